@@ -1,0 +1,1 @@
+"""Distributed training on JAX with the tf.distribute programming model."""

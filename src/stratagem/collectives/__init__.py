@@ -1,0 +1,1 @@
+"""Room: collectives."""

@@ -1,0 +1,55 @@
+"""Every exception the library raises on purpose.
+
+::
+
+    StratagemError
+    ├── ContextError (RuntimeError)            called in the wrong replica or strategy context
+    ├── ReplicaMismatchError (RuntimeError)    replicas did not all take part in the same thing
+    ├── DeviceError (ValueError)               a device that does not exist or cannot be used
+    ├── BackendStartedError (RuntimeError)     too late to change the devices
+    ├── ShapeMismatchError (ValueError)        shapes that do not fit together
+    ├── NotAnArrayError (ValueError)           a per-replica value used as one array
+    ├── VariableError (ValueError)             an update or read that a variable cannot do
+    └── TracedValueError (TypeError)           Python needed the value of a traced array
+
+Each also derives from the built-in exception that ``tf.distribute`` raises in its place, so existing
+``except ValueError`` clauses keep working.
+"""
+
+from __future__ import annotations
+
+
+class StratagemError(Exception):
+    """Base of every exception that the library raises on purpose."""
+
+
+class ContextError(StratagemError, RuntimeError):
+    """A call in the wrong context: replica instead of cross-replica, or another strategy's."""
+
+
+class ReplicaMismatchError(StratagemError, RuntimeError):
+    """Replicas that must act together did different things, or not all of them came."""
+
+
+class DeviceError(StratagemError, ValueError):
+    """A device description that is malformed or names no device of this machine."""
+
+
+class BackendStartedError(StratagemError, RuntimeError):
+    """A device setting changed after the JAX backend had started."""
+
+
+class ShapeMismatchError(StratagemError, ValueError):
+    """Shapes that do not fit the operation."""
+
+
+class NotAnArrayError(StratagemError, ValueError):
+    """A value that differs per replica was used as if it were one array."""
+
+
+class VariableError(StratagemError, ValueError):
+    """A read or update that the variable's synchronization or aggregation does not allow."""
+
+
+class TracedValueError(StratagemError, TypeError):
+    """Python control flow needed the value of an array that is only known on the device."""
