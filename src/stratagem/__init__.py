@@ -1,1 +1,63 @@
-"""Distributed training on JAX with the tf.distribute programming model."""
+"""Stratagem: the tf.distribute programming model on JAX.
+
+Write a training step once, pick a strategy, and run it on one device or many.
+"""
+
+from stratagem import distribute
+from stratagem.array_ops import constant, identity
+from stratagem.core import config, errors
+from stratagem.core.dtypes import (
+    bfloat16,
+    bool_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.tensor_shape import TensorShape
+from stratagem.execution.function import function
+from stratagem.execution.gradients import value_and_grad
+from stratagem.values.variable import Variable
+from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "IndexedSlices",
+    "TensorShape",
+    "Variable",
+    "VariableAggregation",
+    "VariableSynchronization",
+    "bfloat16",
+    "bool_",
+    "complex64",
+    "complex128",
+    "config",
+    "constant",
+    "distribute",
+    "errors",
+    "float16",
+    "float32",
+    "float64",
+    "function",
+    "identity",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "value_and_grad",
+]

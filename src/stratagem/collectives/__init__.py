@@ -1,1 +1,1 @@
-"""Room: collectives."""
+"""Reductions, gathers and broadcasts between replicas."""

@@ -1,1 +1,1 @@
-"""Room: core."""
+"""What every other room stands on: contexts, devices, shapes, errors."""

@@ -1,1 +1,1 @@
-"""Room: execution."""
+"""The two ways to run a step: replica threads, and one compiled program."""

@@ -1,1 +1,1 @@
-"""Room: strategies."""
+"""The strategies: where replicas run and where variables live."""

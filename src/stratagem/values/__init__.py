@@ -1,1 +1,1 @@
-"""Room: values."""
+"""Values that live on several replicas: per-replica values, mirrored values, variables."""

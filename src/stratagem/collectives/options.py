@@ -1,0 +1,50 @@
+"""How collectives are carried out."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+__all__ = ["CollectiveCommunication", "CommunicationImplementation", "CommunicationOptions"]
+
+
+class CommunicationImplementation(enum.Enum):
+    """Which library moves the data between devices.
+
+    * ``AUTO``: what XLA chooses for the platform.
+    * ``RING``: ring algorithms over TCP (Gloo, on CPU).
+    * ``NCCL``: NVIDIA's library (on GPU).
+    """
+
+    AUTO = "AUTO"
+    RING = "RING"
+    NCCL = "NCCL"
+
+
+CollectiveCommunication = CommunicationImplementation
+
+
+@dataclass(frozen=True)
+class CommunicationOptions:
+    """Options of one collective, or of all those of a strategy.
+
+    Args:
+        bytes_per_pack: Arrays are sent in packs of about this many bytes. 0 leaves the choice to the
+            cross-device ops.
+        timeout_seconds: How long a collective may wait for other processes.
+        implementation: Which library moves the data.
+
+    >>> CommunicationOptions(bytes_per_pack=50 * 1024 * 1024).bytes_per_pack
+    52428800
+    """
+
+    bytes_per_pack: int = 0
+    timeout_seconds: float | None = None
+    implementation: CommunicationImplementation = CommunicationImplementation.AUTO
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_pack < 0:
+            raise ValueError(f"bytes_per_pack must be >= 0, got {self.bytes_per_pack}.")
+        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
+            raise ValueError(f"timeout_seconds must be > 0, got {self.timeout_seconds}.")
+        object.__setattr__(self, "implementation", CommunicationImplementation(self.implementation))

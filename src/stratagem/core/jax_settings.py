@@ -1,0 +1,53 @@
+"""JAX settings that change what a step computes, and that belong to a thread."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+__all__ = ["applied", "checks_results", "current_settings"]
+
+_SETTINGS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("jax_enable_x64", jax.enable_x64),
+    ("jax_default_matmul_precision", jax.default_matmul_precision),
+    ("jax_numpy_dtype_promotion", jax.numpy_dtype_promotion),
+    ("jax_numpy_rank_promotion", jax.numpy_rank_promotion),
+    ("jax_default_prng_impl", jax.default_prng_impl),
+    ("jax_debug_nans", jax.debug_nans),
+    ("jax_debug_infs", jax.debug_infs),
+    ("jax_disable_jit", jax.disable_jit),
+)
+
+
+def current_settings() -> tuple[Any, ...]:
+    """Returns this thread's settings, to compare or to apply in another thread."""
+    config = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_numpy_dtype_promotion,
+        config.jax_numpy_rank_promotion,
+        config.jax_default_prng_impl,
+        config.jax_debug_nans,
+        config.jax_debug_infs,
+        config.jax_disable_jit,
+    )
+
+
+def checks_results() -> bool:
+    """Returns whether JAX looks for NaN or infinity in every result, and raises if it finds one."""
+    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)
+
+
+@contextlib.contextmanager
+def applied(settings: tuple[Any, ...]) -> Iterator[None]:
+    """Applies settings of another thread for the block."""
+    here = current_settings()
+    with contextlib.ExitStack() as stack:
+        for (_, change), mine, theirs in zip(_SETTINGS, here, settings, strict=True):
+            if mine != theirs:
+                stack.enter_context(change(theirs))
+        yield

@@ -1,0 +1,106 @@
+"""The devices of the replicas, and how values lie on them.
+
+Per-replica values of equal shape are one global array, sharded on axis 0 over the mesh axis
+``"replica"``: replica ``i`` owns the ``i``-th block of rows, and a scalar counts as one row. Values
+that are the same everywhere are one replicated global array. Both go in and out of compiled steps
+without a copy.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from stratagem.core.devices import canonical_name
+
+__all__ = ["REPLICA_AXIS", "ReplicaGroup"]
+
+REPLICA_AXIS = "replica"
+
+
+class ReplicaGroup:
+    """An ordered set of devices, one for each replica.
+
+    Groups of the same devices are the same object: use ``ReplicaGroup.of(devices)``.
+
+    JAX equivalent: a one-dimensional ``jax.sharding.Mesh``.
+    """
+
+    def __init__(self, devices: tuple[jax.Device, ...]) -> None:
+        self.devices = devices
+        self.size = len(devices)
+        self.mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
+        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
+        self.serialize_programs = self.size > 1 and devices[0].platform == "cpu"
+
+    @classmethod
+    def of(cls, devices: Sequence[jax.Device]) -> ReplicaGroup:
+        """Returns the group of these devices."""
+        return _group(tuple(devices))
+
+    @functools.cached_property
+    def device_names(self) -> tuple[str, ...]:
+        """Full names of the devices."""
+        return tuple(canonical_name(device) for device in self.devices)
+
+    def global_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the global array that holds one ``shape`` for each replica."""
+        if not shape:
+            return (self.size,)
+        return (self.size * shape[0], *shape[1:])
+
+    def local_shape(self, shape: Sequence[int], scalar: bool) -> tuple[int, ...]:
+        """Returns the shape of one replica's part of a global array."""
+        return () if scalar else (shape[0] // self.size, *shape[1:])
+
+    def join(self, parts: Sequence[Any]) -> jax.Array:
+        """Returns the global array of one part for each replica; the shapes must be equal."""
+        blocks = [
+            jax.device_put(part if np.ndim(part) else np.reshape(part, (1,)), device)
+            if not isinstance(part, jax.Array)
+            else _block(part, device)
+            for part, device in zip(parts, self.devices, strict=True)
+        ]
+        shape = (self.size * blocks[0].shape[0], *blocks[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
+
+    def split(self, array: jax.Array, scalar: bool) -> tuple[jax.Array, ...]:
+        """Returns each replica's part of a global array, on its own device."""
+        blocks = self.shards(array)
+        return tuple(block.reshape(()) for block in blocks) if scalar else blocks
+
+    def shards(self, array: jax.Array) -> tuple[jax.Array, ...]:
+        """Returns the array's piece on each device of the group, in the order of the replicas."""
+        pieces = {shard.device: shard.data for shard in array.addressable_shards}
+        return tuple(pieces[device] for device in self.devices)
+
+    def replicate(self, value: Any) -> jax.Array:
+        """Returns ``value`` as one array with a copy on every device."""
+        if isinstance(value, jax.Array) and value.sharding == self.replicated:
+            return value
+        return jax.device_put(value, self.replicated)
+
+    def from_copies(self, copies: Sequence[jax.Array]) -> jax.Array:
+        """Returns the replicated array whose copies are given, one on each device."""
+        return jax.make_array_from_single_device_arrays(
+            copies[0].shape, self.replicated, list(copies)
+        )
+
+    def __repr__(self) -> str:
+        return f"ReplicaGroup({', '.join(self.device_names)})"
+
+
+def _block(part: jax.Array, device: jax.Device) -> jax.Array:
+    block = jax.device_put(part, device)
+    return block if block.ndim else block.reshape((1,))
+
+
+@functools.cache
+def _group(devices: tuple[jax.Device, ...]) -> ReplicaGroup:
+    return ReplicaGroup(devices)

@@ -1,0 +1,17 @@
+"""Names that ``tf.distribute`` keeps under ``experimental``."""
+
+from stratagem.collectives.options import (
+    CollectiveCommunication,
+    CommunicationImplementation,
+    CommunicationOptions,
+)
+from stratagem.strategies.central_storage import CentralStorageStrategy
+from stratagem.strategies.replica_context import ValueContext
+
+__all__ = [
+    "CentralStorageStrategy",
+    "CollectiveCommunication",
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "ValueContext",
+]

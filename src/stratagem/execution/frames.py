@@ -1,0 +1,220 @@
+"""State frames: variables' values while a function, a replica or a gradient is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+
+from stratagem.collectives.cross_device_ops import gather_spmd
+from stratagem.core.errors import ContextError, VariableError
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import is_tracer
+from stratagem.values.state import StateFrame
+from stratagem.values.updates import Update
+from stratagem.values.variable import Variable
+
+__all__ = ["ForeignFrame", "FunctionFrame", "GradientFrame", "ReplicaFrame", "TracingFrame"]
+
+
+class TracingFrame(StateFrame):
+    """Values of all variables that were alive when tracing began, as inputs of a program.
+
+    Args:
+        candidates: The variables; which of them the program really uses shows afterwards.
+    """
+
+    def __init__(self, candidates: Sequence[Variable]) -> None:
+        super().__init__()
+        self.candidates = candidates
+        self.written: dict[int, Variable] = {}
+        self.created: list[tuple[Variable, Any]] = []
+        self._values: dict[int, Any] = {}
+
+    def bind(self, tracers: Sequence[Any]) -> None:
+        """Takes the candidates' traced values; called once tracing has begun."""
+        self.open()
+        self._values = {
+            id(variable): tracer for variable, tracer in zip(self.candidates, tracers, strict=True)
+        }
+
+    def read(self, variable: Variable) -> Any:
+        """Returns the present traced value."""
+        try:
+            return self._values[id(variable)]
+        except KeyError:
+            raise VariableError(
+                f"Variable {variable.name!r} was created by another thread while this function was "
+                "being traced. Create it before."
+            ) from None
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Sets the traced value."""
+        self._values[id(variable)] = value
+        self.written[id(variable)] = variable
+
+    def written_values(self) -> list[Any]:
+        """Returns the last value of each written variable."""
+        return [self._values[key] for key in self.written]
+
+    def create(self, variable: Variable, initial_value: Any) -> None:
+        """Notes a new variable, which gets its value after tracing."""
+        self.created.append((variable, initial_value))
+        self._values[id(variable)] = initial_value
+
+
+class FunctionFrame(TracingFrame):
+    """Frame of a traced ``function``.
+
+    Args:
+        candidates: The variables alive.
+        may_create: Whether variables may be created, as on a function's first call.
+    """
+
+    def __init__(self, candidates: Sequence[Variable], *, may_create: bool) -> None:
+        super().__init__(candidates)
+        self._may_create = may_create
+        self.groups: list[ReplicaGroup] = []
+
+    def create(self, variable: Variable, initial_value: Any) -> None:
+        """Notes a new variable.
+
+        Raises:
+            VariableError: After the first call.
+        """
+        if not self._may_create:
+            raise VariableError(
+                "A function may create variables on its first call only, but "
+                f"{variable.name!r} is created again. Create it outside of the function, or only if it "
+                "does not exist yet."
+            )
+        super().create(variable, initial_value)
+
+
+class ReplicaFrame(TracingFrame):
+    """Frame of the one program that all replicas run: values are those of one replica."""
+
+    spmd = True
+
+    def __init__(self, candidates: Sequence[Variable], group: ReplicaGroup) -> None:
+        super().__init__(candidates)
+        self._group = group
+        self._read_since_meeting: set[int] = set()
+        self._turns: dict[int, tuple[Variable, list[tuple[Update, Any]]]] = {}
+
+    def read(self, variable: Variable) -> Any:
+        """Returns this replica's traced value."""
+        if id(variable) in self._turns:
+            self._refuse_order(variable)
+        self._read_since_meeting.add(id(variable))
+        return super().read(variable)
+
+    def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
+        """Notes the update; ``flush`` carries it out for one replica after the other."""
+        if id(variable) in self._read_since_meeting:
+            self._refuse_order(variable)
+        self._turns.setdefault(id(variable), (variable, []))[1].append((update, operand))
+
+    def flush(self) -> None:
+        """Carries out the updates in turn; called where the replicas meet and at the end."""
+        self._read_since_meeting.clear()
+        turns, self._turns = self._turns, {}
+        for variable, noted in turns.values():
+            value = super().read(variable)
+            gathered = [
+                (update, jax.tree.map(lambda x: gather_spmd(x[None], 0), operand))
+                for update, operand in noted
+            ]
+            for replica in range(self._group.size):
+                for update, operands in gathered:
+                    mine = jax.tree.map(lambda x, replica=replica: x[replica], operands)
+                    value = update.apply(value, mine)
+            self.write(variable, value)
+
+    def _refuse_order(self, variable: Variable) -> NoReturn:
+        raise VariableError(
+            f"Variable {variable.name!r} was created outside of the strategy's scope, so the replicas "
+            "update it in turn; in a compiled step it cannot also be read by them, because what is read "
+            "would depend on whose turn it is. Create it inside strategy.scope(), or run the step "
+            "eagerly."
+        )
+
+
+class GradientFrame(StateFrame):
+    """Frame of ``value_and_grad``: holds what is differentiated and what the function assigns.
+
+    Args:
+        parent: The frame around it, if any.
+    """
+
+    def __init__(self, parent: StateFrame | None) -> None:
+        super().__init__()
+        self.spmd = parent is not None and parent.spmd
+        self.parent = parent
+        self.written: dict[int, Variable] = {}
+        self._values: dict[int, Any] = {}
+
+    @property
+    def candidates(self) -> Sequence[Variable]:
+        """The variables that the program may use."""
+        found: Sequence[Variable] = getattr(self.parent, "candidates", ())
+        return found
+
+    def differentiate(self, variables: Sequence[Variable], values: Sequence[Any]) -> None:
+        """Gives ``variables`` the values that gradients are taken with respect to."""
+        self.open()
+        self._values = {
+            id(variable): value for variable, value in zip(variables, values, strict=True)
+        }
+
+    def read(self, variable: Variable) -> Any:
+        """Returns the value of this frame, or of what is around it."""
+        if id(variable) in self._values:
+            return self._values[id(variable)]
+        return self.parent.read(variable) if self.parent is not None else variable._eager_value()
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Keeps the value until the gradient is done."""
+        self._values[id(variable)] = value
+        self.written[id(variable)] = variable
+
+    def written_values(self) -> list[Any]:
+        """Returns the last value of each assigned variable."""
+        return [self._values[key] for key in self.written]
+
+    def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
+        """Hands the update on, if it does not depend on what is differentiated."""
+        if self.parent is not None and not any(map(is_tracer, jax.tree.leaves(operand))):
+            self.parent.update_in_turn(variable, update, operand)
+        else:
+            raise VariableError(
+                f"Variable {variable.name!r} was created outside of the strategy's scope and cannot be "
+                "updated by several replicas inside value_and_grad. Create it inside "
+                "strategy.scope(), or update it after value_and_grad."
+            )
+
+
+class ForeignFrame(StateFrame):
+    """Frame of a replica that is traced by the user's own ``jax.jit``: no variables there."""
+
+    spmd = True
+    candidates: Sequence[Variable] = ()
+
+    def read(self, variable: Variable) -> Any:
+        """Raises: the value would be compiled in."""
+        self._refuse(variable)
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Raises: the value could not leave."""
+        self._refuse(variable)
+
+    def check_writable(self, variable: Variable) -> None:
+        """Raises: the value could not leave."""
+        self._refuse(variable)
+
+    def _refuse(self, variable: Variable) -> NoReturn:
+        raise ContextError(
+            f"Variable {variable.name!r} is used inside the user's own jax.jit. Use stratagem.function "
+            "in place of jax.jit, or pass parameters as arguments."
+        )

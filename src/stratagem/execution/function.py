@@ -1,0 +1,164 @@
+"""``function``: compiles a step and keeps the program for the next call."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from stratagem.core import config, context, jax_settings
+from stratagem.core.tracing import under_jit
+from stratagem.execution.program import Program, trace_program
+from stratagem.execution.signature import CallInputs
+from stratagem.values import state
+
+__all__ = ["Function", "function"]
+
+_logger = logging.getLogger("stratagem")
+_RETRACES_TO_WARN = 6
+
+
+class Function:
+    """A Python function that runs as a compiled program; made by ``stratagem.function``."""
+
+    def __init__(self, python_function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, python_function)
+        self._python_function = python_function
+        self._programs: dict[Any, Program] = {}
+        self._lock = threading.RLock()
+        self._may_create = True
+        self._num_traces = 0
+        self._number_traces = 0
+        self._methods: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+        self._runners: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The function as it was written."""
+        return self._python_function
+
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how many programs have been compiled: one for each signature."""
+        inner = [*self._methods.values(), *self._runners.values()]
+        return self._num_traces + sum(f.experimental_get_tracing_count() for f in inner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, compiled if it has not been for such arguments."""
+        if state.current_frame() is not None:
+            return self._python_function(*args, **kwargs)
+        frame = context.current_frame()
+        replica = frame.replica_context
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            return self._python_function(*args, **kwargs)
+        if config.functions_run_eagerly():
+            return self._run_eagerly(args, kwargs)
+        inputs = CallInputs.of(args, kwargs)
+        key = (inputs.key, frame.strategy, replica is None, jax_settings.current_settings())
+        program = self._programs.get(key)
+        if program is None or inputs.traced:
+            if inputs.traced or under_jit():
+                return self._python_function(*args, **kwargs)
+            if inputs.ragged:
+                return self._run_eagerly(args, kwargs)
+            program = self._compile(inputs, key)
+        return program(inputs.arrays)
+
+    def runner(self, strategy: Any) -> Function:
+        """Returns the function that runs this one in every replica of ``strategy``."""
+        if strategy not in self._runners:
+            python_function = self._python_function
+
+            # A weak reference: the runner lives in a dictionary with the strategy as its key.
+            reference = weakref.ref(strategy)
+
+            def run_in_replicas(args: Any, kwargs: Any) -> Any:
+                return reference().run(python_function, args, kwargs)  # type: ignore[union-attr]
+
+            functools.update_wrapper(run_in_replicas, python_function)
+            self._runners[strategy] = Function(run_in_replicas)
+        return self._runners[strategy]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        try:
+            bound = self._methods.get(instance)
+        except TypeError:  # the instance cannot be a dictionary's key
+            return types.MethodType(self, instance)
+        if bound is None:
+            reference, python_function = weakref.ref(instance), self._python_function
+
+            def method(*args: Any, **kwargs: Any) -> Any:
+                return python_function(reference(), *args, **kwargs)
+
+            functools.update_wrapper(method, python_function)
+            bound = self._methods[instance] = Function(method)
+        return bound
+
+    def __repr__(self) -> str:
+        return f"<stratagem.function {getattr(self, '__qualname__', self._python_function)!s}>"
+
+    def _compile(self, inputs: CallInputs, key: Any) -> Program:
+        with self._lock:
+            if key in self._programs:
+                return self._programs[key]
+            program, created = trace_program(
+                self._python_function, inputs, may_create=self._may_create
+            )
+            self._may_create = False
+            if created:
+                program, _ = trace_program(self._python_function, inputs, may_create=False)
+            assert program is not None
+            self._num_traces += 1
+            self._programs[key] = program
+            self._warn_of_retracing(inputs)
+            return program
+
+    def _warn_of_retracing(self, inputs: CallInputs) -> None:
+        self._number_traces += inputs.num_python_numbers() > 0
+        if self._number_traces == _RETRACES_TO_WARN:
+            _logger.warning(
+                "%r has been compiled %d times for different Python numbers in its arguments. Pass "
+                "numbers that change as arrays, for example jnp.asarray(x).",
+                self,
+                self._number_traces,
+            )
+
+    def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        journal = state.Journal()
+        try:
+            with state.journaled(journal):
+                return self._python_function(*args, **kwargs)
+        except BaseException:
+            journal.roll_back()
+            raise
+
+
+def function(func: Callable[..., Any] | None = None) -> Any:
+    """Compiles a function into one program for each kind of arguments it gets.
+
+    Inside, ``strategy.run``, collectives, reads and assignments of variables all become part of the
+    program. The first call with new shapes, dtypes or Python values traces the function; later calls
+    run what was compiled. If a call fails, variables keep the values they had. Use as a decorator.
+
+    Python numbers in the arguments are constants of the program: pass what changes as an array.
+
+    JAX equivalent: ``jax.jit``, with variables lifted to donated arguments.
+
+    >>> import stratagem as sg
+    >>> import jax.numpy as jnp
+    >>> v = sg.Variable(1.0)
+    >>> @sg.function
+    ... def step(x):
+    ...     v.assign_add(x)
+    ...     return v * 2
+    >>> float(step(jnp.float32(2.0)))
+    6.0
+    >>> step.experimental_get_tracing_count()
+    1
+    """
+    return Function if func is None else Function(func)

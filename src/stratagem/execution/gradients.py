@@ -1,0 +1,96 @@
+"""Gradients with respect to variables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from stratagem.core.errors import VariableError
+from stratagem.execution.frames import GradientFrame
+from stratagem.values import state
+from stratagem.values.regroup import is_array
+from stratagem.values.variable import Variable
+
+__all__ = ["value_and_grad"]
+
+
+def value_and_grad(
+    fn: Callable[..., Any], variables: Any, has_aux: bool = False
+) -> Callable[..., Any]:
+    """Returns a function that gives ``fn``'s value and its gradients with respect to ``variables``.
+
+    ``fn`` reads the variables by itself. It may assign variables too (running averages, for example):
+    the assignments take place when the gradient is done. In replica context the gradients are those of
+    the replica; combine them with ``get_replica_context().all_reduce``.
+
+    Args:
+        fn: Returns a scalar, or with ``has_aux`` a pair of a scalar and anything.
+        variables: A variable, or any structure of variables.
+        has_aux: Whether ``fn`` returns a pair.
+
+    Returns:
+        A function with the arguments of ``fn`` that returns ``(value, gradients)``; the gradients have
+        the structure of ``variables``, with zeros for those that ``fn`` does not depend on.
+
+    JAX equivalent: ``jax.value_and_grad``.
+
+    >>> import stratagem as sg
+    >>> w = sg.Variable(3.0)
+    >>> value, gradient = sg.value_and_grad(lambda x: w * w * x, w)(2.0)
+    >>> float(value), float(gradient)
+    (18.0, 12.0)
+    """
+    leaves, structure = jax.tree.flatten(variables, is_leaf=lambda x: isinstance(x, Variable))
+    for leaf in leaves:
+        if not isinstance(leaf, Variable):
+            raise VariableError(
+                f"value_and_grad needs variables to differentiate, got {type(leaf).__name__}. For "
+                "arrays use jax.value_and_grad."
+            )
+
+    @functools.wraps(fn)
+    def value_and_gradients(*args: Any, **kwargs: Any) -> Any:
+        parent = state.current_frame()
+        frame = GradientFrame(parent)
+        values = [_differentiable_value(leaf, parent) for leaf in leaves]
+        kept: dict[str, Any] = {}
+
+        def lifted(values: list[Any]) -> Any:
+            frame.differentiate(leaves, values)
+            with state.enter(frame):
+                result = fn(*args, **kwargs)
+            value, aux = result if has_aux else (result, None)
+            aux_leaves, kept["structure"] = jax.tree.flatten(aux)
+            kept["aux"] = [None if is_array(leaf) else leaf for leaf in aux_leaves]
+            arrays = [leaf for leaf in aux_leaves if is_array(leaf)]
+            return value, (arrays, frame.written_values())
+
+        (value, (arrays, written)), gradients = jax.value_and_grad(lifted, has_aux=True)(values)
+        for variable, new_value in zip(frame.written.values(), written, strict=True):
+            if parent is not None:
+                parent.check_writable(variable)
+                parent.write(variable, new_value)
+            else:
+                variable.commit(new_value)
+        shaped = [g.reshape(leaf.shape) for g, leaf in zip(gradients, leaves, strict=True)]
+        gradients = jax.tree.unflatten(structure, shaped)
+        if not has_aux:
+            return value, gradients
+        remaining = iter(arrays)
+        aux_leaves = [next(remaining) if leaf is None else leaf for leaf in kept["aux"]]
+        return (value, jax.tree.unflatten(kept["structure"], aux_leaves)), gradients
+
+    return value_and_gradients
+
+
+def _differentiable_value(variable: Variable, parent: state.StateFrame | None) -> Any:
+    if variable.sharded_in_program and parent is not None and not parent.spmd:
+        if variable.group.size > 1:
+            raise VariableError(
+                f"Variable {variable.name!r} (ON_READ) can be differentiated in replica context only. "
+                "Call value_and_grad inside strategy.run()."
+            )
+    return parent.read(variable) if parent is not None else variable._eager_value()

@@ -1,0 +1,274 @@
+"""``run`` as part of a compiled step: one program for all replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from stratagem.collectives.cross_device_ops import gather_spmd
+from stratagem.collectives.options import CommunicationOptions
+from stratagem.core import context
+from stratagem.core.errors import ShapeMismatchError
+from stratagem.core.reduce_op import ReduceOp
+from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem.core.tracing import is_tracer
+from stratagem.execution.frames import ForeignFrame, ReplicaFrame
+from stratagem.values import state
+from stratagem.values.mirrored import Mirrored
+from stratagem.values.per_replica import PerReplica, SpmdPerReplica
+from stratagem.values.regroup import is_array, is_value_leaf, map_values
+
+__all__ = ["SpmdChannel", "run_spmd"]
+
+_SHARDED = PartitionSpec(REPLICA_AXIS)
+_REPLICATED = PartitionSpec()
+
+
+class SpmdChannel:
+    """Connects the replicas of one SPMD program."""
+
+    index: int | None = None
+
+    def __init__(self, strategy: Any, group: ReplicaGroup, frame: ReplicaFrame) -> None:
+        self._strategy = strategy
+        self._group = group
+        self._frame = frame
+
+    def replica_id(self) -> Any:
+        """Returns the position on the mesh axis."""
+        return jax.lax.axis_index(REPLICA_AXIS)
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Calls ``merge_fn`` with traced arguments as per-replica values."""
+        wrap = self._wrap_traced
+        return self._merge(
+            lambda strategy: merge_fn(
+                strategy,
+                *map_values(wrap, tuple(args)),
+                **{key: map_values(wrap, value) for key, value in kwargs.items()},
+            )
+        )
+
+    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+        """Calls ``fn`` with every array as a per-replica value."""
+        wrapped = map_values(lambda leaf: SpmdPerReplica(self._group, leaf), value)
+        return self._merge(lambda strategy: fn(strategy, wrapped))
+
+    def all_reduce(
+        self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
+    ) -> list[Any]:
+        """Returns each leaf combined over the replicas."""
+
+        def reduce_all(strategy: Any, values: list[Any]) -> Any:
+            return strategy.extended.reduce_values(op, values, options)
+
+        reduced: list[Any] = self.merge_per_replica("all_reduce", reduce_all, leaves)
+        return reduced
+
+    def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:
+        """Returns each leaf concatenated over the replicas."""
+        self._frame.flush()
+        return [gather_spmd(leaf, axis) for leaf in leaves]
+
+    def _merge(self, fn: Callable[[Any], Any]) -> Any:
+        self._frame.flush()
+        with context.enter(context.Frame(self._strategy, None)):
+            result = fn(self._strategy)
+        self._frame.flush()
+        return map_values(_unwrap, result)
+
+    def _wrap_traced(self, leaf: Any) -> Any:
+        return SpmdPerReplica(self._group, leaf) if is_tracer(leaf) else leaf
+
+
+def run_spmd(
+    strategy: Any,
+    group: ReplicaGroup,
+    make_context: Callable[[Any], Any],
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Returns ``fn`` of each replica as per-replica values, while an outer function is traced.
+
+    Args:
+        strategy: The strategy, current in the replicas.
+        group: The replicas.
+        make_context: From a channel to the replica context.
+        fn: The replica function.
+        args: Its arguments; per-replica values are handed out by replica.
+        kwargs: Likewise.
+    """
+    parent = state.current_frame()
+    assert parent is None or not parent.spmd
+    candidates = parent.candidates if parent is not None else ()  # type: ignore[attr-defined]
+    frame = ReplicaFrame(candidates, group) if parent is not None else None
+    if hasattr(parent, "groups"):
+        parent.groups.append(group)
+    leaves, structure = jax.tree.flatten((tuple(args), kwargs), is_leaf=is_value_leaf)
+    inputs = [_Input.of(leaf, group) for leaf in leaves]
+    arrays = [item for item in inputs if item.array is not None]
+    outputs = _Outputs()
+
+    def traced(variable_values: Sequence[Any], blocks: Sequence[Any]) -> Any:
+        remaining = iter(blocks)
+        local = [next(remaining) if item.array is not None else item.static for item in inputs]
+        local_args, local_kwargs = jax.tree.unflatten(structure, local)
+        if frame is None:
+            active: state.StateFrame = ForeignFrame()
+            active.open()
+            channel_frame = ReplicaFrame((), group)
+        else:
+            frame.bind(variable_values)
+            active = channel_frame = frame
+        replica = make_context(SpmdChannel(strategy, group, channel_frame))
+        with context.enter(context.Frame(strategy, replica)), state.enter(active):
+            result = fn(*local_args, **local_kwargs)
+            channel_frame.flush()
+        written = [] if frame is None else frame.written_values()
+        created = [] if frame is None else [jnp.asarray(value) for _, value in frame.created]
+        return outputs.collect(result), written, created
+
+    closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
+        [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
+        [item.local_aval for item in arrays],
+    )
+    jaxpr, consts = closed.jaxpr, [_placed(const, group) for const in closed.consts]
+    mentioned = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+    used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
+    written = list(frame.written.values()) if frame is not None else []
+    num_results = outputs.num_arrays
+    sharded_writes = [variable.sharded_in_program for variable in written]
+
+    def body(
+        variable_blocks: Sequence[Any], constants: Sequence[Any], blocks: Sequence[Any]
+    ) -> Any:
+        full: list[Any] = [None] * len(candidates)
+        for i, block in zip(used, variable_blocks, strict=True):
+            full[i] = block.reshape(candidates[i].shape)
+        local = [
+            block.reshape(()) if item.scalar else block
+            for block, item in zip(blocks, arrays, strict=True)
+        ]
+        results = jax.core.eval_jaxpr(jaxpr, constants, *full, *local)
+        out = [_as_block(result) for result in results[:num_results]]
+        writes = [
+            _as_block(value) if sharded else value
+            for value, sharded in zip(results[num_results:], sharded_writes)
+        ]
+        return out, writes, results[num_results + len(written) :]
+
+    variable_specs = [_SHARDED if candidates[i].sharded_in_program else _REPLICATED for i in used]
+    mapped = jax.shard_map(
+        body,
+        mesh=group.mesh,
+        in_specs=(
+            variable_specs,
+            _REPLICATED,
+            [_SHARDED if item.per_replica else _REPLICATED for item in arrays],
+        ),
+        out_specs=(
+            _SHARDED,
+            [_SHARDED if sharded else _REPLICATED for sharded in sharded_writes],
+            _REPLICATED,
+        ),
+        check_vma=False,
+    )
+    variable_values = [parent.read(candidates[i]) for i in used] if parent is not None else []
+    results, writes, created = mapped(variable_values, consts, [item.array for item in arrays])
+    if frame is not None and parent is not None:
+        for (variable, _), value in zip(frame.created, created, strict=True):
+            parent.create(variable, value)
+        for variable, value in zip(written, writes, strict=True):
+            parent.check_writable(variable)
+            parent.write(variable, value)
+    return outputs.rebuild(results, group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One leaf of the arguments: an array of the program, or something static."""
+
+    array: Any = None
+    static: Any = None
+    per_replica: bool = False
+    scalar: bool = False
+    local_aval: Any = None
+
+    @classmethod
+    def of(cls, leaf: Any, group: ReplicaGroup) -> _Input:
+        if isinstance(leaf, PerReplica):
+            array = leaf.global_array(group)
+            if array is None:
+                raise ShapeMismatchError(
+                    "In a compiled function every replica's argument must be an array of the same "
+                    f"shape, got {leaf!r}. Pass it as an argument of the stratagem.function, which then "
+                    "runs eagerly for that call."
+                )
+            aval = jax.ShapeDtypeStruct(leaf.local_shape, array.dtype)
+            return cls(array, per_replica=True, scalar=leaf.scalar, local_aval=aval)
+        if isinstance(leaf, Mirrored):
+            leaf = leaf._value()
+        if is_array(leaf):
+            leaf = jnp.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+            aval = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
+            return cls(_placed(leaf, group), local_aval=aval)
+        return cls(static=leaf)
+
+
+class _Outputs:
+    """Takes a replica's result apart into arrays and the rest, and puts it together again."""
+
+    def __init__(self) -> None:
+        self._structure: Any = None
+        self._static: list[Any] = []
+        self._is_array: list[bool] = []
+        self._scalar: list[bool] = []
+
+    @property
+    def num_arrays(self) -> int:
+        return len(self._scalar)
+
+    def collect(self, result: Any) -> list[Any]:
+        leaves, self._structure = jax.tree.flatten(result, is_leaf=is_value_leaf)
+        leaves = [_unwrap(leaf) for leaf in leaves]
+        self._is_array = [is_array(leaf) for leaf in leaves]
+        arrays = [jnp.asarray(leaf) for leaf in leaves if is_array(leaf)]
+        self._scalar = [array.ndim == 0 for array in arrays]
+        self._static = [None if is_array(leaf) else leaf for leaf in leaves]
+        return arrays
+
+    def rebuild(self, arrays: Sequence[Any], group: ReplicaGroup) -> Any:
+        values = (
+            PerReplica.from_global(group, array, scalar=scalar)
+            for array, scalar in zip(arrays, self._scalar, strict=True)
+        )
+        leaves = [
+            next(values) if array else static
+            for array, static in zip(self._is_array, self._static, strict=True)
+        ]
+        return jax.tree.unflatten(self._structure, leaves)
+
+
+def _as_block(value: Any) -> Any:
+    return value.reshape((1,)) if value.ndim == 0 else value
+
+
+def _placed(value: Any, group: ReplicaGroup) -> Any:
+    if is_tracer(value):
+        return value
+    with jax.ensure_compile_time_eval():
+        return group.replicate(value)
+
+
+def _unwrap(leaf: Any) -> Any:
+    if isinstance(leaf, SpmdPerReplica):
+        return leaf.local
+    return leaf._value() if isinstance(leaf, Mirrored) else leaf

@@ -1,0 +1,315 @@
+"""``Strategy``: how a step is spread over devices."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem.collectives.cross_device_ops import spmd_map
+from stratagem.core import context
+from stratagem.core.errors import ContextError, ShapeMismatchError
+from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.reduce_op import ReduceOp
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import is_tracer
+from stratagem.strategies.extended import (
+    StrategyExtended,
+    flatten_reducible,
+    is_per_replica,
+    per_replica_of,
+)
+from stratagem.strategies.replica_context import ValueContext
+from stratagem.strategies.run_options import RunOptions
+from stratagem.values.mirrored import Mirrored
+from stratagem.values.per_replica import PerReplica, SpmdPerReplica
+from stratagem.values.regroup import is_value_leaf, map_values, select_replica
+from stratagem.values.variable import Variable
+
+__all__ = ["Strategy"]
+
+
+class Strategy:
+    """How state and computation are spread over devices.
+
+    Write a step for one replica, ``run`` it, ``reduce`` what it returns; the strategy decides where
+    replicas run and where variables live. It is made of the parts in ``extended``.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     v = sg.Variable(1.0)
+    >>> @sg.function
+    ... def step(x):
+    ...     per_replica = strategy.run(lambda x: v * x, args=(x,))
+    ...     return strategy.reduce("SUM", per_replica, axis=None)
+    >>> x = strategy.experimental_distribute_values_from_function(
+    ...     lambda ctx: ctx.replica_id_in_sync_group + 1.0)
+    >>> float(step(x))
+    3.0
+    """
+
+    def __init__(self, extended: StrategyExtended) -> None:
+        self._extended = extended
+
+    @property
+    def extended(self) -> StrategyExtended:
+        """The parts that the strategy is made of."""
+        return self._extended
+
+    @property
+    def replica_group(self) -> ReplicaGroup:
+        """The replicas' devices."""
+        return self._extended.replica_group
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Number of replicas over which gradients are combined."""
+        return self._extended.replica_group.size
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """What says which machines take part; ``None`` for strategies of one machine."""
+        return None
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[Strategy]:
+        """Makes this strategy current: variables created in the block are placed by it.
+
+        Raises:
+            ContextError: Inside another strategy's scope, or inside a replica.
+        """
+        frame = context.current_frame()
+        if context.has_strategy():
+            if frame.strategy is not self:
+                raise ContextError(
+                    f"The scope of {self!r} cannot be entered inside the scope of {frame.strategy!r}. "
+                    "Leave that one first."
+                )
+            if frame.replica_context is not None:
+                raise ContextError(
+                    "scope() cannot be entered in replica context (inside the function given to "
+                    "strategy.run()). Enter it outside of run()."
+                )
+        with context.enter(context.Frame(self, None)):
+            yield self
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: RunOptions | None = None,
+    ) -> Any:
+        """Calls ``fn`` in every replica and returns the merged results.
+
+        Inside a ``function`` all replicas become one compiled program. Otherwise, and for replicas
+        whose arguments differ in shape, each runs as a thread of its own.
+
+        Args:
+            fn: The replica function; a ``function`` is compiled.
+            args: Positional arguments. Each replica gets its own component of per-replica values and
+                its own copy of arrays.
+            kwargs: Keyword arguments, likewise.
+            options: See ``RunOptions``.
+
+        Returns:
+            The structure that ``fn`` returns, with arrays as ``PerReplica`` values. Other objects that
+            are the same in all replicas are not wrapped. With one replica nothing is.
+
+        Raises:
+            ContextError: In replica context or another strategy's scope.
+        """
+        context.require_cross_replica(self, "run")
+        if not isinstance(args, (list, tuple)):
+            raise ValueError(
+                f"args must be a list or tuple, got {type(args).__name__}. For one argument write "
+                "args=(x,)."
+            )
+        if options is not None:
+            options.check((args, kwargs))
+        return self._extended.call_for_each_replica(fn, args, kwargs)
+
+    def experimental_run_v2(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Same as ``run``, by its name in older code."""
+        return self.run(fn, args, kwargs)
+
+    def reduce(
+        self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None = None
+    ) -> Any:
+        """Combines a per-replica value over the replicas, and along ``axis`` if given.
+
+        Args:
+            reduce_op: ``SUM``, ``MEAN``, ``MIN`` or ``MAX``. A ``MEAN`` along an axis divides by the
+                true number of elements, also when replicas hold different numbers.
+            value: A per-replica value, or a structure of them.
+            axis: Dimension of each replica's array to combine too, or several; ``None`` combines over
+                the replicas only.
+
+        Returns:
+            One array in place of each per-replica value.
+
+        Raises:
+            ValueError: If a value to sum is not per-replica, or shapes do not fit.
+
+        Differs from tf.distribute: ``MIN`` and ``MAX`` are supported, and structures with an axis.
+        """
+        context.require_cross_replica(self, "reduce")
+        op = ReduceOp(reduce_op)
+        leaves, structure = flatten_reducible(value)
+        if axis is None:
+            return jax.tree.unflatten(structure, self._extended.reduce_values(op, leaves))
+        axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+        return jax.tree.unflatten(
+            structure, [self._reduce_along(op, per_replica_of(leaf), axes) for leaf in leaves]
+        )
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Concatenates a per-replica value along ``axis``, in the order of the replicas.
+
+        Args:
+            value: A per-replica value, or a structure of them.
+            axis: Dimension along which to concatenate; sizes may differ there, and only there.
+
+        Raises:
+            ShapeMismatchError: If other dimensions differ.
+        """
+        context.require_cross_replica(self, "gather")
+        return map_values(lambda leaf: self._extended.gather_value(leaf, axis), value)
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """Returns the components of a distributed value that this process holds.
+
+        Any other value is returned as the only element.
+        """
+        if isinstance(value, (PerReplica, Mirrored)):
+            return value.values
+        if isinstance(value, Variable):
+            return getattr(value, "values", None) or (value,)
+        leaves = jax.tree.leaves(value, is_leaf=is_value_leaf)
+        if not any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
+            return (value,)
+        return tuple(select_replica(index, value) for index in range(self.num_replicas_in_sync))
+
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], Any]
+    ) -> Any:
+        """Returns a per-replica value made by calling ``value_fn`` once for each replica.
+
+        Args:
+            value_fn: Takes a ``ValueContext``; returns an array, number or structure of them.
+
+        >>> import stratagem as sg
+        >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> strategy.experimental_distribute_values_from_function(
+        ...     lambda ctx: ctx.replica_id_in_sync_group * 2.0)
+        PerReplica:{
+          0: Array(0., dtype=float32),
+          1: Array(2., dtype=float32)
+        }
+        """
+        context.require_cross_replica(self, "experimental_distribute_values_from_function")
+        group = self.replica_group
+        made = [value_fn(ValueContext(i, group.size)) for i in range(group.size)]
+        flattened = [jax.tree.flatten(value) for value in made]
+        structure = flattened[0][1]
+        for index, (_, other) in enumerate(flattened):
+            if other != structure:
+                raise ValueError(
+                    "value_fn must return the same structure for each replica, got "
+                    f"{structure} for replica 0 and {other} for replica {index}."
+                )
+        columns = zip(*(leaves for leaves, _ in flattened), strict=True)
+        return jax.tree.unflatten(
+            structure,
+            [
+                PerReplica([_as_array(v, d) for v, d in zip(column, group.devices)], group)
+                for column in columns
+            ],
+        )
+
+    def _reduce_along(self, op: ReduceOp, value: Any, axes: tuple[int, ...]) -> Any:
+        if isinstance(value, IndexedSlices):
+            raise ValueError("IndexedSlices can be reduced over replicas only: use axis=None.")
+        group = self.replica_group
+        if not is_per_replica(value):
+            if group.size > 1 and op is ReduceOp.SUM:
+                return self._extended.reduce_value(op, value)
+            return _combine(op, [_partial(op, jnp.asarray(value), axes)], lambda x: x[0])
+        if isinstance(value, SpmdPerReplica):
+            return self._reduce_along_spmd(op, value.local, axes)
+        if is_tracer(value._array):
+            return spmd_map(lambda part: self._reduce_along_spmd(op, part, axes), [value], group)
+        partials = [_partial(op, jnp.asarray(part), axes) for part in value.values]
+        return _combine(
+            op,
+            partials,
+            lambda parts: (
+                self._extended.reduce_value(_across(op), PerReplica(parts, group))
+                if group.size > 1
+                else parts[0]
+            ),
+        )
+
+    def _reduce_along_spmd(self, op: ReduceOp, local: Any, axes: tuple[int, ...]) -> Any:
+        partial, count = _partial(op, local, axes)
+        size = self.replica_group.size
+        across = SpmdPerReplica(self.replica_group, partial)
+        return _combine(
+            op,
+            [(partial, count)] * size,
+            lambda _: self._extended.reduce_value(_across(op), across),
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {', '.join(self._extended.worker_devices)}>"
+
+
+def _across(op: ReduceOp) -> ReduceOp:
+    return ReduceOp.SUM if op is ReduceOp.MEAN else op
+
+
+def _partial(op: ReduceOp, array: Any, axes: tuple[int, ...]) -> tuple[Any, int]:
+    """Returns one replica's array combined along ``axes``, and how many elements went into each."""
+    for axis in axes:
+        if not -array.ndim <= axis < array.ndim:
+            raise ShapeMismatchError(
+                f"reduce needs an axis of the value, which has {array.ndim} dimensions, got axis {axis}."
+            )
+    positions = tuple(axis % array.ndim for axis in axes)
+    count = math.prod(array.shape[position] for position in positions)
+    if op in (ReduceOp.SUM, ReduceOp.MEAN):
+        if op is ReduceOp.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
+            array = array.astype(jnp.promote_types(array.dtype, jnp.float32))
+        return jnp.sum(array, axis=positions), count
+    if array.dtype == jnp.bool_:
+        combine = jnp.any if op is ReduceOp.MAX else jnp.all
+        return combine(array, axis=positions), count
+    info: Any = jnp.finfo if jnp.issubdtype(array.dtype, jnp.inexact) else jnp.iinfo
+    if op is ReduceOp.MIN:
+        return jnp.min(array, axis=positions, initial=info(array.dtype).max), count
+    return jnp.max(array, axis=positions, initial=info(array.dtype).min), count
+
+
+def _combine(
+    op: ReduceOp, partials: list[tuple[Any, int]], across: Callable[[list[Any]], Any]
+) -> Any:
+    total = sum(count for _, count in partials)
+    if total == 0 and op in (ReduceOp.MIN, ReduceOp.MAX):
+        raise ShapeMismatchError(f"{op.name} of no elements at all is not defined.")
+    result = across([partial for partial, _ in partials])
+    return result / total if op is ReduceOp.MEAN else result
+
+
+def _as_array(value: Any, device: jax.Device) -> Any:
+    if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic, jax.Array)):
+        dtype = getattr(value, "dtype", None)
+        return jax.device_put(jnp.asarray(value, dtype), device)
+    return value

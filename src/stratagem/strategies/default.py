@@ -1,0 +1,67 @@
+"""The strategy that is there when none was chosen: one replica, nothing placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from stratagem.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem.core import context
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.execution.single import SingleChannel
+from stratagem.strategies.base import Strategy
+from stratagem.strategies.extended import StrategyExtended
+from stratagem.strategies.replica_context import ReplicaContext
+from stratagem.values.variable import Variable, create_plain_variable
+
+__all__ = ["DefaultStrategy"]
+
+
+class DefaultStrategy(Strategy):
+    """One replica on JAX's default device, with plain variables.
+
+    Code written for a strategy also runs without one: this is what ``get_strategy()`` then returns.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_DefaultExtended(self))
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """One."""
+        return 1
+
+    def __repr__(self) -> str:
+        return "<DefaultStrategy>"
+
+
+class _DefaultExtended(StrategyExtended):
+    def __init__(self, strategy: DefaultStrategy) -> None:
+        self._strategy = strategy
+        self._cross_device_ops = NcclAllReduce()
+
+    @property
+    def _group(self) -> ReplicaGroup:  # type: ignore[override]
+        # Asked for late: making the default strategy must not start the backend.
+        return ReplicaGroup.of(jax.local_devices()[:1])
+
+    def make_variable(self, **options: Any) -> Variable:
+        return create_plain_variable(**options)
+
+    def _make_sync_on_read(self, **options: Any) -> Variable:
+        return create_plain_variable(**options)
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return fn(*args, **(kwargs or {}))
+
+
+def _default_frame() -> context.Frame:
+    strategy = DefaultStrategy()
+    return context.Frame(strategy, ReplicaContext(strategy, SingleChannel(strategy)))
+
+
+context.register_default_strategy(_default_frame)

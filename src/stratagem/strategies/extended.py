@@ -1,0 +1,357 @@
+"""``StrategyExtended``: the parts a strategy is made of, for library code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem.collectives.cross_device_ops import CrossDeviceOps, first_replica, gather
+from stratagem.collectives.options import CommunicationOptions
+from stratagem.core import context
+from stratagem.core.errors import ContextError, VariableError
+from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.reduce_op import ReduceOp
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import is_tracer
+from stratagem.execution.single import reduce_alone
+from stratagem.strategies.running import call_for_each_replica
+from stratagem.strategies.update_context import call_in_each_replica
+from stratagem.values.array_operators import array_of
+from stratagem.values.mirrored import Mirrored
+from stratagem.values.per_replica import PerReplica
+from stratagem.values.regroup import map_values
+from stratagem.values.sync_on_read_variable import SyncOnReadVariable
+from stratagem.values.variable import Variable
+from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
+
+__all__ = ["StrategyExtended"]
+
+
+class StrategyExtended:
+    """What a strategy is made of: its devices, where it puts variables, how it reduces.
+
+    Library code reaches it as ``strategy.extended``. A strategy of your own derives from this class
+    and implements ``make_variable``.
+
+    Args:
+        container_strategy: The strategy this belongs to.
+        group: The replicas' devices.
+        cross_device_ops: How values travel between them.
+    """
+
+    def __init__(
+        self, container_strategy: Any, group: ReplicaGroup, cross_device_ops: CrossDeviceOps
+    ) -> None:
+        self._strategy = container_strategy
+        self._group = group
+        self._cross_device_ops = cross_device_ops
+
+    @property
+    def replica_group(self) -> ReplicaGroup:
+        """The replicas' devices."""
+        return self._group
+
+    @property
+    def cross_device_ops(self) -> CrossDeviceOps:
+        """How values travel between the replicas."""
+        return self._cross_device_ops
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Full names of the devices that replicas run on."""
+        return self._group.device_names
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """Full names of the devices that hold variables."""
+        return self._group.device_names
+
+    @property
+    def experimental_require_static_shapes(self) -> bool:
+        """Whether every replica's shapes must be equal: no, differing ones run eagerly."""
+        return False
+
+    # --- variables --------------------------------------------------------------------------------
+
+    def make_variable(self, **options: Any) -> Variable:
+        """Returns a new variable that is synchronized on write. To be implemented by subclasses.
+
+        Args:
+            **options: The arguments of ``Variable``.
+        """
+        raise NotImplementedError
+
+    def create_variable(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+    ) -> Variable:
+        """Returns a new variable, placed as this strategy does; what ``Variable(...)`` calls."""
+        synchronization = VariableSynchronization(synchronization)
+        if synchronization is VariableSynchronization.NONE:
+            raise VariableError(
+                "VariableSynchronization.NONE is not supported by any strategy. Use ON_WRITE (the "
+                "default) or ON_READ."
+            )
+        options = {
+            "trainable": trainable,
+            "name": name,
+            "dtype": dtype,
+            "synchronization": synchronization,
+            "aggregation": VariableAggregation(aggregation),
+        }
+
+        def make(value: Any) -> Variable:
+            if synchronization is VariableSynchronization.ON_READ:
+                return self._make_sync_on_read(initial_value=value, **options)
+            return self.make_variable(initial_value=value, **options)
+
+        replica = context.get_replica_context()
+        if replica is None or self._group.size == 1:
+            return make(initial_value)
+        if callable(initial_value) and not isinstance(initial_value, Variable):
+            initial_value = initial_value()
+        value = jnp.asarray(array_of(initial_value), dtype)
+        created: Variable = replica.merge_per_replica(
+            f"creation of variable {name or 'Variable'!r}",
+            lambda _, values: make(self.first_replica(values)),
+            value,
+        )
+        return created
+
+    def _make_sync_on_read(self, **options: Any) -> Variable:
+        return SyncOnReadVariable(self._strategy, **options)
+
+    def variable_created_in_scope(self, v: Variable) -> bool:
+        """Returns whether ``v`` was created in this strategy's scope."""
+        return getattr(v, "strategy", None) is self._strategy
+
+    @contextlib.contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
+        """Creates the variables of the block on the devices of ``colocate_with_variable``.
+
+        Raises:
+            ValueError: If the variable belongs to another strategy.
+        """
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise ValueError(
+                "colocate_vars_with() needs a variable created in the scope of the same strategy, got "
+                f"{colocate_with_variable!r}."
+            )
+        with self._strategy.scope():
+            yield
+
+    def value_container(self, value: Any) -> Any:
+        """Returns the distributed value that ``value`` belongs to: itself."""
+        return value
+
+    # --- reductions -------------------------------------------------------------------------------
+
+    def reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value: Any,
+        destinations: Any,
+        options: CommunicationOptions | None = None,
+    ) -> Any:
+        """Combines a per-replica value and puts the result where ``destinations`` lives.
+
+        Args:
+            reduce_op: How to combine.
+            value: A per-replica value, or a structure of them.
+            destinations: A variable, a distributed value, or the name of a device.
+            options: Packing.
+
+        Returns:
+            ``Mirrored`` values; arrays on the one device if ``destinations`` names a device.
+        """
+        return self.batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
+
+    def batch_reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Sequence[tuple[Any, Any]],
+        options: CommunicationOptions | None = None,
+    ) -> list[Any]:
+        """Like ``reduce_to`` for several values, which travel together."""
+        op = ReduceOp(reduce_op)
+        context.require_cross_replica(self._strategy, "extended.reduce_to")
+        leaves: list[Any] = []
+        structures = []
+        for value, _ in value_destination_pairs:
+            flat, structure = flatten_reducible(value)
+            structures.append((structure, len(flat)))
+            leaves.extend(flat)
+        reduced = iter(self.reduce_values(op, leaves, options))
+        results = []
+        for (structure, count), (_, destinations) in zip(
+            structures, value_destination_pairs, strict=True
+        ):
+            placed = [self._place(next(reduced), destinations) for _ in range(count)]
+            results.append(jax.tree.unflatten(structure, placed))
+        return results
+
+    def _place(self, value: Any, destinations: Any) -> Any:
+        if isinstance(value, IndexedSlices) or self._group.size == 1:
+            return value
+        if isinstance(destinations, (str, jax.Device)):
+            if is_tracer(value):
+                return value
+            from_name = _device(destinations)
+            return jax.device_put(value, from_name)
+        return Mirrored(self._group, value)
+
+    def reduce_values(
+        self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
+    ) -> list[Any]:
+        """Returns each per-replica value combined over the replicas, as one array."""
+        results: list[Any] = [None] * len(values)
+        distributed: list[int] = []
+        for position, value in enumerate(values):
+            value = per_replica_of(value)
+            if self._group.size == 1:
+                results[position] = reduce_alone(op, _only(value))
+            elif is_per_replica(value):
+                distributed.append(position)
+            elif op is ReduceOp.SUM:
+                raise ValueError(
+                    "SUM needs a value for each replica (a PerReplica, as strategy.run() returns), got "
+                    f"{value!r}, which is the same for all {self._group.size} replicas. Multiply it, or "
+                    "use MEAN."
+                )
+            else:
+                results[position] = reduce_alone(op, value)
+        pairs = [(per_replica_of(values[position]), self._group) for position in distributed]
+        if pairs:
+            reduced = self._cross_device_ops.batch_reduce(op, pairs, options)
+            for position, result in zip(distributed, reduced, strict=True):
+                results[position] = result
+        return results
+
+    def reduce_value(self, op: ReduceOp, value: Any) -> Any:
+        """Returns one per-replica value combined over the replicas."""
+        return self.reduce_values(op, [value])[0]
+
+    def first_replica(self, value: Any) -> Any:
+        """Returns the first replica's part of a structure of per-replica values."""
+
+        def first(leaf: Any) -> Any:
+            return first_replica(leaf, self._group) if isinstance(leaf, PerReplica) else leaf
+
+        return map_values(first, value)
+
+    def gather_value(self, value: Any, axis: int) -> Any:
+        """Returns the replicas' arrays concatenated along ``axis``."""
+        value = per_replica_of(value)
+        if self._group.size == 1:
+            return _only(value)
+        return gather(value, axis, self._group) if isinstance(value, PerReplica) else value
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Runs ``fn`` in every replica; what ``Strategy.run`` calls."""
+        return call_for_each_replica(self._strategy, self._group, fn, args, dict(kwargs or {}))
+
+    def update(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Calls ``fn(var, *args, **kwargs)`` where the variable lives, to update it.
+
+        Call it in cross-replica context, usually from a function given to ``merge_call``, with values
+        from ``reduce_to``.
+
+        Args:
+            var: A variable.
+            fn: Updates it. Gets the arrays of ``Mirrored`` arguments.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            group: Whether to return one merged result; else a list with one for each copy.
+
+        Raises:
+            VariableError: If an argument differs between replicas and the variable must not.
+        """
+        context.require_cross_replica(self._strategy, "extended.update")
+        call = (tuple(args), dict(kwargs or {}))
+        if isinstance(var, SyncOnReadVariable) and self._group.size > 1:
+            result = call_in_each_replica(self._strategy, self._group, fn, var, *call)
+        else:
+            positional, keywords = map_values(lambda leaf: self._update_argument(var, leaf), call)
+            result = fn(var, *positional, **keywords)
+        if group:
+            return result
+        return self._strategy.experimental_local_results(result)
+
+    def _update_argument(self, var: Variable, leaf: Any) -> Any:
+        if isinstance(leaf, PerReplica) and self._group.size > 1:
+            raise VariableError(
+                f"extended.update() of {var.name!r} got a PerReplica argument, with which its copies "
+                "would diverge. Reduce it first with extended.reduce_to(...)."
+            )
+        return _only(leaf) if isinstance(leaf, (PerReplica, Mirrored)) else leaf
+
+
+def per_replica_of(value: Any) -> Any:
+    """Returns a distributed value or variable as per-replica values; anything else as it is."""
+    if isinstance(value, SyncOnReadVariable):
+        return value.per_replica()
+    if isinstance(value, Variable):
+        values = getattr(value, "values", None)
+        if values is None or len(values) == 1 or is_tracer(value._value()):
+            return value._value()
+        return PerReplica(values, value.group)
+    if isinstance(value, Mirrored):
+        return value if is_tracer(value._value()) else PerReplica(value.values, value._group)
+    return value
+
+
+def is_per_replica(value: Any) -> bool:
+    """Returns whether ``value`` differs between replicas."""
+    if isinstance(value, IndexedSlices):
+        return isinstance(value.values, PerReplica)
+    return isinstance(value, PerReplica)
+
+
+def flatten_reducible(value: Any) -> tuple[list[Any], Any]:
+    """Returns the values in a structure that are reduced one by one, and the structure."""
+    return jax.tree.flatten(
+        value,
+        is_leaf=lambda x: isinstance(x, (PerReplica, Mirrored, Variable, IndexedSlices)),
+    )
+
+
+def _only(value: Any) -> Any:
+    if isinstance(value, PerReplica):
+        return value.values[0]
+    return array_of(value)
+
+
+def _device(destination: str | jax.Device) -> jax.Device:
+    from stratagem.core.devices import resolve_devices
+
+    return resolve_devices(destination)[0]
+
+
+def require_not_in_replica(caller: str) -> None:
+    """Checks that the code does not run inside a replica.
+
+    Raises:
+        ContextError: Inside a replica of a strategy.
+    """
+    if context.has_strategy() and context.get_replica_context() is not None:
+        raise ContextError(f"{caller} cannot be used inside a replica.")

@@ -1,0 +1,60 @@
+"""``RunOptions``: options of one ``run``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from stratagem.values.per_replica import PerReplica
+
+__all__ = ["RunOptions"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of ``Strategy.run``.
+
+    Args:
+        experimental_enable_dynamic_batch_size: Whether replicas may get arrays of different shapes, in
+            which case that call runs eagerly. ``False`` makes it an error.
+        experimental_bucketizing_dynamic_shape: Not supported; pad batches in the input pipeline.
+        experimental_xla_options: Not supported; set ``XLA_FLAGS``.
+
+    >>> RunOptions(experimental_enable_dynamic_batch_size=False)
+    RunOptions(experimental_enable_dynamic_batch_size=False, \
+experimental_bucketizing_dynamic_shape=False, experimental_xla_options=None)
+    """
+
+    experimental_enable_dynamic_batch_size: bool = True
+    experimental_bucketizing_dynamic_shape: bool = False
+    experimental_xla_options: Any = None
+
+    def __post_init__(self) -> None:
+        if self.experimental_bucketizing_dynamic_shape:
+            raise ValueError(
+                "experimental_bucketizing_dynamic_shape is not supported. Pad the batches in the input "
+                "pipeline."
+            )
+        if self.experimental_xla_options is not None:
+            raise ValueError(
+                "experimental_xla_options is not supported. Set the XLA_FLAGS environment variable."
+            )
+
+    def check(self, arguments: Any) -> None:
+        """Checks the arguments of a ``run``.
+
+        Raises:
+            ValueError: If replicas' shapes differ and that is not enabled.
+        """
+        if self.experimental_enable_dynamic_batch_size:
+            return
+        for leaf in jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, PerReplica)):
+            if isinstance(leaf, PerReplica) and leaf._group is not None:
+                if leaf.global_array(leaf._group) is None:
+                    raise ValueError(
+                        "experimental_enable_dynamic_batch_size=False needs equal shapes in all "
+                        f"replicas, got {[getattr(v, 'shape', None) for v in leaf.values]}. Use "
+                        "drop_remainder=True in batch()."
+                    )

@@ -1,0 +1,143 @@
+"""Chooses how the replicas of a call run: alone, as threads, or as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from stratagem.core import config, context
+from stratagem.core.errors import ContextError
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import is_tracer, under_jit
+from stratagem.execution.eager import ReplicaThreads
+from stratagem.execution.frames import FunctionFrame, TracingFrame
+from stratagem.execution.function import Function
+from stratagem.execution.single import SingleChannel
+from stratagem.execution.spmd import run_spmd
+from stratagem.execution.thread_channel import ThreadChannel
+from stratagem.strategies.replica_context import ReplicaContext
+from stratagem.values import state
+from stratagem.values.mirrored import Mirrored
+from stratagem.values.per_replica import PerReplica
+from stratagem.values.regroup import map_values, regroup
+
+__all__ = ["call_for_each_replica"]
+
+
+def call_for_each_replica(
+    strategy: Any,
+    group: ReplicaGroup,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Returns the merged results of ``fn`` in every replica of ``group``."""
+    frame = state.current_frame()
+    staged = frame is not None or under_jit()
+    if isinstance(fn, Function):
+        if not staged and not config.functions_run_eagerly():
+            return fn.runner(strategy)(tuple(args), kwargs)
+        fn = fn.python_function
+    if group.size == 1:
+        return _run_alone(strategy, group, fn, args, kwargs, staged=staged)
+    if not staged:
+        return _run_threads(strategy, group, fn, args, kwargs)
+    if frame is not None and _tracing_frame(frame) is None:
+        raise ContextError(
+            "strategy.run() with several replicas cannot be differentiated from outside while it runs "
+            "eagerly. Call value_and_grad inside the replica function, or put it all into a "
+            "stratagem.function."
+        )
+    return run_spmd(
+        strategy, group, lambda channel: ReplicaContext(strategy, channel), fn, args, kwargs
+    )
+
+
+def _tracing_frame(frame: state.StateFrame | None) -> state.StateFrame | None:
+    while frame is not None and not isinstance(frame, TracingFrame):
+        frame = getattr(frame, "parent", None)
+    return frame
+
+
+def _run_alone(
+    strategy: Any,
+    group: ReplicaGroup,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    *,
+    staged: bool,
+) -> Any:
+    replica = ReplicaContext(strategy, SingleChannel(strategy))
+    tracing = _tracing_frame(state.current_frame())
+    if isinstance(tracing, FunctionFrame):
+        tracing.groups.append(group)
+
+    def component(leaf: Any) -> Any:
+        if isinstance(leaf, (PerReplica, Mirrored)):
+            leaf = leaf.values[0]
+        if isinstance(leaf, jax.Array) and not staged:
+            return jax.device_put(leaf, group.devices[0])
+        return leaf
+
+    local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
+    with context.enter(context.Frame(strategy, replica)):
+        if staged:
+            return fn(*local_args, **local_kwargs)
+        journal = state.Journal()
+        try:
+            with state.journaled(journal), jax.default_device(group.devices[0]):
+                return fn(*local_args, **local_kwargs)
+        except BaseException:
+            journal.roll_back()
+            raise
+
+
+def _run_threads(
+    strategy: Any,
+    group: ReplicaGroup,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    threads = ReplicaThreads(strategy, group)
+    placed = map_values(lambda leaf: _spread(leaf, group), (tuple(args), kwargs))
+
+    def body(index: int) -> Callable[[], Any]:
+        replica = ReplicaContext(strategy, ThreadChannel(strategy, group, threads, index))
+
+        def call() -> Any:
+            local_args, local_kwargs = map_values(
+                lambda leaf: leaf.values[index] if isinstance(leaf, PerReplica) else leaf, placed
+            )
+            with context.enter(context.Frame(strategy, replica)):
+                return fn(*local_args, **local_kwargs)
+
+        return call
+
+    return regroup(group, threads.run([body(index) for index in range(group.size)]))
+
+
+def _spread(leaf: Any, group: ReplicaGroup) -> Any:
+    """Returns ``leaf`` as a per-replica value with each component on its own device."""
+    if isinstance(leaf, Mirrored):
+        return PerReplica(leaf.values, group)
+    if isinstance(leaf, PerReplica):
+        if len(leaf.values) != group.size:
+            raise ValueError(
+                f"A PerReplica argument must have a value for each of the {group.size} replicas, got "
+                f"{len(leaf.values)}."
+            )
+        return leaf
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    if is_tracer(leaf):
+        raise ContextError(
+            "strategy.run() with several replicas got a traced argument while it runs eagerly. "
+            "Differentiate inside the replica function, or put it all into a stratagem.function."
+        )
+    if leaf.sharding == group.replicated:
+        return PerReplica(group.shards(leaf), group)
+    return PerReplica([jax.device_put(leaf, device) for device in group.devices], group)

@@ -1,0 +1,162 @@
+"""What variables created in the scope of a strategy have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratagem.core import context
+from stratagem.core.errors import ContextError, VariableError
+from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.protocols import StrategyProtocol
+from stratagem.core.reduce_op import ReduceOp
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.values import state, updates
+from stratagem.values.distributed_values import DistributedValues, describe
+from stratagem.values.per_replica import PerReplica
+from stratagem.values.updates import Update, combine_rows
+from stratagem.values.variable import STORAGE_LOCK, Variable
+from stratagem.values.variable_options import VariableAggregation
+
+__all__ = ["AggregatingVariable", "DistributedVariable"]
+
+
+class DistributedVariable(Variable, DistributedValues):
+    """A variable that belongs to a strategy."""
+
+    __slots__ = ("_strategy",)
+
+    def __init__(self, strategy: StrategyProtocol, *args: Any, **kwargs: Any) -> None:
+        self._strategy = strategy
+        super().__init__(*args, **kwargs)
+
+    @property
+    def strategy(self) -> Any:
+        """The strategy in whose scope the variable was created."""
+        return self._strategy
+
+    @property
+    def group(self) -> ReplicaGroup:
+        """The devices of the strategy's replicas."""
+        return self._strategy.replica_group
+
+    def check_own_replica(self) -> Any:
+        """Returns the replica context, or ``None``; a replica of another strategy raises.
+
+        Raises:
+            ContextError: Inside a replica of another strategy.
+        """
+        replica = context.get_replica_context()
+        if replica is None or replica.strategy is self._strategy or not context.has_strategy():
+            return None if replica is None or replica.strategy is not self._strategy else replica
+        raise ContextError(
+            f"Variable {self.name!r} belongs to {self._strategy!r} and cannot be used in a replica "
+            f"of {replica.strategy!r}. Create it in that strategy's scope."
+        )
+
+    def _describe_components(self, kind: str) -> str:
+        if state.current_frame() is not None or self._array is None or self.group.size == 1:
+            return self._describe(self._name, self._eager_value)
+        names = [self._name, *(f"{self._name}/replica_{i}" for i in range(1, self.group.size))]
+        rows = [
+            self._describe(name, lambda copy=copy: copy)  # type: ignore[misc]
+            for name, copy in zip(names, self.values, strict=True)
+        ]
+        return describe(kind, rows)
+
+
+class AggregatingVariable(DistributedVariable):
+    """A variable with one value for all replicas: updates from the replicas are aggregated first."""
+
+    __slots__ = ()
+
+    def _update(self, update: Update, operand: Any) -> Variable:
+        replica = self.check_own_replica()
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            self._update_from_replica(replica, update, operand)
+        elif isinstance(operand, PerReplica):
+            self._check_aggregation(update, "with a PerReplica value")
+            self.apply(update, self.check_operand(update, self._aggregate(update, operand)))
+        else:
+            self.apply(update, self.check_operand(update, operand))
+        return self
+
+    def _update_from_replica(self, replica: Any, update: Update, operand: Any) -> None:
+        self._check_aggregation(update, "in replica context")
+        reduce_op = self._aggregation.reduce_op
+        if isinstance(operand, (int, float, complex)) and reduce_op is ReduceOp.SUM:
+            raise VariableError(
+                f"{update.name}() of {self.name!r} (aggregation SUM) got the Python number "
+                f"{operand!r} in replica context: adding it once or once for each replica are both "
+                "possible. Give an array, for example jnp.asarray(x), to add it for each replica, or "
+                "use aggregation MEAN or ONLY_FIRST_REPLICA to apply it once."
+            )
+        checked = self.check_operand(update, operand)
+        frame = state.current_frame()
+        if frame is None or frame.spmd:
+            replica.merge_per_replica(
+                f"{update.name} of {self.name!r}",
+                lambda _, value: self.apply(update, self._aggregate(update, value)),
+                checked,
+            )
+            return
+        # Inside value_and_grad of an eager replica: the value is traced by this thread alone.
+        frame.check_writable(self)
+        if reduce_op is None:
+            aggregated = replica.first_replica(checked)
+        else:
+            aggregated = self._combine(update, replica.all_reduce(self._sum_op(update), checked))
+        frame.write(self, update.apply(frame.read(self), aggregated))
+
+    def commit(self, value: Any) -> None:
+        """Sets the value, which is aggregated already and the same in every replica."""
+        replica = self.check_own_replica()
+        if replica is None or replica.num_replicas_in_sync == 1:
+            self.apply(updates.ASSIGN, value)
+            return
+        replica.merge_per_replica(
+            f"assign of {self.name!r}",
+            lambda strategy, values: self.apply(
+                updates.ASSIGN, strategy.extended.first_replica(values)
+            ),
+            value,
+        )
+
+    def _check_aggregation(self, update: Update, where: str) -> None:
+        if self._aggregation is VariableAggregation.NONE:
+            raise VariableError(
+                f"{update.name}() of {self.name!r} {where} needs an aggregation, because the replicas' "
+                "values may differ. Create it with Variable(..., aggregation=VariableAggregation.SUM)"
+                " (or MEAN, or ONLY_FIRST_REPLICA), or update it in cross-replica context."
+            )
+        if not update.reducible and self._aggregation.reduce_op is not None:
+            raise VariableError(
+                f"{update.name}() of {self.name!r} {where} cannot be aggregated by "
+                f"{self._aggregation.name}. Use aggregation ONLY_FIRST_REPLICA."
+            )
+
+    def _sum_op(self, update: Update) -> ReduceOp:
+        op = self._aggregation.reduce_op
+        assert op is not None
+        return ReduceOp.SUM if update.sparse and not update.adds else op
+
+    def _combine(self, update: Update, value: Any) -> Any:
+        if isinstance(value, IndexedSlices) and not update.adds:
+            return combine_rows(value, mean=self._aggregation is VariableAggregation.MEAN)
+        return value
+
+    def _aggregate(self, update: Update, value: Any) -> Any:
+        extended = self._strategy.extended
+        if self._aggregation.reduce_op is None:
+            return extended.first_replica(value)
+        return self._combine(update, extended.reduce_value(self._sum_op(update), value))
+
+    def apply(self, update: Update, operand: Any) -> None:
+        """Replaces the one value by the update of it."""
+        frame = state.current_frame()
+        if frame is not None:
+            frame.check_writable(self)
+            frame.write(self, update.apply(frame.read(self), operand))
+            return
+        self.check_not_tracing(operand)
+        with STORAGE_LOCK:
+            self.store(update.apply(self._stored(), self.place(operand)))

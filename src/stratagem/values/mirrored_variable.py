@@ -1,0 +1,69 @@
+"""``MirroredVariable``: a copy on every replica, always equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.values.distributed_variable import AggregatingVariable
+from stratagem.values.variable import STORAGE_LOCK, _register
+
+__all__ = ["MirroredVariable"]
+
+
+class MirroredVariable(AggregatingVariable):
+    """A variable with a copy on every replica; every update reaches all of them.
+
+    Made by ``Variable(...)`` in the scope of a ``MirroredStrategy``.
+
+    JAX equivalent: an array with a replicated ``NamedSharding``.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     x = sg.Variable(1.)
+    >>> x
+    MirroredVariable:{
+      0: <sg.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>,
+      1: <sg.Variable 'Variable/replica_1:0' shape=() dtype=float32, numpy=1.0>
+    }
+    """
+
+    __slots__ = ()
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The copies, each on its own device."""
+        with STORAGE_LOCK:
+            self._shared = True
+            return self.group.shards(self._stored())
+
+    def place(self, value: Any) -> Any:
+        """Returns ``value`` with a copy on every device."""
+        return jax.tree.map(self.group.replicate, value)
+
+    def _eager_value(self) -> Any:
+        replica = self.check_own_replica()
+        if replica is not None and replica.replica_index is not None:
+            return self.values[replica.replica_index]
+        with STORAGE_LOCK:
+            self._shared = True
+            return self._stored()
+
+    def stores_program_results(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether a program's result is stored as it is: yes."""
+        return True
+
+    def take_for_program(self, group: ReplicaGroup | None, *, donate: bool) -> Any:
+        """Returns the replicated array."""
+        array = self._stored()
+        return jnp.copy(array) if donate and self._shared else array
+
+    def __repr__(self) -> str:
+        return self._describe_components("MirroredVariable")
+
+
+_register(MirroredVariable)

@@ -1,0 +1,163 @@
+"""``PerReplica``: a value that differs between replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from stratagem.core.errors import NotAnArrayError
+from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem.core.tracing import is_tracer
+from stratagem.values.distributed_values import DistributedValues, describe
+
+__all__ = ["PerReplica", "SpmdPerReplica"]
+
+
+class PerReplica(DistributedValues):
+    """One value for each replica, not kept in sync.
+
+    Arrays of equal shape are kept as one global array that goes in and out of compiled steps without
+    a copy; anything else as a tuple.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> ids = strategy.run(lambda: sg.distribute.get_replica_context().replica_id_in_sync_group)
+    >>> ids
+    PerReplica:{
+      0: Array(0, dtype=int32),
+      1: Array(1, dtype=int32)
+    }
+    """
+
+    __slots__ = ("_array", "_group", "_scalar", "_values")
+
+    def __init__(self, values: Sequence[Any], group: ReplicaGroup | None = None) -> None:
+        self._values: tuple[Any, ...] | None = tuple(values)
+        self._group = group
+        self._array: Any = None
+        self._scalar = False
+
+    @classmethod
+    def from_global(cls, group: ReplicaGroup, array: Any, *, scalar: bool) -> PerReplica:
+        """Returns the value whose components are the blocks of a global array.
+
+        Args:
+            group: The replicas.
+            array: Array sharded on axis 0 over the replicas.
+            scalar: Whether each block of one element stands for a scalar.
+        """
+        self = cls((), group)
+        self._values = None
+        self._array = array
+        self._scalar = scalar
+        return self
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The components, in the order of the replicas."""
+        if self._values is None:
+            assert self._group is not None
+            if is_tracer(self._array):
+                blocks = self._array.reshape((self._group.size, *self.local_shape))
+                return tuple(blocks[i] for i in range(self._group.size))
+            self._values = self._group.split(self._array, self._scalar)
+        return self._values
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape of one component of a value that is kept as one global array."""
+        assert self._group is not None
+        return self._group.local_shape(self._array.shape, self._scalar)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the components are scalars."""
+        return self._scalar
+
+    def global_array(self, group: ReplicaGroup) -> Any | None:
+        """Returns the components as one array sharded over ``group``; ``None`` if they differ in shape.
+
+        Components that are not arrays also give ``None``.
+        """
+        if self._array is None:
+            assert self._values is not None
+            if len(self._values) != group.size or not _stackable(self._values):
+                return None
+            self._array = group.join(self._values)
+            self._scalar = np.ndim(self._values[0]) == 0
+            self._group = group
+        return self._array if self._group is group else None
+
+    def __repr__(self) -> str:
+        if is_tracer(self._array):
+            return f"PerReplica:{{{self._array!r}}}"
+        return describe("PerReplica", [repr(value) for value in self.values])
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotAnArrayError(
+            "A PerReplica holds one value for each replica and cannot be used as one array. "
+            "Combine it with strategy.reduce(...) or strategy.gather(...), take one component with "
+            "strategy.experimental_local_results(value)[i], or pass it to strategy.run(fn, args=...)."
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __neg__ = __pos__ = __abs__ = __bool__ = __int__ = __float__ = __index__ = __complex__ = _refuse
+    __len__ = __iter__ = __getitem__ = __array__ = __jax_array__ = _refuse
+
+
+class SpmdPerReplica(PerReplica):
+    """One replica's component, seen from inside the single program that all replicas run.
+
+    It appears in ``merge_call`` inside a compiled step. ``values`` gathers the others' components.
+    """
+
+    __slots__ = ("local",)
+
+    def __init__(self, group: ReplicaGroup, local: Any) -> None:
+        super().__init__((), group)
+        self.local = local
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Every replica's component, gathered into each replica."""
+        assert self._group is not None
+        gathered = jax.lax.all_gather(self.local, REPLICA_AXIS)
+        return tuple(gathered[i] for i in range(self._group.size))
+
+    def __repr__(self) -> str:
+        return f"PerReplica:{{{self.local!r}}}"
+
+
+def _stackable(values: Sequence[Any]) -> bool:
+    first = values[0]
+    if not all(isinstance(v, (jax.Array, np.ndarray, np.generic)) for v in values):
+        return False
+    return all(v.shape == first.shape and v.dtype == first.dtype for v in values)
+
+
+def _flatten(value: PerReplica) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    if value._array is not None:
+        return (value._array,), (value._group, value._scalar)
+    return value.values, (value._group, None)
+
+
+def _unflatten(aux: tuple[Any, ...], children: Sequence[Any]) -> PerReplica:
+    group, scalar = aux
+    if scalar is None:
+        return PerReplica(children, group)
+    return PerReplica.from_global(group, children[0], scalar=scalar)
+
+
+jax.tree_util.register_pytree_node(PerReplica, _flatten, _unflatten)
+jax.tree_util.register_pytree_node(
+    SpmdPerReplica,
+    lambda value: ((value.local,), value._group),
+    lambda group, children: SpmdPerReplica(group, children[0]),
+)

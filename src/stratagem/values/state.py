@@ -1,0 +1,134 @@
+"""Where reads and writes of variables go.
+
+Outside of any transformation a variable's value is the array it stores. While a function is traced,
+and inside ``value_and_grad``, a *state frame* stands in between: reads come from it and writes stay
+in it until the frame's owner hands them on. So a tracer never ends up in a variable.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from stratagem.core.errors import ContextError
+from stratagem.core.tracing import trace_state
+
+if TYPE_CHECKING:
+    from stratagem.values.updates import Update
+    from stratagem.values.variable import Variable
+
+__all__ = ["Journal", "StateFrame", "current_frame", "current_journal", "enter", "journaled"]
+
+
+class StateFrame(abc.ABC):
+    """Holds variables' values for as long as a trace lasts.
+
+    Attributes:
+        spmd: Whether values are those of one replica, inside the program that all replicas run.
+    """
+
+    spmd = False
+
+    def __init__(self) -> None:
+        self._trace_state: Any = None
+
+    def open(self) -> None:
+        """Notes the trace that this frame belongs to; called once it is active."""
+        self._trace_state = trace_state()
+
+    @abc.abstractmethod
+    def read(self, variable: Variable) -> Any:
+        """Returns the variable's value in this frame."""
+
+    @abc.abstractmethod
+    def write(self, variable: Variable, value: Any) -> None:
+        """Sets the variable's value in this frame."""
+
+    def check_writable(self, variable: Variable) -> None:
+        """Checks that no other transformation stands between this frame and the caller.
+
+        Raises:
+            ContextError: Inside ``jax.jit``, ``lax.scan``, ``jax.grad`` and the like.
+        """
+        if trace_state() != self._trace_state:
+            raise ContextError(
+                f"Variable {variable.name!r} is assigned inside a JAX transformation (jax.jit, "
+                "jax.grad, jax.vmap, lax.scan, lax.cond, ...), where the new value cannot leave. "
+                "Return the value from the transformed function and assign it outside, or use "
+                "stratagem.value_and_grad in place of jax.value_and_grad."
+            )
+
+    def create(self, variable: Variable, initial_value: Any) -> None:
+        """Takes over a variable that is created while tracing.
+
+        Raises:
+            ContextError: Where variables cannot be created.
+        """
+        raise ContextError(
+            f"Variable {variable.name!r} cannot be created here. Create it outside of "
+            "value_and_grad and of JAX transformations."
+        )
+
+    def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
+        """Applies each replica's update to a variable that all replicas share, one by one."""
+        raise NotImplementedError
+
+
+class Journal:
+    """Remembers what variables held, to put it back if the call fails."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[Variable, Any]] = {}
+
+    def record(self, variable: Variable) -> None:
+        """Notes the variable's content before its first change."""
+        if id(variable) not in self._before:
+            self._before[id(variable)] = (variable, variable.snapshot())
+
+    def roll_back(self) -> None:
+        """Gives every changed variable the content it had."""
+        for variable, content in self._before.values():
+            variable.restore_snapshot(content)
+
+
+class _ThreadState(threading.local):
+    def __init__(self) -> None:
+        self.frames: list[StateFrame] = []
+        self.journal: Journal | None = None
+
+
+_state = _ThreadState()
+
+
+def current_frame() -> StateFrame | None:
+    """Returns this thread's innermost state frame, if any."""
+    frames = _state.frames
+    return frames[-1] if frames else None
+
+
+@contextlib.contextmanager
+def enter(frame: StateFrame) -> Iterator[StateFrame]:
+    """Makes ``frame`` this thread's innermost state frame for the block."""
+    _state.frames.append(frame)
+    try:
+        yield frame
+    finally:
+        _state.frames.pop()
+
+
+def current_journal() -> Journal | None:
+    """Returns the journal of the call that is under way, if any."""
+    return _state.journal
+
+
+@contextlib.contextmanager
+def journaled(journal: Journal) -> Iterator[None]:
+    """Makes this thread note changes of variables in ``journal`` for the block."""
+    before, _state.journal = _state.journal, journal
+    try:
+        yield
+    finally:
+        _state.journal = before

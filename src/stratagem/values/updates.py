@@ -1,0 +1,84 @@
+"""The ways to change a variable: what each does with the old value and its operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem.core.indexed_slices import IndexedSlices
+
+__all__ = [
+    "ASSIGN",
+    "ASSIGN_ADD",
+    "ASSIGN_SUB",
+    "SCATTER_ADD",
+    "SCATTER_DIV",
+    "SCATTER_MAX",
+    "SCATTER_MIN",
+    "SCATTER_MUL",
+    "SCATTER_SUB",
+    "SCATTER_UPDATE",
+    "Update",
+    "combine_rows",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One way to change a variable.
+
+    Attributes:
+        name: The method's name.
+        apply: From the old value and the operand to the new value.
+        sparse: Whether the operand is an ``IndexedSlices``.
+        adds: Whether applying operands one after the other equals applying their sum.
+        reducible: Whether the operands of several replicas can be summed or averaged first.
+    """
+
+    name: str
+    apply: Callable[[Any, Any], Any]
+    sparse: bool = False
+    adds: bool = False
+    reducible: bool = True
+
+
+def _scatter(name: str, method: str, *, adds: bool = False, reducible: bool = True) -> Update:
+    def apply(old: Any, slices: IndexedSlices) -> Any:
+        rows = jnp.asarray(old).at[jnp.asarray(slices.indices)]
+        return getattr(rows, method)(slices.values, mode="drop")
+
+    return Update(name, apply, sparse=True, adds=adds, reducible=reducible)
+
+
+ASSIGN = Update("assign", lambda old, new: new)
+ASSIGN_ADD = Update("assign_add", lambda old, delta: old + delta, adds=True)
+ASSIGN_SUB = Update("assign_sub", lambda old, delta: old - delta, adds=True)
+SCATTER_ADD = _scatter("scatter_add", "add", adds=True)
+SCATTER_SUB = _scatter("scatter_sub", "subtract", adds=True)
+SCATTER_MUL = _scatter("scatter_mul", "multiply")
+SCATTER_DIV = _scatter("scatter_div", "divide")
+SCATTER_MIN = _scatter("scatter_min", "min", reducible=False)
+SCATTER_MAX = _scatter("scatter_max", "max", reducible=False)
+SCATTER_UPDATE = _scatter("scatter_update", "set")
+
+
+def combine_rows(slices: IndexedSlices, *, mean: bool) -> IndexedSlices:
+    """Returns ``slices`` with each index once and its rows summed, or averaged.
+
+    The number of rows stays the same: places left over carry an index that is out of range, which
+    an update drops.
+    """
+    indices = jnp.asarray(slices.indices)
+    count = indices.shape[0]
+    outside = jnp.iinfo(indices.dtype).max
+    unique, position = jnp.unique(indices, return_inverse=True, size=count, fill_value=outside)
+    values = jax.ops.segment_sum(slices.values, position, num_segments=count)
+    if mean:
+        occurrences = jnp.bincount(position, length=count).clip(1)
+        values = values / occurrences.reshape((-1,) + (1,) * (values.ndim - 1))
+        values = values.astype(slices.dtype)
+    return IndexedSlices(values, unique, slices.dense_shape)

@@ -1,0 +1,503 @@
+"""``Variable``: an array that keeps its value between steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem.core import context
+from stratagem.core.errors import ContextError, NotAnArrayError, ShapeMismatchError, VariableError
+from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tensor_shape import TensorShape
+from stratagem.core.tracing import is_tracer, under_jit
+from stratagem.values import state, updates
+from stratagem.values.array_operators import ArrayOperators, array_of
+from stratagem.values.per_replica import PerReplica
+from stratagem.values.registry import register_variable
+from stratagem.values.updates import Update
+from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
+
+__all__ = ["STORAGE_LOCK", "Variable", "VariableRef", "create_plain_variable"]
+
+STORAGE_LOCK = threading.RLock()
+"""Held while arrays are given away to a program and replaced by its results."""
+
+
+class _VariableType(type):
+    """Makes ``Variable(...)`` ask the current strategy which kind of variable to build."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not Variable:
+            return super().__call__(*args, **kwargs)
+        return context.get_strategy().extended.create_variable(*args, **kwargs)
+
+
+class Variable(ArrayOperators, metaclass=_VariableType):
+    """An array that keeps its value between steps and can be updated.
+
+    Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
+    one central device, or with a value of its own in each replica. Created elsewhere it is a plain
+    variable on one device. It can be used wherever an array can, also in ``jax.numpy`` functions.
+
+    Args:
+        initial_value: Array, number, or a function without arguments that returns one.
+        trainable: Whether optimizers should update it. Default: ``True``, but ``False`` for
+            ``ON_READ``.
+        name: Name shown in messages and checkpoints.
+        dtype: Element type; default that of the initial value.
+        synchronization: When the replicas' copies are brought together.
+        aggregation: How the replicas' updates (``ON_WRITE``) or copies (``ON_READ``) become one.
+
+    Differs from tf.distribute: updating a mirrored variable with aggregation ``NONE`` in replica
+    context raises, where the copies would silently diverge.
+
+    >>> import stratagem as sg
+    >>> v = sg.Variable([1.0, 2.0])
+    >>> v.assign_add([1.0, 1.0])
+    <sg.Variable 'Variable:0' shape=(2,) dtype=float32, numpy=array([2., 3.], dtype=float32)>
+    >>> float((v * 2).sum())
+    10.0
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_aggregation",
+        "_array",
+        "_dtype",
+        "_name",
+        "_number",
+        "_shape",
+        "_shared",
+        "_synchronization",
+        "_trainable",
+    )
+
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+    ) -> None:
+        if callable(initial_value) and not isinstance(initial_value, ArrayOperators):
+            with jax.ensure_compile_time_eval():
+                initial_value = initial_value()
+        value = _initial_array(initial_value, dtype)
+        on_read = synchronization is VariableSynchronization.ON_READ
+        self._name = name or "Variable"
+        self._dtype = value.dtype
+        self._shape = TensorShape(value.shape)
+        self._trainable = (not on_read) if trainable is None else bool(trainable)
+        self._synchronization = synchronization
+        self._aggregation = aggregation
+        self._array: Any = None
+        self._shared = False
+        if aggregation is VariableAggregation.MEAN and not jnp.issubdtype(self._dtype, jnp.inexact):
+            raise VariableError(
+                f"Aggregation MEAN needs a floating point variable, got {self._dtype.name} for "
+                f"variable {self._name!r}. Use a float dtype, or aggregation SUM."
+            )
+        frame = state.current_frame()
+        if frame is not None:
+            frame.create(self, value)
+        elif is_tracer(value):
+            raise ContextError(
+                f"Variable {self._name!r} is created inside a JAX transformation with a traced "
+                "initial value. Create it outside, or inside a stratagem.function."
+            )
+        else:
+            self.initialize(value)
+        self._number = register_variable(self)
+
+    # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name, with the output number that TensorFlow appends."""
+        return f"{self._name}:0"
+
+    @property
+    def shape(self) -> TensorShape:
+        """The shape."""
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._shape.num_elements() or 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return np.dtype(self._dtype)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers should update it."""
+        return self._trainable
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """When the replicas' copies are brought together."""
+        return self._synchronization
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """How the replicas' updates or copies become one."""
+        return self._aggregation
+
+    @property
+    def device(self) -> str:
+        """Full name of the device that holds the value."""
+        return self.group.device_names[0]
+
+    @property
+    def group(self) -> ReplicaGroup:
+        """The devices that hold the value."""
+        return ReplicaGroup.of(sorted(self._stored().devices(), key=lambda device: device.id)[:1])
+
+    def ref(self) -> VariableRef:
+        """Returns a hashable reference, to use variables as keys of a dictionary."""
+        return VariableRef(self)
+
+    def __repr__(self) -> str:
+        return self._describe(self._name, self._eager_value)
+
+    def _describe(self, name: str, read: Callable[[], Any]) -> str:
+        head = f"<sg.Variable '{name}:0' shape={self._shape} dtype={self.dtype.name}"
+        if state.current_frame() is not None or self._array is None:
+            return f"{head}>"
+        value = np.asarray(read())
+        return (
+            f"{head}, numpy={value.item()!r}>" if value.ndim == 0 else f"{head}, numpy={value!r}>"
+        )
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read_value(self) -> Any:
+        """Returns the current value as an array that later updates do not change."""
+        return self._value()
+
+    def value(self) -> Any:
+        """Same as ``read_value``."""
+        return self._value()
+
+    def _value(self) -> Any:
+        frame = state.current_frame()
+        if frame is not None:
+            return frame.read(self)
+        if under_jit():
+            raise ContextError(
+                f"Variable {self.name!r} is read inside jax.jit (or lax.scan, jax.vmap, ...) outside "
+                "of a stratagem.function: its present value would be compiled in as a constant. Use "
+                "stratagem.function in place of jax.jit, or pass the value as an argument."
+            )
+        return self._eager_value()
+
+    # --- updating -------------------------------------------------------------------------------
+
+    def assign(self, value: Any, read_value: bool = True) -> Variable:
+        """Sets the value and returns the variable."""
+        return self._update(updates.ASSIGN, value)
+
+    def assign_add(self, delta: Any, read_value: bool = True) -> Variable:
+        """Adds ``delta`` and returns the variable."""
+        return self._update(updates.ASSIGN_ADD, delta)
+
+    def assign_sub(self, delta: Any, read_value: bool = True) -> Variable:
+        """Subtracts ``delta`` and returns the variable."""
+        return self._update(updates.ASSIGN_SUB, delta)
+
+    def scatter_add(self, sparse_delta: IndexedSlices) -> Variable:
+        """Adds rows, all of them where an index repeats, and returns the variable."""
+        return self._update(updates.SCATTER_ADD, sparse_delta)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices) -> Variable:
+        """Subtracts rows and returns the variable."""
+        return self._update(updates.SCATTER_SUB, sparse_delta)
+
+    def scatter_mul(self, sparse_delta: IndexedSlices) -> Variable:
+        """Multiplies rows and returns the variable."""
+        return self._update(updates.SCATTER_MUL, sparse_delta)
+
+    def scatter_div(self, sparse_delta: IndexedSlices) -> Variable:
+        """Divides rows and returns the variable."""
+        return self._update(updates.SCATTER_DIV, sparse_delta)
+
+    def scatter_min(self, sparse_delta: IndexedSlices) -> Variable:
+        """Takes the smaller of each row's old and new elements and returns the variable."""
+        return self._update(updates.SCATTER_MIN, sparse_delta)
+
+    def scatter_max(self, sparse_delta: IndexedSlices) -> Variable:
+        """Takes the larger of each row's old and new elements and returns the variable."""
+        return self._update(updates.SCATTER_MAX, sparse_delta)
+
+    def scatter_update(self, sparse_delta: IndexedSlices) -> Variable:
+        """Sets rows and returns the variable."""
+        return self._update(updates.SCATTER_UPDATE, sparse_delta)
+
+    def _update(self, update: Update, operand: Any) -> Variable:
+        checked = self.check_operand(update, operand)
+        frame = state.current_frame()
+        replica = context.get_replica_context()
+        if frame is not None and replica is not None and replica.num_replicas_in_sync > 1:
+            frame.check_writable(self)
+            frame.update_in_turn(self, update, checked)
+        else:
+            self.apply(update, checked)
+        return self
+
+    def apply(self, update: Update, operand: Any) -> None:
+        """Replaces the value by the update of it, here and now."""
+        frame = state.current_frame()
+        if frame is not None:
+            frame.check_writable(self)
+            frame.write(self, update.apply(frame.read(self), operand))
+            return
+        self.check_not_tracing(operand)
+        with STORAGE_LOCK:
+            self.store(update.apply(self._stored(), self.place(operand)))
+
+    def commit(self, value: Any) -> None:
+        """Sets the value that ``value_and_grad`` kept back while it traced."""
+        self._update(updates.ASSIGN, value)
+
+    def check_not_tracing(self, operand: Any) -> None:
+        """Checks that an update outside of any state frame is not part of a JAX transformation.
+
+        Raises:
+            ContextError: Inside the user's own ``jax.jit``, ``jax.grad`` and the like.
+        """
+        if any(is_tracer(leaf) for leaf in jax.tree.leaves(operand)) or under_jit():
+            raise ContextError(
+                f"Variable {self.name!r} is assigned inside a JAX transformation (jax.jit, jax.grad, "
+                "lax.scan, ...), where the new value cannot leave. Use stratagem.function in place "
+                "of jax.jit and stratagem.value_and_grad in place of jax.value_and_grad, or assign "
+                "outside of the transformation."
+            )
+
+    def check_operand(self, update: Update, operand: Any) -> Any:
+        """Returns ``operand`` as arrays of this variable's dtype, checked against its shape.
+
+        Raises:
+            VariableError: If it is of the wrong kind, or would lose information.
+            ShapeMismatchError: If its shape does not fit.
+        """
+        if update.sparse:
+            return self._check_slices(update, operand)
+        if isinstance(operand, IndexedSlices):
+            raise VariableError(
+                f"{update.name}() of {self.name!r} takes an array, got IndexedSlices. "
+                f"Use scatter_{update.name.removeprefix('assign_')}()."
+            )
+        value = self._cast(update, operand)
+        if value.shape != self._shape:
+            raise ShapeMismatchError(
+                f"{update.name}() of {self.name!r} needs shape {tuple(self._shape)}, got "
+                f"{value.shape}."
+            )
+        return value
+
+    def _check_slices(self, update: Update, operand: Any) -> IndexedSlices:
+        if not isinstance(operand, IndexedSlices):
+            raise VariableError(
+                f"{update.name}() of {self.name!r} takes an IndexedSlices(values, indices), got "
+                f"{type(operand).__name__}."
+            )
+        values, indices = self._cast(update, operand.values), jnp.asarray(operand.indices)
+        if indices.ndim != 1 or values.shape != (indices.shape[0], *self._shape[1:]):
+            raise ShapeMismatchError(
+                f"{update.name}() of {self.name!r} (shape {tuple(self._shape)}) needs a vector of n "
+                f"indices and values of shape (n, {', '.join(map(str, self._shape[1:]))}), got "
+                f"indices {indices.shape} and values {values.shape}."
+            )
+        if not is_tracer(indices) and indices.size:
+            low, high = int(indices.min()), int(indices.max())
+            if low < 0 or high >= (self._shape[0] or 0):
+                raise VariableError(
+                    f"{update.name}() of {self.name!r} needs indices in [0, {self._shape[0]}), got "
+                    f"{low} to {high}."
+                )
+        return IndexedSlices(values, indices, operand.dense_shape)
+
+    def _cast(self, update: Update, operand: Any) -> Any:
+        operand = array_of(operand)
+        if isinstance(operand, PerReplica):
+            raise NotAnArrayError(
+                f"{update.name}() of {self.name!r} got a PerReplica value. Reduce it first, with "
+                "strategy.reduce(...) or strategy.extended.reduce_to(...)."
+            )
+        value = operand if isinstance(operand, jax.Array) else np.asarray(operand)
+        source = np.dtype(value.dtype)
+        if source == self._dtype:
+            return value
+        if _kind(source) > _kind(self._dtype):
+            raise VariableError(
+                f"{update.name}() of {self.name!r} needs {self._dtype.name}, got {source.name}, which "
+                "would lose information. Cast it with .astype(...) if that is meant."
+            )
+        return value.astype(self._dtype)
+
+    # --- storage: what a placement defines --------------------------------------------------------
+
+    def initialize(self, value: Any) -> None:
+        """Stores the first value."""
+        self._array = self.place(value)
+        self._shared = True
+
+    def place(self, value: Any) -> Any:
+        """Returns ``value`` (an array or rows) as this variable stores its value."""
+        if self._array is None:
+            return jnp.asarray(value)
+        return jax.device_put(value, self._array.sharding)
+
+    def store(self, array: Any) -> None:
+        """Replaces the stored array, noting the old one in the call's journal."""
+        journal = state.current_journal()
+        if journal is not None:
+            journal.record(self)
+        self._array = array
+        self._shared = False
+
+    def snapshot(self) -> Any:
+        """Returns what is stored, safe from being given away to a program."""
+        with STORAGE_LOCK:
+            self._shared = True
+            return self._array
+
+    def restore_snapshot(self, content: Any) -> None:
+        """Stores again what ``snapshot`` returned."""
+        with STORAGE_LOCK:
+            self._array = content
+            self._shared = True
+
+    def _stored(self) -> Any:
+        if self._array is None:
+            raise VariableError(
+                f"Variable {self.name!r} has no value: the function call that created it failed. "
+                "Create it again."
+            )
+        return self._array
+
+    def _eager_value(self) -> Any:
+        with STORAGE_LOCK:
+            self._shared = True
+            array = self._stored()
+        replica = context.get_replica_context()
+        if replica is not None and replica.replica_index is not None:
+            return jax.device_put(
+                array, replica.strategy.replica_group.devices[replica.replica_index]
+            )
+        return array if len(array.devices()) == 1 else array.addressable_data(0)
+
+    # --- storage: what a compiled program needs ---------------------------------------------------
+
+    @property
+    def sharded_in_program(self) -> bool:
+        """Whether a program sees one value for each replica instead of one for all."""
+        return False
+
+    @property
+    def program_shape(self) -> tuple[int, ...]:
+        """Shape of the array that goes into a program."""
+        return tuple(dim or 0 for dim in self._shape)
+
+    def stores_program_results(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array is what a program on ``group`` returns for the value."""
+        return group is None
+
+    def take_for_program(self, group: ReplicaGroup | None, *, donate: bool) -> Any:
+        """Returns the array to pass to a program on ``group``; the caller holds the storage lock.
+
+        Args:
+            group: The program's devices, or ``None`` if it does not say.
+            donate: Whether the program may overwrite the array.
+        """
+        array = self._stored()
+        moved = group is not None and array.sharding != group.replicated
+        if moved and group is not None:
+            array = group.replicate(array)
+        return jnp.copy(array) if donate and (self._shared or moved) else array
+
+    def accept_from_program(self, array: Any, *, shared: bool) -> None:
+        """Stores a program's result; ``shared`` says whether someone else holds the array too."""
+        self.store(array)
+        self._shared = shared
+
+    def mark_shared(self) -> None:
+        """Notes that someone else holds the stored array, so that no program overwrites it."""
+        self._shared = True
+
+
+def create_plain_variable(*args: Any, **kwargs: Any) -> Variable:
+    """Returns a variable on one device, whatever the current strategy is."""
+    variable: Variable = type.__call__(Variable, *args, **kwargs)
+    return variable
+
+
+class VariableRef:
+    """A hashable reference to a variable.
+
+    >>> import stratagem as sg
+    >>> v = sg.Variable(1.0)
+    >>> {v.ref(): "weights"}[v.ref()]
+    'weights'
+    """
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def deref(self) -> Variable:
+        """Returns the variable."""
+        return self._variable
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VariableRef) and other._variable is self._variable
+
+    def __hash__(self) -> int:
+        return id(self._variable)
+
+
+def _kind(dtype: np.dtype[Any]) -> int:
+    for rank, family in enumerate((jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)):
+        if jnp.issubdtype(dtype, family):
+            return rank
+    raise VariableError(f"A variable holds numbers or booleans, got dtype {dtype}.")
+
+
+def _initial_array(value: Any, dtype: Any) -> Any:
+    value = array_of(value)
+    if value is None:
+        raise VariableError("A variable needs an initial_value, got None.")
+    if isinstance(value, PerReplica):
+        raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
+    if dtype is None and isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    with jax.ensure_compile_time_eval():
+        return value.astype(dtype) if is_tracer(value) else jnp.asarray(value, dtype)
+
+
+# Flattened into a JAX function's arguments a variable becomes its value, which is what jnp.sum(v)
+# and jax.grad(f)(v) mean. Functions of this library treat variables as leaves.
+def _register(cls: type[Variable]) -> None:
+    jax.tree_util.register_pytree_node(
+        cls, lambda variable: ((variable._value(),), None), lambda _, children: children[0]
+    )
+
+
+_register(Variable)
