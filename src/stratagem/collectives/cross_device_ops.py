@@ -242,7 +242,7 @@ def run_on_replicas(
     arrays = [value.global_array(group) for value in values]
     scalars = tuple(value.scalar for value in values)
     program = _program((*key, scalars, group), make_fn, scalars, group)
-    return launch(program, *arrays, serialize=group.serialize_programs)
+    return launch(program, tuple(arrays), group.serialize_programs)
 
 
 _programs: dict[tuple[Any, ...], Any] = {}

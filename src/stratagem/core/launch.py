@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import starmap
 from typing import Any
 
 import jax
@@ -20,27 +21,26 @@ _lock = threading.Lock()
 _in_flight: jax.Array | None = None
 
 
-def launch(program: Callable[..., Any], *args: Any, serialize: bool) -> Any:
+def launch(program: Callable[..., Any], args: tuple[Any, ...], serialize: bool) -> Any:
     """Calls a compiled program and returns its results.
 
     Args:
         program: A ``jax.jit`` function.
-        *args: Its arguments.
+        args: Its arguments.
         serialize: Whether the program may contain collectives between CPU devices.
     """
-    if not serialize:
-        return program(*args)
     global _in_flight
+    # The results must not be lost to an interrupt that arrives between the call and the assignment,
+    # because the arguments may have been given away: list.extend stores them from C.
+    results: list[Any] = []
+    if not serialize:
+        results.extend(starmap(program, (args,)))
+        return results[0]
     with _lock:
         _wait(_in_flight)
-        results: list[Any] = []
-        try:
-            # The result must not be lost to an interrupt that arrives between the call and the
-            # assignment: the arguments may have been given away. list.extend stores it from C.
-            results.extend(map(program, *([arg] for arg in args)))
-        finally:
-            leaves = jax.tree.leaves(results)
-            _in_flight = leaves[0] if leaves else None
+        results.extend(starmap(program, (args,)))
+        leaves = jax.tree.leaves(results[0])
+        _in_flight = leaves[0] if leaves else None
     return results[0]
 
 

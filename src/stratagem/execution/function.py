@@ -8,18 +8,39 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from stratagem.core import config, context, jax_settings
-from stratagem.core.tracing import under_jit
-from stratagem.execution.program import Program, trace_program
-from stratagem.execution.signature import CallInputs
+from stratagem.core.tracing import under_jit, under_trace
+from stratagem.execution.lifting import trace_program
+from stratagem.execution.program import Program
+from stratagem.execution.signature import CallInputs, SignatureMiss
 from stratagem.values import state
 
 __all__ = ["Function", "function"]
 
 _logger = logging.getLogger("stratagem")
 _RETRACES_TO_WARN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """The program of the latest call, and the context it was made for."""
+
+    program: Program
+    strategy: Any
+    cross_replica: bool
+    settings: tuple[Any, ...]
+
+    def fits(self, frame: context.Frame) -> bool:
+        return (
+            frame.strategy is self.strategy
+            and (frame.replica_context is None) is self.cross_replica
+            and not config.functions_run_eagerly()
+            and not under_trace()
+            and jax_settings.current_settings() == self.settings
+        )
 
 
 class Function:
@@ -29,6 +50,7 @@ class Function:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
         self._programs: dict[Any, Program] = {}
+        self._latest: _Latest | None = None
         self._lock = threading.RLock()
         self._may_create = True
         self._num_traces = 0
@@ -51,21 +73,37 @@ class Function:
         if state.current_frame() is not None:
             return self._python_function(*args, **kwargs)
         frame = context.current_frame()
+        latest = self._latest
+        if latest is not None and latest.fits(frame):
+            # JAX's own cache, in C++, compares the arguments with those of the latest program.
+            try:
+                return latest.program.run_directly((args, kwargs))
+            except SignatureMiss:
+                pass
+            except (TypeError, ValueError):
+                if latest.program.has_lost_arrays():
+                    raise
+        return self._find_and_run(frame, args, kwargs)
+
+    def _find_and_run(
+        self, frame: context.Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         replica = frame.replica_context
         if replica is not None and replica.num_replicas_in_sync > 1:
             return self._python_function(*args, **kwargs)
         if config.functions_run_eagerly():
             return self._run_eagerly(args, kwargs)
-        inputs = CallInputs.of(args, kwargs)
-        key = (inputs.key, frame.strategy, replica is None, jax_settings.current_settings())
-        program = self._programs.get(key)
-        if program is None or inputs.traced:
-            if inputs.traced or under_jit():
-                return self._python_function(*args, **kwargs)
-            if inputs.ragged:
-                return self._run_eagerly(args, kwargs)
-            program = self._compile(inputs, key)
-        return program(inputs.arrays)
+        inputs = CallInputs(args, kwargs)
+        if inputs.traced or under_jit():
+            return self._python_function(*args, **kwargs)
+        if inputs.ragged:
+            return self._run_eagerly(args, kwargs)
+        settings = jax_settings.current_settings()
+        key = (inputs.key, frame.strategy, replica is None, settings)
+        program = self._programs.get(key) or self._compile(inputs, key)
+        if program.takes_arguments_directly:
+            self._latest = _Latest(program, frame.strategy, replica is None, settings)
+        return program.run(inputs)
 
     def runner(self, strategy: Any) -> Function:
         """Returns the function that runs this one in every replica of ``strategy``."""
@@ -106,12 +144,10 @@ class Function:
         with self._lock:
             if key in self._programs:
                 return self._programs[key]
-            program, created = trace_program(
-                self._python_function, inputs, may_create=self._may_create
-            )
+            program = trace_program(self._python_function, inputs, may_create=self._may_create)
             self._may_create = False
-            if created:
-                program, _ = trace_program(self._python_function, inputs, may_create=False)
+            if program is None:
+                program = trace_program(self._python_function, inputs, may_create=False)
             assert program is not None
             self._num_traces += 1
             self._programs[key] = program

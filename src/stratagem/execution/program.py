@@ -1,36 +1,26 @@
-"""A traced function turned into a compiled program of variables and inputs."""
+"""A compiled step: variables in, variables out, and pure in between."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.extend.core
-import jax.numpy as jnp
 
-from stratagem.core import jax_settings
-from stratagem.core.errors import ContextError, TracedValueError
 from stratagem.core.launch import launch
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.core.tracing import is_tracer
-from stratagem.execution.callbacks import guard_callbacks
-from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.signature import CallInputs
 from stratagem.values import state
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.registry import live_variables
-from stratagem.values.regroup import is_value_leaf
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
-__all__ = ["Program", "trace_program"]
+__all__ = ["Program", "ResultLeaf", "VariableWrite"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class ResultLeaf:
     """Where one leaf of the function's result comes from.
 
     Exactly one of ``output`` (position among the program's outputs), ``variable`` (whose array it is)
@@ -44,12 +34,17 @@ class _Result:
     scalar: bool = False
     mirrored: bool = False
 
+    @property
+    def sharded(self) -> bool:
+        """Whether the leaf differs between replicas."""
+        return self.group is not None and not self.mirrored
+
     def build(self, outputs: Sequence[Any]) -> Any:
+        """Returns the leaf, given the program's outputs."""
         if self.output is not None:
             array = outputs[self.output]
         elif self.variable is not None:
-            self.variable.mark_shared()
-            array = self.variable._array
+            array = self.variable.snapshot()
         else:
             return self.static
         if self.group is None:
@@ -60,15 +55,28 @@ class _Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Write:
-    """A variable that the program gives a new value."""
+class VariableWrite:
+    """A variable that the program gives a new value; ``shared`` if someone else holds it too."""
 
     variable: Variable
     shared: bool
 
 
 class Program:
-    """A compiled step: pure inside, with variables as inputs and outputs."""
+    """A compiled step together with the variables it reads and writes.
+
+    Args:
+        jitted: The ``jax.jit`` function of (donated values, kept values, constants, inputs).
+        donated: Variables whose arrays are given away to the program.
+        kept: Variables that are only read.
+        consts: Arrays that the function captured.
+        writes: Variables that get new values, in the order of the outputs.
+        results: How to build the leaves of the function's result.
+        structure: The structure of the result.
+        group: The replicas, if the program uses several or particular devices.
+        inputs: The call that was traced.
+        callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
+    """
 
     def __init__(
         self,
@@ -77,10 +85,11 @@ class Program:
         donated: list[Variable],
         kept: list[Variable],
         consts: list[Any],
-        writes: list[_Write],
-        results: list[_Result],
+        writes: list[VariableWrite],
+        results: list[ResultLeaf],
         structure: Any,
         group: ReplicaGroup | None,
+        inputs: CallInputs,
         callback_errors: list[BaseException] | None,
     ) -> None:
         self._jitted = jitted
@@ -91,22 +100,40 @@ class Program:
         self._results = results
         self._structure = structure
         self._group = group
+        self._plain_positions = inputs.plain_positions() if group is not None else []
         self._serialize = group is not None and group.serialize_programs
         self._callback_errors = callback_errors
+        self.takes_arguments_directly = inputs.has_only_arrays()
 
-    def __call__(self, arrays: list[Any]) -> Any:
-        """Runs the program once and returns the function's result."""
-        group = self._group
+    def run(self, inputs: CallInputs) -> Any:
+        """Runs the program with the arguments of a call and returns the function's result."""
+        group, arrays = self._group, inputs.arrays
         if group is not None:
-            arrays = [self._place(array, group) for array in arrays]
+            for position in self._plain_positions:
+                arrays[position] = _place(arrays[position], group)
+        return self.run_directly(inputs.program_argument())
+
+    def run_directly(self, argument: Any) -> Any:
+        """Runs the program with the structure that its compiled form takes.
+
+        Raises:
+            SignatureMiss: If the argument is not of the kind that was traced.
+        """
+        group = self._group
         with STORAGE_LOCK:
+            journal = state.current_journal()
+            if journal is not None:
+                for write in self._writes:
+                    journal.record(write.variable)
             outputs, new_values = launch(
                 self._jitted,
-                [variable.take_for_program(group, donate=True) for variable in self._donated],
-                [variable.take_for_program(group, donate=False) for variable in self._kept],
-                self._consts,
-                arrays,
-                serialize=self._serialize,
+                (
+                    [variable.take_for_program(group, True) for variable in self._donated],
+                    [variable.take_for_program(group, False) for variable in self._kept],
+                    self._consts,
+                    argument,
+                ),
+                self._serialize,
             )
             if self._callback_errors is None:
                 return self._accept(outputs, new_values)
@@ -114,11 +141,14 @@ class Program:
         with STORAGE_LOCK:
             return self._accept(outputs, new_values)
 
+    def has_lost_arrays(self) -> bool:
+        """Returns whether a failed run left a variable without its array."""
+        return any(variable.is_lost() for variable in self._donated)
+
     def _accept(self, outputs: list[Any], new_values: list[Any]) -> Any:
         for write, value in zip(self._writes, new_values, strict=True):
-            write.variable.accept_from_program(value, shared=write.shared)
-        leaves = [result.build(outputs) for result in self._results]
-        return jax.tree.unflatten(self._structure, leaves)
+            write.variable.accept_from_program(value, write.shared)
+        return self._structure.unflatten([result.build(outputs) for result in self._results])
 
     def _wait_for_callbacks(self, outputs: list[Any], new_values: list[Any]) -> None:
         errors = self._callback_errors
@@ -130,218 +160,11 @@ class Program:
             errors.clear()
             raise first
 
-    def _place(self, array: Any, group: ReplicaGroup) -> Any:
-        if not isinstance(array, jax.Array):
-            return array if group.size > 1 else jax.device_put(array, group.replicated)
-        sharding = array.sharding
-        if sharding == group.replicated or sharding == group.sharded:
-            return array
-        if group.size > 1 and not array.committed:
-            return array
-        return jax.device_put(array, group.replicated)
 
-
-def trace_program(
-    fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool
-) -> tuple[Program | None, bool]:
-    """Traces ``fn`` once and returns its program.
-
-    Returns:
-        The program and ``False``; or, if the function created variables, ``None`` and ``True``: the
-        variables then have their initial values and the function is to be traced again.
-    """
-    candidates = live_variables()
-    frame = FunctionFrame(candidates, may_create=may_create)
-    collected: dict[str, Any] = {}
-
-    def traced(variable_values: Sequence[Any], arrays: list[Any]) -> Any:
-        frame.bind(variable_values)
-        args, kwargs = inputs.rebuild(arrays)
-        with state.enter(frame):
-            result = fn(*args, **kwargs)
-        leaves, collected["structure"] = jax.tree.flatten(result, is_leaf=is_value_leaf)
-        collected["results"], outputs = _collect_results(leaves)
-        created = [jnp.asarray(value) for _, value in frame.created]
-        return outputs, frame.written_values(), created
-
-    avals = [jax.ShapeDtypeStruct(v.program_shape, v.dtype) for v in candidates]
-    try:
-        closed = jax.make_jaxpr(traced)(avals, inputs.avals())
-    except jax.errors.ConcretizationTypeError as error:
-        raise _explain(error) from error
-    group = _find_group(frame, inputs, closed, candidates)
-    if frame.created:
-        _initialize_created(frame, closed, candidates, inputs.arrays, group)
-        return None, True
-    built = _build(closed, candidates, list(frame.written.values()), collected["results"], group)
-    return Program(structure=collected["structure"], group=group, **built), False
-
-
-def _collect_results(leaves: list[Any]) -> tuple[list[_Result], list[Any]]:
-    """Returns how to build each leaf of the result, and the traced arrays among them."""
-    results: list[_Result] = []
-    outputs: list[Any] = []
-    for leaf in leaves:
-        if isinstance(leaf, PerReplica) and is_tracer(leaf._array):
-            results.append(_Result(len(outputs), group=leaf._group, scalar=leaf.scalar))
-            outputs.append(leaf._array)
-        elif isinstance(leaf, Mirrored) and is_tracer(leaf._value()):
-            results.append(_Result(len(outputs), group=leaf._group, mirrored=True))
-            outputs.append(leaf._value())
-        elif is_tracer(leaf):
-            results.append(_Result(len(outputs)))
-            outputs.append(leaf)
-        else:
-            results.append(_Result(static=leaf))
-    return results, outputs
-
-
-def _find_group(
-    frame: FunctionFrame, inputs: CallInputs, closed: Any, candidates: Sequence[Variable]
-) -> ReplicaGroup | None:
-    used = _mentioned(closed.jaxpr)
-    groups = dict.fromkeys([*frame.groups, *inputs.groups()])
-    for variable, invar in zip(candidates, closed.jaxpr.invars):
-        strategy = getattr(variable, "strategy", None)
-        if strategy is not None and (id(invar) in used or id(variable) in frame.written):
-            groups.setdefault(strategy.replica_group)
-    if len(groups) > 1:
-        raise ContextError(
-            "One function can use the devices of one strategy, but this one uses "
-            f"{' and '.join(map(repr, groups))}. Split it into one function for each strategy."
-        )
-    return next(iter(groups), None)
-
-
-def _mentioned(jaxpr: Any) -> set[int]:
-    return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
-
-
-def _build(
-    closed: Any,
-    candidates: Sequence[Variable],
-    written: list[Variable],
-    results: list[_Result],
-    group: ReplicaGroup | None,
-) -> dict[str, Any]:
-    errors: list[BaseException] = []
-    jaxpr, has_callbacks = guard_callbacks(closed.jaxpr, errors)
-    num_outputs = len(jaxpr.outvars) - len(written)
-    owner = {id(v): variable for variable, v in zip(candidates, jaxpr.invars)}
-    input_ids = {id(v) for v in jaxpr.invars}
-    write_vars = jaxpr.outvars[num_outputs:]
-    # A variable assigned its own unchanged value is not written.
-    changed = [
-        k for k, variable in enumerate(written) if owner.get(id(write_vars[k])) is not variable
-    ]
-    new_value_of = {id(write_vars[k]): written[k] for k in reversed(changed)}
-    written_ids = {id(written[k]) for k in changed}
-
-    positions: list[int] = []
-    final_results: list[_Result] = []
-    for result in results:
-        if result.output is None:
-            final_results.append(result)
-            continue
-        var_id = id(jaxpr.outvars[result.output])
-        source = new_value_of.get(var_id)
-        if source is None and var_id in owner and id(owner[var_id]) not in written_ids:
-            source = owner[var_id]
-        if source is not None and _same_placement(source, result, group):
-            final_results.append(dataclasses.replace(result, output=None, variable=source))
-        else:
-            final_results.append(dataclasses.replace(result, output=len(positions)))
-            positions.append(result.output)
-
-    out_ids = [id(jaxpr.outvars[p]) for p in positions] + [id(write_vars[k]) for k in changed]
-    writes = [
-        _Write(
-            written[k],
-            shared=id(write_vars[k]) in input_ids
-            or isinstance(write_vars[k], jax.extend.core.Literal)
-            or out_ids.count(id(write_vars[k])) > 1,
-        )
-        for k in changed
-    ]
-    mentioned = _mentioned(jaxpr)
-    used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
-    may_donate = not has_callbacks and not jax_settings.checks_results()
-    donated = [i for i in used if may_donate and id(candidates[i]) in written_ids]
-    kept = [i for i in used if i not in donated]
-    output_positions = [*positions, *(num_outputs + k for k in changed)]
-
-    def program(
-        donated_values: list[Any], kept_values: list[Any], consts: list[Any], arrays: list[Any]
-    ) -> tuple[list[Any], list[Any]]:
-        full: list[Any] = [None] * len(candidates)
-        for i, value in zip([*donated, *kept], [*donated_values, *kept_values], strict=True):
-            full[i] = value
-        outs = jax.core.eval_jaxpr(jaxpr, consts, *full, *arrays)
-        chosen = [outs[position] for position in output_positions]
-        return chosen[: len(positions)], chosen[len(positions) :]
-
-    options: dict[str, Any] = {"donate_argnums": (0,)}
-    if group is not None:
-        by_position = {r.output: r for r in results if r.output is not None}
-        options["out_shardings"] = (
-            [
-                group.sharded
-                if by_position[p].group is not None and not by_position[p].mirrored
-                else group.replicated
-                for p in positions
-            ],
-            [
-                group.sharded if write.variable.sharded_in_program else group.replicated
-                for write in writes
-            ],
-        )
-    return {
-        "jitted": jax.jit(program, **options),
-        "donated": [candidates[i] for i in donated],
-        "kept": [candidates[i] for i in kept],
-        "consts": [group.replicate(c) if group is not None else c for c in closed.consts],
-        "writes": writes,
-        "results": final_results,
-        "callback_errors": errors if has_callbacks else None,
-    }
-
-
-def _same_placement(variable: Variable, result: _Result, group: ReplicaGroup | None) -> bool:
-    """Returns whether a variable's stored array can serve as the result."""
-    return result.group is None and variable.stores_program_results(group)
-
-
-def _initialize_created(
-    frame: FunctionFrame,
-    closed: Any,
-    candidates: Sequence[Variable],
-    arrays: list[Any],
-    group: ReplicaGroup | None,
-) -> None:
-    """Computes the initial values of variables that were created while tracing."""
-    jaxpr = closed.jaxpr
-    count = len(frame.created)
-    used = _mentioned(jaxpr)
-    with STORAGE_LOCK:
-        values = [
-            variable.take_for_program(group, donate=False) if id(invar) in used else None
-            for variable, invar in zip(candidates, jaxpr.invars)
-        ]
-
-    def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:
-        outs = jax.core.eval_jaxpr(jaxpr, closed.consts, *values, *arrays)
-        return outs[len(outs) - count :]
-
-    computed = jax.jit(initial_values)(values, arrays)
-    for (variable, _), value in zip(frame.created, computed, strict=True):
-        variable.initialize(value.addressable_data(0))
-
-
-def _explain(error: Exception) -> TracedValueError:
-    return TracedValueError(
-        "The function needs the value of an array that is only known when the compiled program runs, "
-        "for example in `if replica_id == 0`, `while loss > x`, float(x), or as a Python index. Use "
-        "jnp.where or lax.cond in place of `if`, lax.while_loop in place of `while`; or run it eagerly: "
-        "without stratagem.function, or after stratagem.config.run_functions_eagerly(True). "
-        f"JAX says: {str(error).splitlines()[0]}"
-    )
+def _place(array: Any, group: ReplicaGroup) -> Any:
+    """Returns an input where a program on ``group`` can take it."""
+    if not isinstance(array, jax.Array):
+        return array if group.size > 1 else jax.device_put(array, group.replicated)
+    if array.sharding == group.replicated or (group.size > 1 and not array.committed):
+        return array
+    return jax.device_put(array, group.replicated)

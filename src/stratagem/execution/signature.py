@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.core.tracing import is_tracer
 from stratagem.values.array_operators import array_of
+from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.regroup import is_value_leaf
 from stratagem.values.variable import Variable
 
-__all__ = ["CallInputs"]
+__all__ = ["CallInputs", "SignatureMiss"]
 
 _STATIC = 0
 _ARRAY = 1
 _PER_REPLICA = 2
 
 
-@dataclass(slots=True)
+class SignatureMiss(Exception):
+    """Arguments that a program was not made for."""
+
+
 class CallInputs:
     """The arguments of one call, taken apart.
 
@@ -34,46 +35,73 @@ class CallInputs:
         ragged: Whether replicas' arrays differ in shape, so that no program can take them.
     """
 
-    arrays: list[Any]
-    key: tuple[Any, ...]
-    traced: bool
-    ragged: bool
-    _structure: Any
-    _kinds: list[tuple[Any, ...]]
-    _static: list[Any]
+    __slots__ = ("_kinds", "_static", "_structure", "arrays", "key", "ragged", "traced")
 
-    @classmethod
-    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallInputs:
-        """Takes the arguments of a call apart."""
-        leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=is_value_leaf)
-        arrays: list[Any] = []
-        kinds: list[tuple[Any, ...]] = []
-        static: list[Any] = []
-        traced = ragged = False
-        for leaf in leaves:
-            if isinstance(leaf, jax.Array):
-                traced = traced or is_tracer(leaf)
-                kinds.append((_ARRAY, leaf.shape, leaf.dtype, leaf.weak_type))
-                arrays.append(leaf)
-            elif isinstance(leaf, PerReplica):
-                group = leaf._group
-                array = leaf.global_array(group) if group is not None else None
-                if array is None:
-                    ragged = True
-                    continue
-                traced = traced or is_tracer(array)
-                kinds.append((_PER_REPLICA, array.shape, array.dtype, group, leaf.scalar))
-                arrays.append(array)
-            elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)):
-                leaf = array_of(leaf)
-                traced = traced or is_tracer(leaf)
-                dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-                kinds.append((_ARRAY, leaf.shape, dtype, False))
-                arrays.append(leaf)
-            else:
-                kinds.append((_STATIC, _static_key(leaf)))
-                static.append(leaf)
-        return cls(arrays, (structure, *kinds), traced, ragged, structure, kinds, static)
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        leaves, self._structure = jax.tree.flatten((args, kwargs), is_value_leaf)
+        self.arrays: list[Any] = []
+        self.traced = self.ragged = False
+        self._static: list[Any] = []
+        self._kinds = [self._take(leaf) for leaf in leaves]
+        self.key = (self._structure, *self._kinds)
+
+    def without_arrays(self) -> CallInputs:
+        """Returns these inputs without holding on to the arrays."""
+        described = CallInputs.__new__(CallInputs)
+        described._structure, described._kinds = self._structure, self._kinds
+        described._static, described.key = self._static, self.key
+        described.traced, described.ragged = self.traced, self.ragged
+        described.arrays = []
+        return described
+
+    def _take(self, leaf: Any) -> tuple[Any, ...]:
+        """Sorts one leaf in and returns its part of the key."""
+        kind: tuple[Any, ...]
+        if isinstance(leaf, PerReplica):
+            group = leaf._group
+            array = leaf.global_array(group) if group is not None else None
+            if array is None:
+                self.ragged = True
+                return (_STATIC, None)
+            kind = (_PER_REPLICA, array.shape, array.dtype, group, leaf.scalar)
+        elif isinstance(leaf, jax.Array):
+            array = leaf
+            kind = (_ARRAY, array.shape, array.dtype, array.weak_type)
+        elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)):
+            array = array_of(leaf)
+            kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
+        else:
+            self._static.append(leaf)
+            return (_STATIC, _static_key(leaf))
+        if isinstance(array, jax.core.Tracer):
+            self.traced = True
+        self.arrays.append(array)
+        return kind
+
+    def has_only_arrays(self) -> bool:
+        """Returns whether the arguments hold nothing but arrays and per-replica values of them.
+
+        A program can then take them as they are, and JAX's compiled cache tells whether they fit.
+        """
+        return not self._static and not self.ragged
+
+    def program_argument(self) -> Any:
+        """Returns the arrays in the structure that the program takes."""
+        return self.rebuild(self.arrays) if self.has_only_arrays() else self.arrays
+
+    def arrays_of_argument(self, argument: Any) -> list[Any]:
+        """Returns the arrays in what a program got, while it is traced.
+
+        Raises:
+            SignatureMiss: If they are not of the kind that these inputs are.
+        """
+        if not self.has_only_arrays():
+            arrays: list[Any] = argument
+            return arrays
+        given = CallInputs(*argument)
+        if given.key != self.key:
+            raise SignatureMiss
+        return given.arrays
 
     def avals(self) -> list[jax.ShapeDtypeStruct]:
         """Returns the shapes and dtypes of the arrays."""
@@ -86,6 +114,11 @@ class CallInputs:
     def groups(self) -> list[ReplicaGroup]:
         """Returns the replicas that per-replica arguments live on."""
         return [kind[3] for kind in self._kinds if kind[0] == _PER_REPLICA]
+
+    def plain_positions(self) -> list[int]:
+        """Returns which of the arrays are not per-replica."""
+        kinds = [kind[0] for kind in self._kinds if kind[0] != _STATIC]
+        return [position for position, kind in enumerate(kinds) if kind == _ARRAY]
 
     def rebuild(self, arrays: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns positional and keyword arguments with other arrays in place of the call's."""

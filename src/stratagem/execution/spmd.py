@@ -19,9 +19,10 @@ from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.frames import ForeignFrame, ReplicaFrame
 from stratagem.values import state
+from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
-from stratagem.values.regroup import is_array, is_value_leaf, map_values
+from stratagem.values.regroup import is_array, map_values
 
 __all__ = ["SpmdChannel", "run_spmd"]
 

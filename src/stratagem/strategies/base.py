@@ -26,9 +26,10 @@ from stratagem.strategies.extended import (
 )
 from stratagem.strategies.replica_context import ValueContext
 from stratagem.strategies.run_options import RunOptions
+from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
-from stratagem.values.regroup import is_value_leaf, map_values, select_replica
+from stratagem.values.regroup import map_values, select_replica
 from stratagem.values.variable import Variable
 
 __all__ = ["Strategy"]

@@ -15,8 +15,8 @@ from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.execution.channel import Channel
 from stratagem.values.array_operators import array_of
+from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.regroup import is_value_leaf
 
 __all__ = ["ReplicaContext", "ValueContext"]
 

@@ -65,7 +65,7 @@ class CentralVariable(AggregatingVariable):
             return jax.device_put(array, self.group.devices[replica.replica_index])
         return array
 
-    def take_for_program(self, group: ReplicaGroup | None, *, donate: bool) -> Any:
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns a copy of the value on every compute device."""
         array = self._stored()
         if group is None:
@@ -73,14 +73,14 @@ class CentralVariable(AggregatingVariable):
         copies = group.replicate(array)
         return jnp.copy(copies) if donate and self._parameter_device in group.devices else copies
 
-    def accept_from_program(self, array: Any, *, shared: bool) -> None:
+    def accept_from_program(self, array: Any, shared: bool) -> None:
         """Stores a program's result on the parameter device."""
         on_device = {shard.device: shard.data for shard in array.addressable_shards}
         if self._parameter_device in on_device:
             array = on_device[self._parameter_device]
         else:
             array = jax.device_put(array.addressable_data(0), self._parameter_device)
-        super().accept_from_program(array, shared=shared)
+        super().accept_from_program(array, shared)
 
 
 _register(CentralVariable)

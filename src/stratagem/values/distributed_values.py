@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["DistributedValues"]
+__all__ = ["DistributedValues", "ValueLeaf", "is_value_leaf"]
 
 
-class DistributedValues:
+class ValueLeaf:
+    """Base of variables and distributed values: structures are not flattened into them."""
+
+    __slots__ = ()
+
+
+# The bound type.__instancecheck__ spares a Python call for each node of every flattened structure.
+is_value_leaf: Callable[[Any], bool] = ValueLeaf.__instancecheck__  # type: ignore[attr-defined]
+
+
+class DistributedValues(ValueLeaf):
     """A value with one component for each replica.
 
     Made by ``Strategy.run``, by iterating over a distributed dataset, by

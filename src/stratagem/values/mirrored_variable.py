@@ -57,10 +57,11 @@ class MirroredVariable(AggregatingVariable):
         """Returns whether a program's result is stored as it is: yes."""
         return True
 
-    def take_for_program(self, group: ReplicaGroup | None, *, donate: bool) -> Any:
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns the replicated array."""
-        array = self._stored()
-        return jnp.copy(array) if donate and self._shared else array
+        if donate and self._shared:
+            return jnp.copy(self._stored())
+        return self._array if self._array is not None else self._stored()
 
     def __repr__(self) -> str:
         return self._describe_components("MirroredVariable")

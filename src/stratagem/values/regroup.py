@@ -10,22 +10,16 @@ import numpy as np
 
 from stratagem.core.errors import ReplicaMismatchError
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.values.distributed_values import DistributedValues
+from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.variable import Variable
 
-__all__ = ["is_array", "is_value_leaf", "map_values", "regroup", "select_replica"]
+__all__ = ["is_array", "map_values", "regroup", "select_replica"]
 
 
 def is_array(value: Any) -> bool:
     """Returns whether ``value`` is a JAX or NumPy array (or a tracer)."""
     return isinstance(value, (jax.Array, np.ndarray, np.generic))
-
-
-def is_value_leaf(value: Any) -> bool:
-    """Returns whether ``value`` is one of ours that a tree must not be flattened into."""
-    return isinstance(value, (DistributedValues, Variable))
 
 
 def map_values(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -99,10 +99,15 @@ class SyncOnReadVariable(DistributedVariable):
         """Returns whether the stored array is one value for all: no."""
         return False
 
-    def take_for_program(self, group: ReplicaGroup | None, *, donate: bool) -> Any:
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns the global array of all replicas' values."""
         array = self._stored()
         return jnp.copy(array) if donate and self._shared else array
+
+    def accept_from_program(self, array: Any, shared: bool) -> None:
+        """Stores the global array of all replicas' values."""
+        self._parts = None
+        super().accept_from_program(array, shared)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from stratagem.core.tensor_shape import TensorShape
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values import state, updates
 from stratagem.values.array_operators import ArrayOperators, array_of
+from stratagem.values.distributed_values import ValueLeaf
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.registry import register_variable
 from stratagem.values.updates import Update
@@ -38,7 +39,7 @@ class _VariableType(type):
         return context.get_strategy().extended.create_variable(*args, **kwargs)
 
 
-class Variable(ArrayOperators, metaclass=_VariableType):
+class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
     """An array that keeps its value between steps and can be updated.
 
     Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
@@ -419,7 +420,7 @@ class Variable(ArrayOperators, metaclass=_VariableType):
         """Returns whether the stored array is what a program on ``group`` returns for the value."""
         return group is None
 
-    def take_for_program(self, group: ReplicaGroup | None, *, donate: bool) -> Any:
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns the array to pass to a program on ``group``; the caller holds the storage lock.
 
         Args:
@@ -432,14 +433,14 @@ class Variable(ArrayOperators, metaclass=_VariableType):
             array = group.replicate(array)
         return jnp.copy(array) if donate and (self._shared or moved) else array
 
-    def accept_from_program(self, array: Any, *, shared: bool) -> None:
+    def accept_from_program(self, array: Any, shared: bool) -> None:
         """Stores a program's result; ``shared`` says whether someone else holds the array too."""
-        self.store(array)
+        self._array = array
         self._shared = shared
 
-    def mark_shared(self) -> None:
-        """Notes that someone else holds the stored array, so that no program overwrites it."""
-        self._shared = True
+    def is_lost(self) -> bool:
+        """Returns whether a failed program took the array with it."""
+        return self._array is not None and bool(self._array.is_deleted())
 
 
 def create_plain_variable(*args: Any, **kwargs: Any) -> Variable:

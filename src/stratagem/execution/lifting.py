@@ -1,0 +1,237 @@
+"""From a Python function to a program: trace once, find the variables, make it pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+
+from stratagem.core import jax_settings
+from stratagem.core.errors import ContextError, TracedValueError
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import is_tracer
+from stratagem.execution.callbacks import guard_callbacks
+from stratagem.execution.frames import FunctionFrame
+from stratagem.execution.program import Program, ResultLeaf, VariableWrite
+from stratagem.execution.signature import CallInputs
+from stratagem.values import state
+from stratagem.values.distributed_values import is_value_leaf
+from stratagem.values.mirrored import Mirrored
+from stratagem.values.per_replica import PerReplica
+from stratagem.values.registry import live_variables
+from stratagem.values.variable import STORAGE_LOCK, Variable
+
+__all__ = ["trace_program"]
+
+
+def trace_program(
+    fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool
+) -> Program | None:
+    """Traces ``fn`` once and returns its program.
+
+    Every variable that is alive is offered as an input; what the trace mentions is kept. If the
+    function created variables, they get their initial values and ``None`` is returned: the function
+    is then to be traced again.
+    """
+    candidates = live_variables()
+    frame = FunctionFrame(candidates, may_create=may_create)
+    structure: Any = None
+    results: list[ResultLeaf] = []
+
+    def traced(variable_values: Sequence[Any], arrays: list[Any]) -> Any:
+        nonlocal structure, results
+        frame.bind(variable_values)
+        args, kwargs = inputs.rebuild(arrays)
+        with state.enter(frame):
+            result = fn(*args, **kwargs)
+        leaves, structure = jax.tree.flatten(result, is_leaf=is_value_leaf)
+        results, outputs = _collect_results(leaves)
+        created = [jnp.asarray(value) for _, value in frame.created]
+        return outputs, frame.written_values(), created
+
+    avals = [jax.ShapeDtypeStruct(v.program_shape, v.dtype) for v in candidates]
+    try:
+        closed = jax.make_jaxpr(traced)(avals, inputs.avals())
+    except jax.errors.ConcretizationTypeError as error:
+        raise _explain(error) from error
+    group = _find_group(frame, inputs, closed, candidates)
+    if frame.created:
+        _initialize_created(frame, closed, candidates, inputs.arrays, group)
+        return None
+    written = list(frame.written.values())
+    return _build(closed, candidates, written, results, structure, group, inputs.without_arrays())
+
+
+def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
+    """Returns how to build each leaf of the result, and the traced arrays among them."""
+    results: list[ResultLeaf] = []
+    outputs: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, PerReplica) and is_tracer(leaf._array):
+            results.append(ResultLeaf(len(outputs), group=leaf._group, scalar=leaf.scalar))
+            outputs.append(leaf._array)
+        elif isinstance(leaf, Mirrored) and is_tracer(leaf._value()):
+            results.append(ResultLeaf(len(outputs), group=leaf._group, mirrored=True))
+            outputs.append(leaf._value())
+        elif is_tracer(leaf):
+            results.append(ResultLeaf(len(outputs)))
+            outputs.append(leaf)
+        else:
+            results.append(ResultLeaf(static=leaf))
+    return results, outputs
+
+
+def _find_group(
+    frame: FunctionFrame, inputs: CallInputs, closed: Any, candidates: Sequence[Variable]
+) -> ReplicaGroup | None:
+    used = _mentioned(closed.jaxpr)
+    groups = dict.fromkeys([*frame.groups, *inputs.groups()])
+    for variable, invar in zip(candidates, closed.jaxpr.invars, strict=False):
+        strategy = getattr(variable, "strategy", None)
+        if strategy is not None and (id(invar) in used or id(variable) in frame.written):
+            groups.setdefault(strategy.replica_group)
+    if len(groups) > 1:
+        raise ContextError(
+            "One function can use the devices of one strategy, but this one uses "
+            f"{' and '.join(map(repr, groups))}. Split it into one function for each strategy."
+        )
+    return next(iter(groups), None)
+
+
+def _mentioned(jaxpr: Any) -> set[int]:
+    """Returns the identities of the jaxpr's variables that are used or returned."""
+    return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+
+
+def _build(
+    closed: Any,
+    candidates: Sequence[Variable],
+    written: list[Variable],
+    results: list[ResultLeaf],
+    structure: Any,
+    group: ReplicaGroup | None,
+    inputs: CallInputs,
+) -> Program:
+    errors: list[BaseException] = []
+    jaxpr, has_callbacks = guard_callbacks(closed.jaxpr, errors)
+    num_outputs = len(jaxpr.outvars) - len(written)
+    owner = {id(v): variable for variable, v in zip(candidates, jaxpr.invars, strict=False)}
+    new_vars = jaxpr.outvars[num_outputs:]
+    # A variable assigned its own unchanged value is not written.
+    changed = [k for k, v in enumerate(written) if owner.get(id(new_vars[k])) is not v]
+    new_value_of = {id(new_vars[k]): written[k] for k in reversed(changed)}
+    written_ids = {id(written[k]) for k in changed}
+
+    def stored_in(result: ResultLeaf) -> Variable | None:
+        """Returns the variable that holds the result after the call anyway, if there is one."""
+        var_id = id(jaxpr.outvars[result.output])
+        source = new_value_of.get(var_id)
+        if source is None and id(owner.get(var_id)) not in written_ids:
+            source = owner.get(var_id)
+        fits = source is not None and result.group is None and source.stores_program_results(group)
+        return source if fits else None
+
+    positions: list[int] = []
+    final_results: list[ResultLeaf] = []
+    for result in results:
+        source = None if result.output is None else stored_in(result)
+        if result.output is None:
+            final_results.append(result)
+        elif source is not None:
+            final_results.append(dataclasses.replace(result, output=None, variable=source))
+        else:
+            final_results.append(dataclasses.replace(result, output=len(positions)))
+            positions.append(result.output)
+
+    # An output that is also an input, or that occurs twice, may be one array with two owners.
+    owners = [id(v) for v in jaxpr.invars] + [id(jaxpr.outvars[p]) for p in positions]
+    owners += [id(new_vars[k]) for k in changed]
+    writes = [
+        VariableWrite(
+            written[k],
+            shared=isinstance(new_vars[k], jax.extend.core.Literal)
+            or owners.count(id(new_vars[k])) > 1,
+        )
+        for k in changed
+    ]
+    mentioned = _mentioned(jaxpr)
+    used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
+    may_donate = not has_callbacks and not jax_settings.checks_results()
+    donated = [i for i in used if may_donate and id(candidates[i]) in written_ids]
+    kept = [i for i in used if i not in donated]
+    num_candidates = len(candidates)
+    chosen = [*positions, *(num_outputs + k for k in changed)]
+    num_results = len(positions)
+
+    def program(
+        donated_values: list[Any], kept_values: list[Any], consts: list[Any], argument: Any
+    ) -> tuple[list[Any], list[Any]]:
+        arrays = inputs.arrays_of_argument(argument)
+        values: list[Any] = [None] * num_candidates
+        for i, value in zip([*donated, *kept], [*donated_values, *kept_values], strict=True):
+            values[i] = value
+        outs = jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
+        outs = [outs[position] for position in chosen]
+        return outs[:num_results], outs[num_results:]
+
+    options: dict[str, Any] = {"donate_argnums": (0,)}
+    if group is not None:
+        place = {True: group.sharded, False: group.replicated}
+        by_position = {result.output: result for result in results}
+        options["out_shardings"] = (
+            [place[by_position[position].sharded] for position in positions],
+            [place[write.variable.sharded_in_program] for write in writes],
+        )
+    return Program(
+        jax.jit(program, **options),
+        donated=[candidates[i] for i in donated],
+        kept=[candidates[i] for i in kept],
+        consts=[group.replicate(c) if group is not None else c for c in closed.consts],
+        writes=writes,
+        results=final_results,
+        structure=structure,
+        group=group,
+        inputs=inputs,
+        callback_errors=errors if has_callbacks else None,
+    )
+
+
+def _initialize_created(
+    frame: FunctionFrame,
+    closed: Any,
+    candidates: Sequence[Variable],
+    arrays: list[Any],
+    group: ReplicaGroup | None,
+) -> None:
+    """Computes the initial values of variables that were created while tracing."""
+    jaxpr = closed.jaxpr
+    count = len(frame.created)
+    used = _mentioned(jaxpr)
+    with STORAGE_LOCK:
+        values = [
+            variable.take_for_program(group, False) if id(invar) in used else None
+            for variable, invar in zip(candidates, jaxpr.invars, strict=False)
+        ]
+
+    def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:
+        outs = jax.core.eval_jaxpr(jaxpr, closed.consts, *values, *arrays)
+        return outs[len(outs) - count :]
+
+    computed = jax.jit(initial_values)(values, arrays)
+    for (variable, _), value in zip(frame.created, computed, strict=True):
+        variable.initialize(value.addressable_data(0))
+
+
+def _explain(error: Exception) -> TracedValueError:
+    return TracedValueError(
+        "The function needs the value of an array that is only known when the compiled program runs, "
+        "for example in `if replica_id == 0`, `while loss > x`, float(x), or as a Python index. Use "
+        "jnp.where or lax.cond in place of `if`, lax.while_loop in place of `while`; or run it "
+        "eagerly: without stratagem.function, or after "
+        "stratagem.config.run_functions_eagerly(True). "
+        f"JAX says: {str(error).splitlines()[0]}"
+    )
