@@ -1,12 +1,13 @@
 """Trains a small network on handwritten digits, on several virtual CPU devices.
 
-Run it with ``python examples/digits.py --devices 2``. Each device is a replica with its share of every
-batch; the gradients are averaged over the replicas.
+Run it with ``python examples/digits.py --devices 2``. Each device is a replica with its share of
+every batch; the gradients are averaged over the replicas.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ def initial_parameters(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
             "w": rng.normal(0, np.sqrt(2 / num_in), (num_in, num_out)).astype(np.float32),
             "b": np.zeros(num_out, np.float32),
         }
-        for num_in, num_out in zip(LAYERS, LAYERS[1:], strict=False)
+        for num_in, num_out in itertools.pairwise(LAYERS)
     ]
 
 
@@ -145,7 +146,7 @@ def main() -> None:
         return strategy.reduce(sg.distribute.ReduceOp.MEAN, hits, axis=0)
 
     steps = len(train_images) // flags.batch_size
-    print(f"{strategy.num_replicas_in_sync} replicas on {', '.join(strategy.extended.worker_devices)}")
+    print(f"{strategy.num_replicas_in_sync} replicas, {strategy}")
     with tqdm(total=flags.epochs * steps, unit="step") as progress:
         for epoch in range(1, flags.epochs + 1):
             losses = []
