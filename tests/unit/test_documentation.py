@@ -1,0 +1,122 @@
+"""The documentation is true: its code runs, prints what it says, and every public name has its own.
+
+Run as a script with the path of a page, this file executes that page. Each page gets a process of
+its own, because the JAX backend starts once and the pages ask for virtual devices themselves.
+"""
+
+import contextlib
+import enum
+import io
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stratagem as sg
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMESPACES = [sg, sg.distribute, sg.distribute.experimental]
+# Nothing to show: made by other things, or changes the whole process.
+WITHOUT_EXAMPLE = {"DistributedValues", "StrategyExtended", "experimental_set_strategy"}
+
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PRINT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
+
+
+def run_page(page: Path) -> None:
+    """Executes the Python blocks of a page, in order and in one namespace.
+
+    A line ``print(...)  # text`` must print just that text.
+    """
+    text = page.read_text()
+    namespace = {"__name__": "__main__"}
+    for block in _BLOCK.finditer(text):
+        line = text.count("\n", 0, block.start(1))
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * line + block[1], str(page), "exec"), namespace)
+        expected, got = _PRINT.findall(block[1]), printed.getvalue().splitlines()
+        if got != expected:
+            raise SystemExit(f"{page}, line {line}: says {expected}, prints {got}")
+
+
+def run_python(*arguments: str | Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Runs Python on the CPU, with no number of devices set in advance."""
+    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=env | {"JAX_PLATFORMS": "cpu"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_runs(page):
+    assert _BLOCK.search(page.read_text()), "a page without a Python block proves nothing"
+    result = run_python(__file__, page, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
+def test_wrong_page_is_noticed(tmp_path):
+    page = tmp_path / "wrong.md"
+    page.write_text("Text.\n\n```python\nx = 1\n```\n\n```python\nprint(x + 1)  # 3\n```\n")
+    result = run_python(__file__, page, timeout=60)
+    assert result.returncode != 0
+    assert "line 7: says ['3'], prints ['2']" in result.stderr
+
+
+def test_links_lead_somewhere():
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    for page in pages:
+        for target, fragment in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
+            if "://" in target:
+                continue
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            if fragment:
+                assert fragment in headings_of(linked), f"{page.name} links to {target}#{fragment}"
+
+
+def headings_of(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def public_names():
+    for namespace in NAMESPACES:
+        for name in namespace.__all__:
+            symbol = getattr(namespace, name)
+            if not isinstance(symbol, np.dtype):
+                yield pytest.param(name, symbol, id=f"{namespace.__name__}.{name}")
+
+
+@pytest.mark.parametrize(("name", "symbol"), list(public_names()))
+def test_public_name_is_documented(name, symbol):
+    documentation = symbol.__doc__ or ""
+    assert documentation.strip(), f"{name} needs a docstring"
+    is_enum = isinstance(symbol, type) and issubclass(symbol, enum.Enum)
+    if not isinstance(symbol, types.ModuleType) and not is_enum and name not in WITHOUT_EXAMPLE:
+        assert ">>> " in documentation, f"the docstring of {name} needs an example"
+
+
+def test_digits_example_learns():
+    result = run_python(ROOT / "examples" / "digits.py", "--epochs", "3", timeout=60)
+    assert result.returncode == 0, result.stderr
+    accuracy = re.search(r"test accuracy ([\d.]+)%", result.stdout)
+    assert accuracy is not None, result.stdout
+    assert float(accuracy[1]) > 80
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))
