@@ -38,17 +38,32 @@ class Request:
     body: Any
 
 
+Route = Callable[[Request], tuple[int, Any]]
+
+
 @dataclass
 class StandIn:
-    """A server on 127.0.0.1 that answers with what its routes return, and keeps what it was asked."""
+    """A server on 127.0.0.1 that answers from its routes, and keeps what it was asked."""
 
     address: str = ""
-    routes: dict[str, Callable[[Request], tuple[int, Any]]] = field(default_factory=dict)
+    routes: dict[str, Route] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
+    token: str = "ya29.secret-of-the-machine"
 
     @property
     def url(self) -> str:
         return f"http://{self.address}"
+
+    def authorized(self, route: Route) -> Route:
+        """A route that answers only to the machine's token."""
+
+        def checked(request: Request) -> tuple[int, Any]:
+            if request.headers.get("Authorization") == f"Bearer {self.token}":
+                return route(request)
+            message = "Request had invalid authentication credentials."
+            return 401, {"error": {"code": 401, "message": message, "status": "UNAUTHENTICATED"}}
+
+        return checked
 
     def answer(self, request: Request) -> tuple[int, Any]:
         self.requests.append(request)
@@ -98,9 +113,6 @@ def stand_in() -> Iterator[StandIn]:
             thread.join()
 
 
-TOKEN = "ya29.secret-of-the-machine"
-
-
 @pytest.fixture
 def google(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """A stand-in that is also this machine's metadata server."""
@@ -109,7 +121,7 @@ def google(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
         "project/project-id": "test-project",
         "instance/zone": "projects/123456/zones/us-central1-c",
         "instance/service-accounts/default/token": {
-            "access_token": TOKEN,
+            "access_token": stand_in.token,
             "expires_in": 3599,
             "token_type": "Bearer",
         },
@@ -123,17 +135,3 @@ def google(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
     stand_in.routes["GET /computeMetadata/v1/.*"] = metadata
     return stand_in
-
-
-def authorized(
-    route: Callable[[Request], tuple[int, Any]],
-) -> Callable[[Request], tuple[int, Any]]:
-    """A route that answers only to the machine's token."""
-
-    def checked(request: Request) -> tuple[int, Any]:
-        if request.headers.get("Authorization") == f"Bearer {TOKEN}":
-            return route(request)
-        message = "Request had invalid authentication credentials."
-        return 401, {"error": {"code": 401, "message": message, "status": "UNAUTHENTICATED"}}
-
-    return checked

@@ -9,7 +9,7 @@ from stratagem.cluster.cluster_spec import ClusterSpec
 from stratagem.cluster.errors import SlurmAllocationError
 from stratagem.cluster.leadership import Task
 from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
-from stratagem.cluster.resolvers.slurm_step import SlurmStep, read_num_gpus, read_num_tasks
+from stratagem.cluster.resolvers.slurm_step import SlurmStep, read_num_gpus
 
 __all__ = ["SlurmClusterResolver"]
 
@@ -75,9 +75,9 @@ class SlurmClusterResolver(ClusterResolver):
         """Returns the cluster that Slurm's variables describe."""
         step = self._step()
         addresses = [str(Address(host, self._port_base + local)) for host, local in step.tasks]
-        cluster: dict[str, list[str]] = {job: [] for job in self._job_sizes()}
+        cluster: dict[str, list[str]] = {}
         for task, address in zip(self._task_of_rank(step), addresses, strict=True):
-            cluster[task.task_type].append(address)
+            cluster.setdefault(task.task_type, []).append(address)
         return ClusterSpec(cluster)
 
     def get_task_info(self) -> tuple[str | None, int | None]:
@@ -115,11 +115,11 @@ class SlurmClusterResolver(ClusterResolver):
         step = self._step()
         return self._task_of_rank(step)[step.read_rank()]
 
-    def _job_sizes(self) -> dict[str, int]:
-        return {"worker": read_num_tasks()} if self._jobs is None else self._jobs
-
     def _task_of_rank(self, step: SlurmStep) -> list[Task]:
-        sizes = self._job_sizes()
+        sizes = self._jobs
+        if sizes is None:
+            step.check_num_tasks()
+            sizes = {"worker": len(step.tasks)}
         if sum(sizes.values()) != len(step.tasks):
             raise SlurmAllocationError(
                 f"jobs must have as many tasks as Slurm's nodes have, got {sum(sizes.values())} in "

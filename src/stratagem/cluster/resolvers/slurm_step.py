@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stratagem.cluster.address import Address
 from stratagem.cluster.environment_variables import (
     first_set,
     is_set,
@@ -22,7 +23,7 @@ from stratagem.cluster.resolvers.slurm_expressions import (
     expand_tasks_per_node,
 )
 
-__all__ = ["SlurmStep", "read_num_gpus", "read_num_tasks"]
+__all__ = ["SlurmStep", "read_num_gpus"]
 
 _FIX = "Start the program with srun."
 # A step's variables come first: a job's describe all of it, of which srun may use a part.
@@ -68,11 +69,14 @@ class SlurmStep:
         """Returns the rank of this process in the step."""
         return read_integer("SLURM_PROCID", "this task's rank", _FIX, below=len(self.tasks))
 
-
-def read_num_tasks() -> int:
-    """Returns the number of tasks of the step."""
-    variable = first_set(*_NUM_TASKS) or _NUM_TASKS[0]
-    return read_integer(variable, "the number of tasks", _FIX, minimum=1)
+    def check_num_tasks(self) -> None:
+        """Raises if Slurm gives another number of tasks than it has put on the nodes."""
+        variable = first_set(*_NUM_TASKS) or _NUM_TASKS[0]
+        number = read_integer(variable, "the number of tasks", _FIX, minimum=1)
+        if number != len(self.tasks):
+            raise EnvironmentVariableError(
+                variable, str(number), f"the number of tasks on the nodes, {len(self.tasks)}"
+            )
 
 
 def read_num_gpus() -> tuple[int, int | None]:
@@ -91,7 +95,7 @@ def _read_hosts() -> list[str]:
     variable = first_set(*_NODES) or _NODES[0]
     text = read_text(variable, "the list of nodes", _FIX)
     try:
-        hosts = expand_host_list(text)
+        hosts = [Address(host, 0).host for host in expand_host_list(text)]
     except ClusterSpecError as error:
         raise EnvironmentVariableError(variable, text, f"the list of nodes ({error})") from None
     if len(set(hosts)) != len(hosts):
