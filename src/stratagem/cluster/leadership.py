@@ -159,9 +159,9 @@ def process_id(cluster_spec: ClusterSpec, task_type: str | None, task_id: int | 
     validate_task(cluster_spec, task_type, task_id)
     if not cluster_spec or task_type == "evaluator":
         return 0
-    tasks = worker_tasks(cluster_spec)
-    if (task_type, task_id) not in tasks:
-        raise TaskError(
-            f"Only a chief, worker or evaluator has a process number, got {task_type} {task_id}."
-        )
-    return tasks.index(Task(str(task_type), int(task_id or 0)))
+    for number, task in enumerate(worker_tasks(cluster_spec)):
+        if task == (task_type, task_id):
+            return number
+    raise TaskError(
+        f"Only a chief, worker or evaluator has a process number, got {task_type} {task_id}."
+    )

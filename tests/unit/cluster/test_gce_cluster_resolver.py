@@ -172,6 +172,25 @@ def test_a_server_that_does_not_answer_is_an_error(stand_in):
         resolver_of(stand_in, credentials=None, api_url=closed).cluster_spec()
 
 
+def test_a_malformed_metadata_host_is_an_error(compute, monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "not a host")
+
+    with pytest.raises(CloudError, match="could not be read"):
+        resolver_of(compute).cluster_spec()
+
+
+def test_the_metadata_server_is_not_asked_through_a_proxy(compute, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    resolver = resolver_of(compute)
+
+    with pytest.raises(CloudError, match="listInstances could not be read"):
+        resolver.cluster_spec()
+    assert [request.path for request in compute.requests] == [
+        "/computeMetadata/v1/instance/service-accounts/default/token"
+    ]
+
+
 def test_credentials_are_used_as_given(compute):
     assert resolver_of(compute, credentials=lambda: compute.token).num_processes == 4
     with pytest.raises(CloudError, match="status 401"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
 import json
 import os
@@ -79,12 +80,10 @@ class GoogleApi:
             return None
         if callable(self._credentials):
             return self._credentials()
+        answer = read_metadata("instance/service-accounts/default/token")
         try:
-            answer = json.loads(read_metadata("instance/service-accounts/default/token"))
-            return str(answer["access_token"])
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, CloudResourceNotFoundError):
-                raise
+            return str(json.loads(answer)["access_token"])
+        except (ValueError, KeyError, TypeError):
             raise CloudError(  # the answer may hold a token, so it is not shown
                 "The metadata server must answer with an access_token, got something else."
             ) from None
@@ -104,7 +103,7 @@ def read_metadata(path: str) -> str:
         f"http://{host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
     )
     # Not through a proxy: the server is the machine's own, and it hands out tokens.
-    return _fetch(request, _opener(urllib.request.ProxyHandler({})))
+    return _fetch(request, _opener(urllib.request.ProxyHandler({}))).strip()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -128,7 +127,7 @@ def _fetch(request: urllib.request.Request, opener: urllib.request.OpenerDirecto
             message = _message_of(error.read())
         failure = CloudResourceNotFoundError if error.code == _NOT_FOUND else CloudError
         raise failure(f"{where} answered with status {error.code}: {message}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
         reason = getattr(error, "reason", error)
         raise CloudError(f"{where} could not be read: {reason}.") from None
 

@@ -194,8 +194,8 @@ def _parse_hosts(text: str) -> list[Address]:
     addresses = []
     for part in text.split(","):
         host = part.strip().removeprefix("grpc://")
-        has_port = host.endswith("]") is False and ":" in host
-        addresses.append(Address.parse(host if has_port else f"{host}:{_RUNTIME_PORT}"))
+        has_no_port = ":" not in host or host.endswith("]")
+        addresses.append(Address.parse(f"{host}:{_RUNTIME_PORT}" if has_no_port else host))
     return addresses
 
 
