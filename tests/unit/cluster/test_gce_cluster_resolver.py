@@ -81,6 +81,8 @@ def test_the_running_instances_of_all_pages_are_the_cluster(compute):
     assert resolver.cluster_spec() == ClusterSpec(
         {"worker": ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470", "10.0.0.4:8470"]}
     )
+    bodies = [request.body for request in compute.requests if request.method == "POST"]
+    assert bodies == [{"instanceState": "RUNNING"}] * 2
     assert resolver.master() == "grpc://10.0.0.2:8470"
     assert (resolver.coordinator_address, resolver.process_id) == ("10.0.0.1:8470", 1)
 
