@@ -1,0 +1,89 @@
+"""Who is in the cluster: cluster specs, and resolvers that tell a process where it is."""
+
+from stratagem.cluster.address import Address
+from stratagem.cluster.cluster_spec import ClusterSpec
+from stratagem.cluster.definitions import ClusterDef, JobDef, ServerDef
+from stratagem.cluster.errors import (
+    CloudError,
+    CloudResourceNotFoundError,
+    ClusterSpecError,
+    EnvironmentVariableError,
+    MissingVariableError,
+    SlurmAllocationError,
+    TaskError,
+    UnknownAddressesError,
+    UnsupportedTPUFeatureError,
+)
+from stratagem.cluster.leadership import (
+    Task,
+    is_leader,
+    leader_task,
+    num_workers,
+    process_id,
+    validate_task,
+    worker_tasks,
+)
+from stratagem.cluster.resolve import ResolvedCluster, resolve_cluster
+from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem.cluster.resolvers.coordinator_only_resolver import CoordinatorOnlyResolver
+from stratagem.cluster.resolvers.gce_cluster_resolver import GCEClusterResolver
+from stratagem.cluster.resolvers.jax_cluster_resolver import JaxClusterResolver
+from stratagem.cluster.resolvers.kubernetes_cluster_resolver import (
+    KubernetesClusterResolver,
+    KubernetesExecutableLocation,
+)
+from stratagem.cluster.resolvers.open_mpi_cluster_resolver import OpenMPIClusterResolver
+from stratagem.cluster.resolvers.simple_cluster_resolver import SimpleClusterResolver
+from stratagem.cluster.resolvers.slurm_cluster_resolver import SlurmClusterResolver
+from stratagem.cluster.resolvers.slurm_expressions import (
+    expand_host_list,
+    expand_tasks_per_node,
+)
+from stratagem.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
+from stratagem.cluster.resolvers.torchrun_cluster_resolver import TorchrunClusterResolver
+from stratagem.cluster.resolvers.tpu_cluster_resolver import TPUClusterResolver
+from stratagem.cluster.resolvers.tpu_system_metadata import TPUSystemMetadata
+from stratagem.cluster.resolvers.union_resolver import UnionClusterResolver, UnionResolver
+
+__all__ = [
+    "Address",
+    "CloudError",
+    "CloudResourceNotFoundError",
+    "ClusterDef",
+    "ClusterResolver",
+    "ClusterSpec",
+    "ClusterSpecError",
+    "CoordinatorOnlyResolver",
+    "EnvironmentVariableError",
+    "GCEClusterResolver",
+    "JaxClusterResolver",
+    "JobDef",
+    "KubernetesClusterResolver",
+    "KubernetesExecutableLocation",
+    "MissingVariableError",
+    "OpenMPIClusterResolver",
+    "ResolvedCluster",
+    "ServerDef",
+    "SimpleClusterResolver",
+    "SlurmAllocationError",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
+    "TPUClusterResolver",
+    "TPUSystemMetadata",
+    "Task",
+    "TaskError",
+    "TorchrunClusterResolver",
+    "UnionClusterResolver",
+    "UnionResolver",
+    "UnknownAddressesError",
+    "UnsupportedTPUFeatureError",
+    "expand_host_list",
+    "expand_tasks_per_node",
+    "is_leader",
+    "leader_task",
+    "num_workers",
+    "process_id",
+    "resolve_cluster",
+    "validate_task",
+    "worker_tasks",
+]

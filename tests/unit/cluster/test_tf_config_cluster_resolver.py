@@ -1,0 +1,131 @@
+import json
+import os
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratagem.cluster import ClusterSpec, EnvironmentVariableError, TFConfigClusterResolver
+
+CLUSTER = {"chief": ["c:1"], "worker": ["w0:1", "w1:1"], "ps": {"3": "p3:1"}}
+
+
+@pytest.fixture
+def set_config(monkeypatch):
+    return lambda config: monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+
+def test_it_reads_the_cluster_and_the_task(set_config):
+    set_config({"cluster": CLUSTER, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"})
+    resolver = TFConfigClusterResolver()
+
+    assert resolver.cluster_spec() == ClusterSpec(CLUSTER)
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "grpc")
+    assert (resolver.master(), resolver.master("ps", 3)) == ("grpc://w1:1", "grpc://p3:1")
+    assert (resolver.coordinator_address, resolver.process_id, resolver.num_processes) == (
+        "c:1",
+        2,
+        3,
+    )
+
+
+def test_arguments_and_settings_come_before_the_variable(set_config):
+    set_config({"cluster": CLUSTER, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"})
+    resolver = TFConfigClusterResolver(
+        task_type="ps", task_id=3, rpc_layer="http", environment="cloud"
+    )
+
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("ps", 3, "http")
+    assert resolver.environment == "cloud"
+    resolver.task_id = 0
+    assert resolver.task_id == 0
+
+
+def test_it_follows_the_variable(set_config):
+    resolver = TFConfigClusterResolver()
+
+    set_config({"cluster": CLUSTER, "task": {"type": "worker", "index": 0}})
+    assert resolver.task_id == 0
+    set_config({"cluster": CLUSTER, "task": {"type": "worker", "index": "1"}})
+    assert resolver.task_id == 1
+
+
+@pytest.mark.parametrize("config", [None, "", "{}", '{"task": {}}'])
+def test_without_a_cluster_it_is_empty(monkeypatch, config):
+    if config is not None:
+        monkeypatch.setenv("TF_CONFIG", config)
+    resolver = TFConfigClusterResolver()
+
+    assert not resolver.cluster_spec()
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == (None, None, None)
+    assert (resolver.master(), resolver.environment, resolver.process_id) == ("", "", 0)
+
+
+def test_master_is_the_session_master_and_empty_for_a_single_task(set_config):
+    set_config({"cluster": {"worker": ["w0:1"]}, "task": {"type": "worker", "index": 0}})
+    assert TFConfigClusterResolver().master() == ""
+    set_config({"cluster": CLUSTER, "session_master": "grpc://somewhere:1"})
+    assert TFConfigClusterResolver().master() == "grpc://somewhere:1"
+
+
+@pytest.mark.parametrize(
+    ("config", "ask", "said"),
+    [
+        ("{", "cluster_spec", "TF_CONFIG must hold JSON"),
+        ("[1]", "cluster_spec", r"a JSON object such as .*but it holds '\[1\]'"),
+        ('{"cluster": 3}', "cluster_spec", "'cluster'.*dictionary"),
+        ('{"cluster": {"worker": ["w0"]}}', "cluster_spec", "host:port, got 'w0'"),
+        ('{"task": []}', "task_type", "'task'"),
+        ('{"task": {"type": 1}}', "task_type", "string as the 'type'"),
+        ('{"task": {"index": -1}}', "task_id", "whole number >= 0 as the 'index'"),
+        ('{"task": {"index": true}}', "task_id", "'index'"),
+        ('{"task": {"index": "x"}}', "task_id", "'index'"),
+        ('{"rpc_layer": 1}', "rpc_layer", "'rpc_layer'"),
+    ],
+)
+def test_a_malformed_variable_is_named_with_what_it_holds(monkeypatch, config, ask, said):
+    monkeypatch.setenv("TF_CONFIG", config)
+    resolver = TFConfigClusterResolver()
+
+    with pytest.raises(EnvironmentVariableError, match=said):
+        resolver.cluster_spec() if ask == "cluster_spec" else getattr(resolver, ask)
+
+
+def test_a_long_value_is_cut(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "[" * 100_000)
+
+    with pytest.raises(EnvironmentVariableError) as caught:
+        TFConfigClusterResolver().cluster_spec()
+    assert len(str(caught.value)) < 1000
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["cluster", "task", "type", "index", "worker", "0"]), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+usable = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40)
+
+
+@given(usable | json_values.map(json.dumps) | json_values.map(lambda v: json.dumps({"cluster": v})))
+def test_any_value_is_understood_or_rejected_by_name(text):
+    with mock.patch.dict(os.environ, TF_CONFIG=text):
+        resolver = TFConfigClusterResolver()
+        for ask in (
+            resolver.cluster_spec,
+            lambda: resolver.task_type,
+            lambda: resolver.task_id,
+            lambda: resolver.rpc_layer,
+        ):
+            message = "TF_CONFIG must hold"
+            try:
+                ask()
+            except EnvironmentVariableError as error:
+                message = str(error)
+            assert message.startswith("TF_CONFIG must hold")
