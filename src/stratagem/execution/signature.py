@@ -66,7 +66,7 @@ class CallInputs:
             kind = (_PER_REPLICA, array.shape, array.dtype, group, leaf.scalar)
         elif isinstance(leaf, jax.Array):
             array = leaf
-            kind = (_ARRAY, array.shape, array.dtype, array.weak_type)
+            kind = (_ARRAY, array.shape, array.dtype, getattr(array, "weak_type", False))
         elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)):
             array = array_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)

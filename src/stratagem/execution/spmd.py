@@ -219,7 +219,8 @@ class _Input:
             leaf = leaf._value()
         if is_array(leaf):
             leaf = jnp.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
-            aval = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
+            weak_type = getattr(leaf, "weak_type", False)
+            aval = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak_type)
             return cls(_placed(leaf, group), local_aval=aval)
         return cls(static=leaf)
 

@@ -310,7 +310,8 @@ def _combine(
 
 
 def _as_array(value: Any, device: jax.Device) -> Any:
-    if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic, jax.Array)):
-        dtype = getattr(value, "dtype", None)
-        return jax.device_put(jnp.asarray(value, dtype), device)
+    if isinstance(value, jax.Array):
+        return jax.device_put(value, device)
+    if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
+        return jax.device_put(np.asarray(value, jnp.result_type(value)), device)
     return value

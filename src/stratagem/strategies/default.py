@@ -14,6 +14,8 @@ from stratagem.execution.single import SingleChannel
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.extended import StrategyExtended
 from stratagem.strategies.replica_context import ReplicaContext
+from stratagem.values.per_replica import PerReplica
+from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable, create_plain_variable
 
 __all__ = ["DefaultStrategy"]
@@ -56,7 +58,14 @@ class _DefaultExtended(StrategyExtended):
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        return fn(*args, **(kwargs or {}))
+        local_args, local_kwargs = map_values(_only_component, (tuple(args), dict(kwargs or {})))
+        replica = ReplicaContext(self._strategy, SingleChannel(self._strategy))
+        with context.enter(context.Frame(self._strategy, replica)):
+            return fn(*local_args, **local_kwargs)
+
+
+def _only_component(leaf: Any) -> Any:
+    return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
 
 
 def _default_frame() -> context.Frame:

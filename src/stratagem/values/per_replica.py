@@ -86,7 +86,8 @@ class PerReplica(DistributedValues):
             assert self._values is not None
             if len(self._values) != group.size or not _stackable(self._values):
                 return None
-            self._array = group.join(self._values)
+            with jax.ensure_compile_time_eval():
+                self._array = group.join(self._values)
             self._scalar = np.ndim(self._values[0]) == 0
             self._group = group
         return self._array if self._group is group else None

@@ -82,14 +82,25 @@ class Journal:
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[Variable, Any]] = {}
+        self._rolled_back = False
 
     def record(self, variable: Variable) -> None:
-        """Notes the variable's content before its first change."""
+        """Notes the variable's content before its first change.
+
+        Raises:
+            ContextError: If the call has already failed and been rolled back.
+        """
+        if self._rolled_back:
+            raise ContextError(
+                f"Variable {variable.name!r} is changed by a replica whose call has already ended with "
+                "an error."
+            )
         if id(variable) not in self._before:
             self._before[id(variable)] = (variable, variable.snapshot())
 
     def roll_back(self) -> None:
         """Gives every changed variable the content it had."""
+        self._rolled_back = True
         for variable, content in self._before.values():
             variable.restore_snapshot(content)
 

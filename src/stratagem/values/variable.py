@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -186,6 +186,15 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             f"{head}, numpy={value.item()!r}>" if value.ndim == 0 else f"{head}, numpy={value!r}>"
         )
 
+    def _refuse_in_place(self, other: Any) -> NoReturn:
+        raise ContextError(
+            f"An operator such as `+=` would replace the name of variable {self.name!r} by an array. Use "
+            "assign_add() or assign_sub() to change the variable, or `x = variable + value`."
+        )
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __ipow__ = _refuse_in_place
+    __imod__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = _refuse_in_place
+
     # --- reading --------------------------------------------------------------------------------
 
     def read_value(self) -> Any:
@@ -326,7 +335,8 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
                 f"indices {indices.shape} and values {values.shape}."
             )
         if not is_tracer(indices) and indices.size:
-            low, high = int(indices.min()), int(indices.max())
+            known = np.asarray(indices)
+            low, high = int(known.min()), int(known.max())
             if low < 0 or high >= (self._shape[0] or 0):
                 raise VariableError(
                     f"{update.name}() of {self.name!r} needs indices in [0, {self._shape[0]}), got "
@@ -487,10 +497,16 @@ def _initial_array(value: Any, dtype: Any) -> Any:
         raise VariableError("A variable needs an initial_value, got None.")
     if isinstance(value, PerReplica):
         raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
-    if dtype is None and isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        value = np.asarray(value, None if dtype is not None else jnp.result_type(*jax.tree.leaves(value)))
+    _kind(value.dtype)
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
+    return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
+
+
+def _concrete(value: Any, dtype: Any) -> jax.Array:
     with jax.ensure_compile_time_eval():
-        return value.astype(dtype) if is_tracer(value) else jnp.asarray(value, dtype)
+        return jnp.asarray(value, dtype)
 
 
 # Flattened into a JAX function's arguments a variable becomes its value, which is what jnp.sum(v)
