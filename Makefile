@@ -21,6 +21,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
+	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/step.py $(BENCH_FLAGS)
 
 $(READY): pyproject.toml

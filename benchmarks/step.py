@@ -30,6 +30,8 @@ ROWS_PER_REPLICA = 32
 
 
 class Case(NamedTuple):
+    """A model to step, and how much slower than by hand it may be."""
+
     name: str
     shapes: list[tuple[int, ...]]
     limit: float

@@ -39,7 +39,9 @@ def placed_strategy(request):
 
 
 @pytest.fixture(
-    params=[name for name in STRATEGIES if name[-1] != "1" and name not in ("default", "one_device")]
+    params=[
+        name for name in STRATEGIES if name[-1] != "1" and name not in ("default", "one_device")
+    ]
 )
 def many(request):
     """Every strategy with several replicas."""

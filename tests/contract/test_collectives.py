@@ -16,7 +16,9 @@ def run_all(strategy, execute, fn):
     """Returns each replica's result of ``fn(replica_id)``."""
     n = strategy.num_replicas_in_sync
     result = execute(lambda: strategy.run(lambda: fn(replica().replica_id_in_sync_group)))
-    parts = [jax.tree.map(lambda x: x, part) for part in strategy.experimental_local_results(result)]
+    parts = [
+        jax.tree.map(lambda x: x, part) for part in strategy.experimental_local_results(result)
+    ]
     assert len(parts) == n
     return parts
 
@@ -29,11 +31,15 @@ EXPECTED = {"SUM": np.sum, "MEAN": np.mean, "MIN": np.min, "MAX": np.max}
 def test_all_reduce(strategy, execute, op, dtype):
     n = strategy.num_replicas_in_sync
     parts = run_all(
-        strategy, execute, lambda i: replica().all_reduce(op, jnp.array([1, 4], dtype) * (i + 1).astype(dtype))
+        strategy,
+        execute,
+        lambda i: replica().all_reduce(op, jnp.array([1, 4], dtype) * (i + 1).astype(dtype)),
     )
     values = np.stack([np.array([1.0, 4.0]) * (i + 1) for i in range(n)])
     for part in parts:
-        np.testing.assert_allclose(np.asarray(part, np.float32), EXPECTED[op](values, axis=0), rtol=1e-2)
+        np.testing.assert_allclose(
+            np.asarray(part, np.float32), EXPECTED[op](values, axis=0), rtol=1e-2
+        )
         if op == "MEAN" and dtype == jnp.int32:
             assert jnp.issubdtype(part.dtype, jnp.floating)
         else:
@@ -317,6 +323,7 @@ def test_wrong_cross_device_ops():
         sg.distribute.MirroredStrategy(["CPU:0"], cross_device_ops="nccl")
     with pytest.raises(ValueError, match="num_packs"):
         sg.distribute.NcclAllReduce(num_packs=-1)
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"], sg.distribute.CrossDeviceOps())
+    ones = strategy.run(lambda: jnp.ones(1))
     with pytest.raises(NotImplementedError, match="reduce_implementation"):
-        strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"], sg.distribute.CrossDeviceOps())
-        strategy.reduce("SUM", strategy.run(lambda: jnp.ones(1)), axis=None)
+        strategy.reduce("SUM", ones, axis=None)

@@ -51,7 +51,9 @@ def test_results_keep_their_structure(strategy, execute, local):
     result = execute(lambda: strategy.run(step))
     assert isinstance(result, Pair)
     assert result.first["x"][1] is None
-    assert [v.shape for v in local(result.first["x"][0])] == [(2,)] * len(local(result.first["x"][0]))
+    assert [v.shape for v in local(result.first["x"][0])] == [(2,)] * len(
+        local(result.first["x"][0])
+    )
     assert [v.shape for v in local(result.second[0])] == [()] * strategy.num_replicas_in_sync
 
 

@@ -74,7 +74,9 @@ def test_sync_on_read_updates_stay_in_their_replica(many, execute, aggregation):
     assert float(v) == pytest.approx(combined)
 
 
-@pytest.mark.parametrize("aggregation", [Aggregation.SUM, Aggregation.MEAN, Aggregation.ONLY_FIRST_REPLICA])
+@pytest.mark.parametrize(
+    "aggregation", [Aggregation.SUM, Aggregation.MEAN, Aggregation.ONLY_FIRST_REPLICA]
+)
 def test_sync_on_read_assigned_from_outside(many, execute, aggregation):
     n = many.num_replicas_in_sync
     v = make(many, 0.0, synchronization=ON_READ, aggregation=aggregation)
@@ -162,7 +164,7 @@ def test_plain_variable_read_where_turns_would_matter(many):
 
     eager = many.run(step)
     assert [float(x) for x in eager.values] == list(
-        np.cumsum([1.0] + list(range(1, many.num_replicas_in_sync + 1)))[1:]
+        np.cumsum([1.0, *range(1, many.num_replicas_in_sync + 1)])[1:]
     )
     with pytest.raises(ValueError, match="in turn"):
         sg.function(lambda: many.run(step))()
@@ -462,7 +464,9 @@ def test_variables_created_on_a_functions_first_call(strategy):
         np.testing.assert_array_equal(step(jnp.ones(2)), [2, 2])
         np.testing.assert_array_equal(step(jnp.ones(2)), [3, 3])
     assert step.experimental_get_tracing_count() == 1
-    assert strategy.num_replicas_in_sync == 1 or strategy.extended.variable_created_in_scope(made[0])
+    assert strategy.num_replicas_in_sync == 1 or strategy.extended.variable_created_in_scope(
+        made[0]
+    )
 
 
 def test_variables_created_inside_replicas(strategy, execute):
@@ -470,7 +474,9 @@ def test_variables_created_inside_replicas(strategy, execute):
 
     def replica():
         if "v" not in made:
-            v = sg.Variable(jnp.ones(2) * replica_value(), aggregation=Aggregation.MEAN, name="inner")
+            v = sg.Variable(
+                jnp.ones(2) * replica_value(), aggregation=Aggregation.MEAN, name="inner"
+            )
             made.setdefault("v", v)
             assert made["v"] is v
         made["v"].assign_add(jnp.ones(2))

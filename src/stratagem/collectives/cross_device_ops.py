@@ -96,7 +96,8 @@ class CrossDeviceOps:
                 dense.append(position)
         if dense:
             pairs = [value_destination_pairs[position] for position in dense]
-            for position, result in zip(dense, self._reduce_dense(op, pairs, group, options)):
+            reduced = self._reduce_dense(op, pairs, group, options)
+            for position, result in zip(dense, reduced, strict=True):
                 results[position] = result
         return results
 
@@ -149,7 +150,7 @@ class CrossDeviceOps:
         destinations = [destination for _, destination in pairs]
         if isinstance(values[0], SpmdPerReplica):
             return self._reduce_spmd(op, [v.local for v in values], destinations, group, options)
-        if any(is_tracer(value._array) for value in values):
+        if any(value.staged for value in values):
             return spmd_map(
                 lambda *parts: self._reduce_spmd(op, parts, destinations, group, options),
                 values,
@@ -335,7 +336,7 @@ def gather(value: PerReplica, axis: int, group: ReplicaGroup) -> Any:
     """
     if isinstance(value, SpmdPerReplica):
         return gather_spmd(value.local, axis)
-    if is_tracer(value._array):
+    if value.staged:
         return spmd_map(lambda part: gather_spmd(part, axis), [value], group)
     components = value.values
     position = _check_axis(np.ndim(components[0]), axis)
@@ -355,7 +356,7 @@ def first_replica(value: PerReplica, group: ReplicaGroup) -> Any:
     """Returns the first replica's array, in every replica."""
     if isinstance(value, SpmdPerReplica):
         return gather_spmd(jnp.asarray(value.local)[None], 0)[0]
-    if is_tracer(value._array):
+    if value.staged:
         return value.values[0]
     return group.replicate(value.values[0])
 

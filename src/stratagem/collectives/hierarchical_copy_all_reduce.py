@@ -62,12 +62,12 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
         values = [value for value, _ in value_destination_pairs]
         group = find_group(values)
         accumulate = accumulator(reduce_op)
-        if not isinstance(values[0], SpmdPerReplica):
+        parts = [value.local for value in values if isinstance(value, SpmdPerReplica)]
+        if not parts:
             return [
                 finish(reduce_op, _reduce_eagerly(value.values, group, accumulate), group.size)
                 for value in values
             ]
-        parts = [value.local for value in values]
         packs = plan_packs(parts, num_packs=self._num_packs, bytes_per_pack=options.bytes_per_pack)
         return apply_in_packs(
             lambda pack: finish(reduce_op, _reduce_spmd(pack, group.size, accumulate), group.size),

@@ -16,7 +16,7 @@ from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 
 __all__ = ["NcclAllReduce"]
 
-_COLLECTIVES = {
+_COLLECTIVES: dict[ReduceOp, Any] = {
     ReduceOp.SUM: jax.lax.psum,
     ReduceOp.MEAN: jax.lax.pmean,
     ReduceOp.MIN: jax.lax.pmin,
@@ -75,8 +75,9 @@ class NcclAllReduce(CrossDeviceOps):
                 lambda pack: _COLLECTIVES[reduce_op](pack, REPLICA_AXIS), parts, packs
             )
 
-        if isinstance(values[0], SpmdPerReplica):
-            return reduce_parts(*(value.local for value in values))
+        inside = [value.local for value in values if isinstance(value, SpmdPerReplica)]
+        if inside:
+            return reduce_parts(*inside)
         key = (NcclAllReduce, self._num_packs, options, reduce_op, len(values))
         reduced: list[Any] = run_on_replicas(key, lambda: reduce_parts, values, find_group(values))
         return reduced

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -22,7 +23,8 @@ _HOST_COUNT_FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _PLATFORMS = {"CPU": "cpu", "GPU": "gpu", "CUDA": "gpu", "ROCM": "gpu", "TPU": "tpu"}
 
 
-class DeviceName(NamedTuple):
+@dataclass(frozen=True)
+class DeviceName:
     """Platform and index that a device string stands for."""
 
     platform: str
@@ -112,7 +114,8 @@ def set_num_cpu_devices(count: int) -> None:
 
 
 def _provide_cpu_devices(count: int) -> None:
-    configured = jax.config.jax_num_cpu_devices
+    config: Any = jax.config
+    configured = config.jax_num_cpu_devices
     if configured < 1:
         flag = _HOST_COUNT_FLAG.findall(os.environ.get("XLA_FLAGS", ""))
         configured = int(flag[-1]) if flag else 1

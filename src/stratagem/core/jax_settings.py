@@ -24,7 +24,7 @@ _SETTINGS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
 
 def current_settings() -> tuple[Any, ...]:
     """Returns this thread's settings, to compare or to apply in another thread."""
-    config = jax.config
+    config: Any = jax.config
     return (
         config.jax_enable_x64,
         config.jax_default_matmul_precision,
@@ -39,7 +39,8 @@ def current_settings() -> tuple[Any, ...]:
 
 def checks_results() -> bool:
     """Returns whether JAX looks for NaN or infinity in every result, and raises if it finds one."""
-    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)
+    config: Any = jax.config
+    return bool(config.jax_debug_nans or config.jax_debug_infs)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ class TensorShape(tuple[int | None, ...]):
     _rank_known: bool
 
     def __new__(cls, dims: Iterable[int | None] | int | None = ()) -> Self:
+        """Returns the shape of these dimensions."""
         known = dims is not None
         if dims is None:
             dims = ()

@@ -77,6 +77,10 @@ class FunctionFrame(TracingFrame):
         self._may_create = may_create
         self.groups: list[ReplicaGroup] = []
 
+    def use_group(self, group: ReplicaGroup) -> None:
+        """Notes that the program runs on ``group``."""
+        self.groups.append(group)
+
     def create(self, variable: Variable, initial_value: Any) -> None:
         """Notes a new variable.
 
@@ -152,14 +156,14 @@ class GradientFrame(StateFrame):
         super().__init__()
         self.spmd = parent is not None and parent.spmd
         self.parent = parent
+        self.candidates = parent.candidates if parent is not None else ()
         self.written: dict[int, Variable] = {}
         self._values: dict[int, Any] = {}
 
-    @property
-    def candidates(self) -> Sequence[Variable]:
-        """The variables that the program may use."""
-        found: Sequence[Variable] = getattr(self.parent, "candidates", ())
-        return found
+    def use_group(self, group: ReplicaGroup) -> None:
+        """Tells the frame around it."""
+        if self.parent is not None:
+            self.parent.use_group(group)
 
     def differentiate(self, variables: Sequence[Variable], values: Sequence[Any]) -> None:
         """Gives ``variables`` the values that gradients are taken with respect to."""
@@ -199,7 +203,6 @@ class ForeignFrame(StateFrame):
     """Frame of a replica that is traced by the user's own ``jax.jit``: no variables there."""
 
     spmd = True
-    candidates: Sequence[Variable] = ()
 
     def read(self, variable: Variable) -> Any:
         """Raises: the value would be compiled in."""

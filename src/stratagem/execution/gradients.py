@@ -87,10 +87,10 @@ def value_and_grad(
 
 
 def _differentiable_value(variable: Variable, parent: state.StateFrame | None) -> Any:
-    if variable.sharded_in_program and parent is not None and not parent.spmd:
-        if variable.group.size > 1:
-            raise VariableError(
-                f"Variable {variable.name!r} (ON_READ) can be differentiated in replica context only. "
-                "Call value_and_grad inside strategy.run()."
-            )
+    across = parent is not None and not parent.spmd and variable.sharded_in_program
+    if across and variable.group.size > 1:
+        raise VariableError(
+            f"Variable {variable.name!r} (ON_READ) can be differentiated in replica context only. Call "
+            "value_and_grad inside strategy.run()."
+        )
     return parent.read(variable) if parent is not None else variable._eager_value()

@@ -23,6 +23,7 @@ from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem.values.regroup import is_array, map_values
+from stratagem.values.variable import Variable
 
 __all__ = ["SpmdChannel", "run_spmd"]
 
@@ -109,10 +110,10 @@ def run_spmd(
     """
     parent = state.current_frame()
     assert parent is None or not parent.spmd
-    candidates = parent.candidates if parent is not None else ()  # type: ignore[attr-defined]
+    candidates: Sequence[Variable] = () if parent is None else parent.candidates
     frame = ReplicaFrame(candidates, group) if parent is not None else None
-    if hasattr(parent, "groups"):
-        parent.groups.append(group)
+    if parent is not None:
+        parent.use_group(group)
     leaves, structure = jax.tree.flatten((tuple(args), kwargs), is_leaf=is_value_leaf)
     inputs = [_Input.of(leaf, group) for leaf in leaves]
     arrays = [item for item in inputs if item.array is not None]
@@ -162,7 +163,7 @@ def run_spmd(
         out = [_as_block(result) for result in results[:num_results]]
         writes = [
             _as_block(value) if sharded else value
-            for value, sharded in zip(results[num_results:], sharded_writes)
+            for value, sharded in zip(results[num_results:], sharded_writes, strict=False)
         ]
         return out, writes, results[num_results + len(written) :]
 

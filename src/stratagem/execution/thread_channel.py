@@ -72,7 +72,8 @@ class ThreadChannel:
                 values, indices = self.all_gather([leaf.values, leaf.indices], 0)
                 values = values / self._group.size if op is ReduceOp.MEAN else values
                 results[i] = IndexedSlices(values, indices, leaf.dense_shape)
-        for i, result in zip(dense, self._traced_reduce(op, [leaves[i] for i in dense], options)):
+        reduced = self._traced_reduce(op, [leaves[i] for i in dense], options)
+        for i, result in zip(dense, reduced, strict=True):
             results[i] = result
         return results
 
@@ -140,8 +141,10 @@ class ThreadChannel:
             wrapped = self._wrap(payloads)
             gathered = self._hand_back([gather(value, axis, self._group) for value in wrapped])
             sizes = [[np.shape(leaf)[axis] for leaf in payload] for payload in payloads]
-            starts = [[sum(column) for column in zip(*sizes[:i])] for i in range(len(sizes))]
-            starts[0] = [0] * len(payloads[0])
+            starts = [
+                [sum(sizes[earlier][leaf] for earlier in range(i)) for leaf in range(len(sizes[i]))]
+                for i in range(len(sizes))
+            ]
             return list(zip(gathered, starts, strict=True))
 
         arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]

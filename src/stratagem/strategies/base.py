@@ -17,7 +17,6 @@ from stratagem.core.errors import ContextError, ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.core.tracing import is_tracer
 from stratagem.strategies.extended import (
     StrategyExtended,
     flatten_reducible,
@@ -220,7 +219,7 @@ class Strategy:
         group = self.replica_group
         made = [value_fn(ValueContext(i, group.size)) for i in range(group.size)]
         flattened = [jax.tree.flatten(value) for value in made]
-        structure = flattened[0][1]
+        structure: Any = flattened[0][1]
         for index, (_, other) in enumerate(flattened):
             if other != structure:
                 raise ValueError(
@@ -231,7 +230,9 @@ class Strategy:
         return jax.tree.unflatten(
             structure,
             [
-                PerReplica([_as_array(v, d) for v, d in zip(column, group.devices)], group)
+                PerReplica(
+                    [_as_array(v, d) for v, d in zip(column, group.devices, strict=True)], group
+                )
                 for column in columns
             ],
         )
@@ -246,7 +247,7 @@ class Strategy:
             return _combine(op, [_partial(op, jnp.asarray(value), axes)], lambda x: x[0])
         if isinstance(value, SpmdPerReplica):
             return self._reduce_along_spmd(op, value.local, axes)
-        if is_tracer(value._array):
+        if value.staged:
             return spmd_map(lambda part: self._reduce_along_spmd(op, part, axes), [value], group)
         partials = [_partial(op, jnp.asarray(part), axes) for part in value.values]
         return _combine(

@@ -51,10 +51,10 @@ experimental_bucketizing_dynamic_shape=False, experimental_xla_options=None)
         if self.experimental_enable_dynamic_batch_size:
             return
         for leaf in jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, PerReplica)):
-            if isinstance(leaf, PerReplica) and leaf._group is not None:
-                if leaf.global_array(leaf._group) is None:
-                    raise ValueError(
-                        "experimental_enable_dynamic_batch_size=False needs equal shapes in all "
-                        f"replicas, got {[getattr(v, 'shape', None) for v in leaf.values]}. Use "
-                        "drop_remainder=True in batch()."
-                    )
+            group = leaf._group if isinstance(leaf, PerReplica) else None
+            if group is not None and leaf.global_array(group) is None:
+                raise ValueError(
+                    "experimental_enable_dynamic_batch_size=False needs equal shapes in all replicas, "
+                    f"got {[getattr(v, 'shape', None) for v in leaf.values]}. Use drop_remainder=True "
+                    "in batch()."
+                )

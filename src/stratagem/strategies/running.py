@@ -12,7 +12,7 @@ from stratagem.core.errors import ContextError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.execution.eager import ReplicaThreads
-from stratagem.execution.frames import FunctionFrame, TracingFrame
+from stratagem.execution.frames import GradientFrame, TracingFrame
 from stratagem.execution.function import Function
 from stratagem.execution.single import SingleChannel
 from stratagem.execution.spmd import run_spmd
@@ -44,7 +44,7 @@ def call_for_each_replica(
         return _run_alone(strategy, group, fn, args, kwargs, staged=staged)
     if not staged:
         return _run_threads(strategy, group, fn, args, kwargs)
-    if frame is not None and _tracing_frame(frame) is None:
+    if frame is not None and not _is_traced(frame):
         raise ContextError(
             "strategy.run() with several replicas cannot be differentiated from outside while it runs "
             "eagerly. Call value_and_grad inside the replica function, or put it all into a "
@@ -55,10 +55,11 @@ def call_for_each_replica(
     )
 
 
-def _tracing_frame(frame: state.StateFrame | None) -> state.StateFrame | None:
-    while frame is not None and not isinstance(frame, TracingFrame):
-        frame = getattr(frame, "parent", None)
-    return frame
+def _is_traced(frame: state.StateFrame) -> bool:
+    """Returns whether a function is traced around ``frame``, not only a gradient taken."""
+    while isinstance(frame, GradientFrame) and frame.parent is not None:
+        frame = frame.parent
+    return isinstance(frame, TracingFrame)
 
 
 def _run_alone(
@@ -71,9 +72,9 @@ def _run_alone(
     staged: bool,
 ) -> Any:
     replica = ReplicaContext(strategy, SingleChannel(strategy))
-    tracing = _tracing_frame(state.current_frame())
-    if isinstance(tracing, FunctionFrame):
-        tracing.groups.append(group)
+    frame = state.current_frame()
+    if frame is not None:
+        frame.use_group(group)
 
     def component(leaf: Any) -> Any:
         if isinstance(leaf, (PerReplica, Mirrored)):

@@ -15,7 +15,7 @@ class ValueLeaf:
 
 
 # The bound type.__instancecheck__ spares a Python call for each node of every flattened structure.
-is_value_leaf: Callable[[Any], bool] = ValueLeaf.__instancecheck__  # type: ignore[attr-defined]
+is_value_leaf: Callable[[Any], bool] = ValueLeaf.__instancecheck__
 
 
 class DistributedValues(ValueLeaf):

@@ -10,7 +10,7 @@ import numpy as np
 
 from stratagem.core.errors import NotAnArrayError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem.core.tracing import is_tracer
+from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values.distributed_values import DistributedValues, describe
 
 __all__ = ["PerReplica", "SpmdPerReplica"]
@@ -63,8 +63,14 @@ class PerReplica(DistributedValues):
             if is_tracer(self._array):
                 blocks = self._array.reshape((self._group.size, *self.local_shape))
                 return tuple(blocks[i] for i in range(self._group.size))
-            self._values = self._group.split(self._array, self._scalar)
+            with jax.ensure_compile_time_eval():
+                self._values = self._group.split(self._array, self._scalar)
         return self._values
+
+    @property
+    def staged(self) -> bool:
+        """Whether what is done with the value becomes part of a program instead of happening now."""
+        return is_tracer(self._array) or under_jit()
 
     @property
     def local_shape(self) -> tuple[int, ...]:

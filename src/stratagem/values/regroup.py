@@ -45,7 +45,7 @@ def regroup(
     if len(results) == 1:
         return results[0]
     flattened = [jax.tree.flatten(result, is_leaf=is_value_leaf) for result in results]
-    structure = flattened[0][1]
+    structure: Any = flattened[0][1]
     for index, (_, other) in enumerate(flattened):
         if other != structure:
             raise ReplicaMismatchError(

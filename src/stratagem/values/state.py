@@ -10,13 +10,14 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratagem.core.errors import ContextError
 from stratagem.core.tracing import trace_state
 
 if TYPE_CHECKING:
+    from stratagem.core.replica_group import ReplicaGroup
     from stratagem.values.updates import Update
     from stratagem.values.variable import Variable
 
@@ -28,9 +29,11 @@ class StateFrame(abc.ABC):
 
     Attributes:
         spmd: Whether values are those of one replica, inside the program that all replicas run.
+        candidates: The variables that a program made from this trace may use.
     """
 
     spmd = False
+    candidates: Sequence[Variable] = ()
 
     def __init__(self) -> None:
         self._trace_state: Any = None
@@ -71,6 +74,9 @@ class StateFrame(abc.ABC):
             f"Variable {variable.name!r} cannot be created here. Create it outside of "
             "value_and_grad and of JAX transformations."
         )
+
+    def use_group(self, group: ReplicaGroup) -> None:  # noqa: B027  (most frames need not know)
+        """Notes that the program made from this trace runs on ``group``."""
 
     def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
         """Applies each replica's update to a variable that all replicas share, one by one."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from stratagem.core.errors import VariableError
-from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.values import state, updates
 from stratagem.values.distributed_variable import DistributedVariable
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
@@ -191,8 +191,9 @@ class SyncOnReadVariable(DistributedVariable):
         frame.check_writable(self)
         old = frame.read(self)
         if frame.spmd:
-            index = jax.lax.axis_index("replica")
-            mine = jax.tree.map(lambda *all_parts: jnp.stack(all_parts)[index], *parts)
+            mine = jax.tree.map(
+                lambda *of_all: jnp.stack(of_all)[jax.lax.axis_index(REPLICA_AXIS)], *parts
+            )
             frame.write(self, update.apply(old, mine))
             return
         blocks = old.reshape((self.group.size, *self._shape))

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stratagem.core.indexed_slices import IndexedSlices
 
@@ -74,7 +75,7 @@ def combine_rows(slices: IndexedSlices, *, mean: bool) -> IndexedSlices:
     """
     indices = jnp.asarray(slices.indices)
     count = indices.shape[0]
-    outside = jnp.iinfo(indices.dtype).max
+    outside = np.iinfo(indices.dtype).max
     unique, position = jnp.unique(indices, return_inverse=True, size=count, fill_value=outside)
     values = jax.ops.segment_sum(slices.values, position, num_segments=count)
     if mean:

@@ -407,7 +407,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         with STORAGE_LOCK:
             self._shared = True
             array = self._stored()
-        replica = context.get_replica_context()
+        replica = context.get_replica_context() if context.has_strategy() else None
         if replica is not None and replica.replica_index is not None:
             return jax.device_put(
                 array, replica.strategy.replica_group.devices[replica.replica_index]
@@ -498,7 +498,9 @@ def _initial_array(value: Any, dtype: Any) -> Any:
     if isinstance(value, PerReplica):
         raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        value = np.asarray(value, None if dtype is not None else jnp.result_type(*jax.tree.leaves(value)))
+        value = np.asarray(
+            value, None if dtype is not None else jnp.result_type(*jax.tree.leaves(value))
+        )
     _kind(value.dtype)
     dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
     return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)

@@ -1,0 +1,145 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stratagem as sg
+
+
+def replica():
+    return sg.distribute.get_replica_context()
+
+
+def test_a_training_step_with_merge_call_and_update(strategy, execute):
+    """What an optimizer does: reduce the gradients together, update where the variables live."""
+    n = strategy.num_replicas_in_sync
+    with strategy.scope():
+        w, b = sg.Variable([1.0, 2.0]), sg.Variable(0.5)
+
+    def apply(strategy, gradients):
+        pairs = list(zip(gradients, (w, b), strict=True))
+        for gradient, variable in zip(
+            strategy.extended.batch_reduce_to("MEAN", pairs), (w, b), strict=True
+        ):
+            strategy.extended.update(variable, lambda v, g: v.assign_sub(0.1 * g), args=(gradient,))
+
+    def step():
+        x = replica().replica_id_in_sync_group + 1.0
+        loss, gradients = sg.value_and_grad(lambda: jnp.sum(w * w) * x + b * x, (w, b))()
+        replica().merge_call(apply, args=(gradients,))
+        return loss
+
+    losses = execute(lambda: strategy.run(step))
+    mean = np.mean([i + 1.0 for i in range(n)])
+    np.testing.assert_allclose(w.numpy(), np.array([1, 2]) * (1 - 0.2 * mean), rtol=1e-6)
+    assert float(b) == pytest.approx(0.5 - 0.1 * mean)
+    first = strategy.experimental_local_results(losses)[0]
+    assert float(first) == pytest.approx(5.5)
+
+
+def test_reduce_to_gives_mirrored_values(many, execute):
+    values = many.run(lambda: replica().replica_id_in_sync_group + jnp.ones(2))
+    with many.scope():
+        v = sg.Variable([0.0, 0.0])
+
+    def call(values):
+        mirrored = many.extended.reduce_to("SUM", values, destinations=v)
+        assert isinstance(mirrored, sg.distribute.Mirrored)
+        return mirrored, mirrored * 2
+
+    mirrored, doubled = execute(call, values)
+    total = sum(range(1, many.num_replicas_in_sync + 1))
+    np.testing.assert_array_equal(doubled, [2 * total] * 2)
+    assert [c.device for c in mirrored.values] == list(many.replica_group.devices)
+    run = execute(lambda m: many.run(lambda m: m + 1, args=(m,)), mirrored)
+    np.testing.assert_array_equal(run.values[-1], [total + 1] * 2)
+
+
+def test_reduce_to_one_device(many):
+    values = many.run(lambda: jnp.ones(2))
+    result = many.extended.reduce_to("SUM", values, destinations="CPU:6")
+    assert str(next(iter(result.devices()))).endswith("6")
+    np.testing.assert_array_equal(result, [many.num_replicas_in_sync] * 2)
+
+
+def test_update_of_a_sync_on_read_variable(many):
+    with many.scope():
+        v = sg.Variable(
+            0.0,
+            synchronization=sg.VariableSynchronization.ON_READ,
+            aggregation=sg.VariableAggregation.SUM,
+        )
+    n = many.num_replicas_in_sync
+    values = many.run(lambda: replica().replica_id_in_sync_group + 1.0)
+    many.extended.update(v, lambda v, x: v.assign_add(x), args=(values,))
+    assert [float(c) for c in v.values] == [i + 1.0 for i in range(n)]
+
+    def step(x):
+        replica().merge_call(
+            lambda s, x: s.extended.update(v, lambda v, x: v.assign_add(x), args=(x,)), args=(x,)
+        )
+
+    sg.function(lambda x: many.run(step, args=(x,)))(values)
+    assert [float(c) for c in v.values] == [2 * (i + 1.0) for i in range(n)]
+
+
+def test_update_with_a_per_replica_value_would_make_copies_diverge(many):
+    with many.scope():
+        v = sg.Variable(0.0)
+    values = many.run(lambda: replica().replica_id_in_sync_group + 1.0)
+    with pytest.raises(ValueError, match="diverge"):
+        many.extended.update(v, lambda v, x: v.assign(x), args=(values,))
+
+
+def test_update_returns_what_the_function_returns(strategy):
+    with strategy.scope():
+        v = sg.Variable(1.0)
+        assert strategy.extended.update(v, lambda v, x: x, args=("text",)) == "text"
+        results = strategy.extended.update(v, lambda v: v.assign_add(1.0).value(), group=False)
+    assert [float(r) for r in results] == [2.0]
+
+
+def test_colocate_vars_with(placed_strategy):
+    with placed_strategy.scope():
+        v = sg.Variable(1.0)
+    with placed_strategy.extended.colocate_vars_with(v):
+        w = sg.Variable(2.0)
+    assert w.device == v.device
+    assert placed_strategy.extended.value_container(w) is w
+    with pytest.raises(ValueError, match="same strategy"):
+        placed_strategy.extended.colocate_vars_with(sg.Variable(1.0)).__enter__()
+
+
+def test_devices(strategy):
+    extended = strategy.extended
+    assert len(extended.worker_devices) == strategy.num_replicas_in_sync
+    assert all(
+        d.startswith("/job:localhost/replica:0/task:0/device:CPU:") for d in extended.worker_devices
+    )
+    assert extended.parameter_devices
+    assert strategy.cluster_resolver is None
+    assert not extended.experimental_require_static_shapes
+
+
+def test_local_results(strategy):
+    n = strategy.num_replicas_in_sync
+    assert strategy.experimental_local_results(5) == (5,)
+    assert strategy.experimental_local_results("x") == ("x",)
+    nested = strategy.run(lambda: {"a": replica().replica_id_in_sync_group})
+    results = strategy.experimental_local_results(nested)
+    assert [int(r["a"]) for r in results] == list(range(n))
+
+
+def test_distribute_values_from_function(strategy):
+    n = strategy.num_replicas_in_sync
+
+    def value_fn(context):
+        assert context.num_replicas_in_sync == n
+        return {"id": context.replica_id_in_sync_group, "array": np.ones(2, np.int64)}
+
+    value = strategy.experimental_distribute_values_from_function(value_fn)
+    assert isinstance(value["id"], sg.distribute.PerReplica)
+    assert [int(v) for v in value["id"].values] == list(range(n))
+    with pytest.raises(ValueError, match="same structure"):
+        sg.distribute.MirroredStrategy(
+            ["CPU:0", "CPU:1"]
+        ).experimental_distribute_values_from_function(lambda c: [1] * c.replica_id_in_sync_group)
