@@ -22,7 +22,8 @@ before = dict(os.environ)
 os.environ = Watched(os.environ)
 import stratagem, stratagem.cluster, stratagem.partitioners
 from jax._src import xla_bridge
-print(threading.active_count(), xla_bridge.backends_are_initialized(), Watched.read, dict(os.environ) == before)
+started = xla_bridge.backends_are_initialized()
+print(threading.active_count(), started, Watched.read, dict(os.environ) == before)
 """
 
 
