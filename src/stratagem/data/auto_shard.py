@@ -1,0 +1,104 @@
+"""Dividing a dataset between workers by rewriting its plan."""
+
+from __future__ import annotations
+
+from stratagem.data.checks import at_least
+from stratagem.data.dataset import Dataset
+from stratagem.data.errors import NotFoundError
+from stratagem.data.plan.node import Node, known, rewrite, walk
+from stratagem.data.sources.files import ReadFiles
+from stratagem.data.transforms.cache import Cache
+from stratagem.data.transforms.interleave import Interleave
+from stratagem.data.transforms.prefetch import Prefetch
+from stratagem.data.transforms.repeat import Repeat
+from stratagem.data.transforms.shard import Shard
+from stratagem.data.transforms.shuffle import Shuffle
+from stratagem.data.transforms.with_options import WithOptions
+
+__all__ = ["num_files", "shard_by_data", "shard_by_file"]
+
+# Sharding below these divides the same elements; sharding above an unseeded shuffle would not.
+_KEEP_ABOVE = (Cache, Prefetch, Repeat, Shuffle, WithOptions)
+
+
+def num_files(dataset: Dataset) -> int | None:
+    """Returns the number of files that a dataset reads, or ``None`` if it reads none.
+
+    Of several file sources, as below a ``zip``, the one with the fewest files counts. For a source
+    that cannot tell without reading everything, its file names are counted once.
+
+    >>> from stratagem.data import Dataset
+    >>> num_files(Dataset.range(3)) is None
+    True
+    """
+    counts = [_count(_place(node)) for node in walk(dataset.plan) if reads_files(node)]
+    return min(counts, default=None)
+
+
+def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
+    """Returns the dataset over every ``num_shards``-th file only.
+
+    The shard goes below any ``shuffle`` and ``repeat`` of the file names, so the shards of all
+    workers are disjoint and complete, whatever their seeds.
+
+    Raises:
+        NotFoundError: If the dataset reads no files.
+    """
+    if num_files(dataset) is None:
+        raise NotFoundError(
+            "Sharding by file needs a dataset that reads files, got "
+            f"{dataset.plan.describe()}. Use AutoShardPolicy.DATA."
+        )
+
+    def change(node: Node) -> Node:
+        if not reads_files(node):
+            return node
+        return node.over((_sharded(node.inputs[0], num_shards, index),))
+
+    return Dataset(rewrite(dataset.plan, change))
+
+
+def shard_by_data(dataset: Dataset, num_shards: int, index: int) -> Dataset:
+    """Returns every ``num_shards``-th element of the dataset; see ``Dataset.shard``.
+
+    Each shard counts its own iterations: a ``shuffle`` with a seed gives the same order in all of
+    them, also when they live in one process.
+
+    >>> from stratagem.data import Dataset
+    >>> shuffled = Dataset.range(6).shuffle(6, seed=3)
+    >>> shards = [list(shard_by_data(shuffled, 2, index)) for index in range(2)]
+    >>> sorted(int(number) for shard in shards for number in shard)
+    [0, 1, 2, 3, 4, 5]
+    """
+    plan = rewrite(dataset.plan, lambda node: node.fork())
+    return Dataset(Shard(plan, num_shards, index))
+
+
+def reads_files(node: Node) -> bool:
+    """Returns whether a node turns file names into elements.
+
+    A ``flat_map`` or ``interleave`` does if what it makes of its first element reads a file.
+    """
+    if isinstance(node, ReadFiles):
+        return True
+    if not isinstance(node, Interleave) or node.inputs[0].cardinality() == 0:
+        return False
+    return any(isinstance(inner, ReadFiles) for inner in walk(node.first_plan()))
+
+
+def _place(node: Node) -> Node:
+    names = node.inputs[0]
+    while isinstance(names, _KEEP_ABOVE):
+        names = names.inputs[0]
+    return names
+
+
+def _count(names: Node) -> int:
+    count = names.cardinality()
+    return count if known(count) else sum(1 for _ in Dataset(names))
+
+
+def _sharded(names: Node, num_shards: int, index: int) -> Node:
+    if isinstance(names, _KEEP_ABOVE):
+        return names.over((_sharded(names.inputs[0], num_shards, index),))
+    return Shard(names, at_least(1, "num_shards", num_shards), index)
