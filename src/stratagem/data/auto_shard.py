@@ -41,6 +41,15 @@ def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
     The shard goes below any ``shuffle`` and ``repeat`` of the file names, so the shards of all
     workers are disjoint and complete, whatever their seeds.
 
+    >>> import pathlib, tempfile
+    >>> from stratagem.data import Dataset, TextLineDataset
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in "abc":
+    ...     _ = (folder / name).write_text(name)
+    >>> lines = TextLineDataset(Dataset.list_files(str(folder / "*"), shuffle=False))
+    >>> list(shard_by_file(lines, 2, 0)), list(shard_by_file(lines, 2, 1))
+    ([b'a', b'c'], [b'b'])
+
     Raises:
         NotFoundError: If the dataset reads no files.
     """
@@ -59,7 +68,7 @@ def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
 
 
 def shard_by_data(dataset: Dataset, num_shards: int, index: int) -> Dataset:
-    """Returns every ``num_shards``-th element of the dataset; see ``Dataset.shard``.
+    """Returns every ``num_shards``-th element of the dataset, as ``Dataset.shard`` does.
 
     Each shard counts its own iterations: a ``shuffle`` with a seed gives the same order in all of
     them, also when they live in one process.

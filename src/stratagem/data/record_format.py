@@ -60,6 +60,7 @@ class RecordReader:
         self._ends: list[int] = []
         self._taken = 0
         self._error: DataLossError | None = None
+        self._ended = False
 
     def __iter__(self) -> RecordReader:
         return self
@@ -99,6 +100,8 @@ class RecordReader:
 
     def _read_block(self) -> None:
         """Parses the records that are complete in the next block, so there is at least one."""
+        if self._ended:
+            raise StopIteration
         if self._file is None:
             self._file = open_bytes(self._path, self._compression, self._offset)
         self._offset, self._number = self.position
@@ -110,6 +113,7 @@ class RecordReader:
             if not block:
                 if self._unparsed:
                     raise self._broken(self._number, self._offset, self._truncation())
+                self._ended = True
                 self.close()
                 raise StopIteration
             data = self._unparsed + block if self._unparsed else block

@@ -6,9 +6,13 @@ import threading
 import pytest
 
 
+def own_threads():
+    return [thread.name for thread in threading.enumerate() if "stratagem" in thread.name]
+
+
 @pytest.fixture(autouse=True)
 def no_leaked_threads():
     yield
-    gc.collect()
-    left = [thread.name for thread in threading.enumerate() if "stratagem" in thread.name]
-    assert not left, f"threads outlived their iterator: {left}"
+    if own_threads():
+        gc.collect()
+    assert not own_threads(), "threads outlived their iterator"

@@ -12,12 +12,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from stratagem.data.errors import DataLossError
 from stratagem.data.plan.access import Indices, RandomAccess
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import State, Stream
 from stratagem.data.structure import flatten, map_structure
-from stratagem.data.transforms.cache_store import CacheStore, FileStore, MemoryStore
+from stratagem.data.transforms.cache_store import IN_FILE, CacheStore, FileStore, MemoryStore
 
 __all__ = ["Cache"]
 
@@ -124,11 +125,14 @@ class _CacheStream(Stream):
         return element
 
     def get_state(self) -> State:
-        self._start()
-        return {"how": self._how, "position": self._position}
+        started = self._source is not None
+        how = self._how if started else self._store.how_made or self._how
+        return {"how": how, "position": self._position}
 
     def set_state(self, state: State) -> None:
         self._how = state["how"]
+        if self._how == IN_FILE and self._store.how_made is None:
+            raise DataLossError("The cache file that the saved iterator read from is gone.")
         if self._store.how_made not in (None, self._how):
             self._source = self._open_source(self._how)
         self._position = self._start().skip(state["position"])

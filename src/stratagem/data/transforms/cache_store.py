@@ -16,7 +16,10 @@ from stratagem.data.record_format import RecordReader, frame
 from stratagem.data.structure import flatten, map_structure, pack_like
 from stratagem.data.tensor_spec import STRING
 
-__all__ = ["CacheStore", "FileStore", "MemoryStore"]
+__all__ = ["IN_FILE", "CacheStore", "FileStore", "MemoryStore"]
+
+IN_FILE = "file"
+"""How elements were made that an earlier process may have left in a file."""
 
 
 class CacheStore(ABC):
@@ -79,7 +82,7 @@ class FileStore(CacheStore):
         self._path = Path(filename)
         self._element_spec = element_spec
         if self._path.exists():
-            self.how_made = "file"
+            self.how_made = IN_FILE
 
     def read(self) -> Stream:
         """Returns a pass over the file."""
@@ -100,7 +103,7 @@ class FileStore(CacheStore):
         def finish() -> None:
             file.close()
             partial.replace(self._path)
-            self.how_made = "file"
+            self.how_made = IN_FILE
 
         def abandon() -> None:
             file.close()

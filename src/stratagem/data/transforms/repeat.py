@@ -95,7 +95,7 @@ class _RepeatStream(Stream):
         return skipped
 
     def get_state(self) -> State:
-        current = self._current
+        current = self._stream()
         return {
             "epoch": self._number,
             "empty": self._epoch_is_empty,
