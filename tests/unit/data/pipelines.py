@@ -91,7 +91,7 @@ def flat_steps():
         st.just((lambda d: d.prefetch(3), lambda x: x)),
         st.just(
             (
-                lambda d: d.map(lambda x: [int(x), -int(x)]).unbatch(),
+                lambda d: d.map(lambda x: np.array([int(x), -int(x)])).unbatch(),
                 lambda x: [y for v in x for y in (v, -v)],
             )
         ),

@@ -14,7 +14,7 @@ from stratagem.data.options import UNKNOWN_CARDINALITY
 from .pipelines import contents, joined, pipelines, plain, shuffles, streamed
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pipelines())
 def test_elements_are_those_of_the_naive_reference(pipeline):
     dataset, expected = pipeline
@@ -23,7 +23,7 @@ def test_elements_are_those_of_the_naive_reference(pipeline):
     assert dataset.cardinality() in (len(expected), UNKNOWN_CARDINALITY)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pipelines(), st.data())
 def test_skip_is_the_same_as_dropping(pipeline, data):
     dataset, expected = pipeline
@@ -31,7 +31,7 @@ def test_skip_is_the_same_as_dropping(pipeline, data):
     assert contents(dataset.skip(count)) == expected[count:]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pipelines(extra=(shuffles(),)), st.data())
 def test_a_saved_iterator_goes_on_exactly_where_it_stood(pipeline, data):
     dataset, naive = pipeline
@@ -54,7 +54,7 @@ def test_a_saved_iterator_goes_on_exactly_where_it_stood(pipeline, data):
     assert contents(restored) == rest[again:]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.integers(0, 60),
     st.integers(1, 70),

@@ -45,6 +45,14 @@ class Batch(Node):
         size = self.inputs[0].cardinality()
         return num_batches(size, self.sizes, self.drop_remainder) if known(size) else size
 
+    def num_rows(self) -> int:
+        """Returns the number of rows of all batches together."""
+        rows = self.inputs[0].cardinality()
+        if not known(rows) or not self.drop_remainder:
+            return rows
+        cycles, last = divmod(self.cardinality(), len(self.sizes))
+        return cycles * sum(self.sizes) + sum(self.sizes[:last])
+
     def _compute_spec(self) -> Any:
         fixed = self.drop_remainder and len(set(self.sizes)) == 1
         size = self.sizes[0] if fixed else None

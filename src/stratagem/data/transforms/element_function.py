@@ -58,8 +58,12 @@ class ElementFunction:
     def traceable(self, element_spec: Any) -> bool:
         """Returns whether JAX can trace it and nothing shows that it has side effects."""
         if self._traceable is None:
-            self._traceable = _can_trace(self._fn, element_spec)
+            self._traceable = self.traced_spec(element_spec) is not None
         return self._traceable
+
+    def traced_spec(self, element_spec: Any) -> Any | None:
+        """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be."""
+        return _trace(self._fn, element_spec)
 
     def __call__(self, element: Any) -> Any:
         """Returns the function of one element."""
@@ -158,30 +162,32 @@ def _identical(a: Any, b: Any) -> bool:
     )
 
 
-def _can_trace(fn: Callable[..., Any], element_spec: Any) -> bool:
+def _trace(fn: Callable[..., Any], element_spec: Any) -> Any | None:
     specs = flatten(element_spec)
     if any(spec.dtype == STRING or not spec.shape.is_fully_defined() for spec in specs):
-        return False
+        return None
     if stores_outside(fn):
-        return False
+        return None
     import jax
+
+    found: Any = None
+
+    def traced(*leaves: Any) -> None:
+        nonlocal found
+        result = call_with(fn, pack_like(element_spec, list(leaves)))
+        found = map_structure(
+            lambda leaf: TensorSpec.of(leaf if isinstance(leaf, jax.Array) else to_leaf(leaf)),
+            result,
+        )
 
     make_shape: Any = jax.ShapeDtypeStruct
     shapes = [make_shape(tuple(spec.shape), spec.dtype) for spec in specs]
-
-    def traced(*leaves: Any) -> list[Any]:
-        result = call_with(fn, pack_like(element_spec, list(leaves)))
-        results = flatten(result)
-        if any(not isinstance(leaf, jax.Array) and to_leaf(leaf) is None for leaf in results):
-            raise TypeError
-        return [leaf for leaf in results if isinstance(leaf, jax.Array)]
-
     try:
         with jax.enable_x64(True), jax.checking_leaks():
             jax.eval_shape(traced, *shapes)
     except Exception:
-        return False
-    return True
+        return None
+    return found
 
 
 def _is_jax_array(value: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem.data.checks import parallelism
+from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.access import Indices, RandomAccess
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.peek import first_element
@@ -34,9 +35,15 @@ class Map(Node):
         return self.inputs[0].cardinality()
 
     def _compute_spec(self) -> Any:
-        element = self._function(first_element(self.inputs[0], "map"))
-        specs = map_structure(TensorSpec.of, element)
-        if self._function.traceable(self.inputs[0].element_spec):
+        below = self.inputs[0].element_spec
+        try:
+            element = first_element(self.inputs[0], "map")
+        except InvalidArgumentError:
+            if not self._function.traceable(below):
+                raise
+            return self._function.traced_spec(below)
+        specs = map_structure(TensorSpec.of, self._function(element))
+        if self._function.traceable(below):
             return specs
         return map_structure(_any_size, specs)
 

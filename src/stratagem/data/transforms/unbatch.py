@@ -9,7 +9,9 @@ from stratagem.data.plan.node import Epoch, Node, known
 from stratagem.data.plan.rows import concat_rows, num_rows, row, slice_rows
 from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import State, Stream, UnaryStream
+from stratagem.data.sources.tensors import InMemory
 from stratagem.data.structure import flatten, map_structure
+from stratagem.data.transforms.batch import Batch
 
 __all__ = ["Unbatch"]
 
@@ -23,14 +25,16 @@ class Unbatch(Node):
         self.inputs = (source,)
 
     def cardinality(self) -> int:
-        """Returns the number of rows, if the batches have a static size."""
-        size = self.inputs[0].cardinality()
+        """Returns the number of rows, if that is known without reading any."""
+        below = self.inputs[0]
+        size = below.cardinality()
         if not known(size) or size == 0:
             return size
-        shape = flatten(self.inputs[0].element_spec)[0].shape
-        if shape.rank is None or shape[0] is None:
-            return UNKNOWN_CARDINALITY
-        return size * int(shape[0])
+        if isinstance(below, Batch):
+            return below.num_rows()
+        if isinstance(below, InMemory):
+            return size * int(flatten(below.element_spec)[0].shape[0])
+        return UNKNOWN_CARDINALITY
 
     def _compute_spec(self) -> Any:
         return map_structure(lambda spec: spec.row(), self.inputs[0].element_spec)
