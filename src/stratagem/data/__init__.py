@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from stratagem.data import experimental
-from stratagem.data.auto_shard import num_files, shard_by_data, shard_by_file
+from stratagem.data.auto_shard import (
+    num_files,
+    shard_at_hints,
+    shard_by_data,
+    shard_by_file,
+)
 from stratagem.data.dataset import Dataset
 from stratagem.data.errors import (
     CardinalityError,
@@ -48,6 +53,7 @@ __all__ = [
     "TextLineDataset",
     "experimental",
     "num_files",
+    "shard_at_hints",
     "shard_by_data",
     "shard_by_file",
 ]

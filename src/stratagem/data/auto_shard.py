@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stratagem.data.checks import at_least
 from stratagem.data.dataset import Dataset
 from stratagem.data.errors import NotFoundError
@@ -11,11 +13,11 @@ from stratagem.data.transforms.cache import Cache
 from stratagem.data.transforms.interleave import Interleave
 from stratagem.data.transforms.prefetch import Prefetch
 from stratagem.data.transforms.repeat import Repeat
-from stratagem.data.transforms.shard import Shard
+from stratagem.data.transforms.shard import Shard, ShardHint
 from stratagem.data.transforms.shuffle import Shuffle
 from stratagem.data.transforms.with_options import WithOptions
 
-__all__ = ["num_files", "shard_by_data", "shard_by_file"]
+__all__ = ["num_files", "shard_at_hints", "shard_by_data", "shard_by_file"]
 
 # Sharding below these divides the same elements; sharding above an unseeded shuffle would not.
 _KEEP_ABOVE = (Cache, Prefetch, Repeat, Shuffle, WithOptions)
@@ -31,7 +33,7 @@ def num_files(dataset: Dataset) -> int | None:
     >>> num_files(Dataset.range(3)) is None
     True
     """
-    counts = [_count(_place(node)) for node in walk(dataset.plan) if reads_files(node)]
+    counts = [_count(_place(node)) for node in _readers(dataset.plan)]
     return min(counts, default=None)
 
 
@@ -60,11 +62,11 @@ def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
         )
 
     def change(node: Node) -> Node:
-        if not reads_files(node):
-            return node
-        return node.over((_sharded(node.inputs[0], num_shards, index),))
+        if reads_files(node):
+            return node.over((_sharded(node.inputs[0], num_shards, index),))
+        return node.over(tuple(change(child) for child in node.inputs))
 
-    return Dataset(rewrite(dataset.plan, change))
+    return Dataset(change(dataset.plan))
 
 
 def shard_by_data(dataset: Dataset, num_shards: int, index: int) -> Dataset:
@@ -83,6 +85,24 @@ def shard_by_data(dataset: Dataset, num_shards: int, index: int) -> Dataset:
     return Dataset(Shard(plan, num_shards, index))
 
 
+def shard_at_hints(dataset: Dataset, num_shards: int, index: int) -> Dataset:
+    """Returns the dataset with each ``shard(SHARD_HINT, SHARD_HINT)`` made a real shard.
+
+    Without a hint it is the same dataset.
+
+    >>> from stratagem.data import Dataset
+    >>> from stratagem.data.experimental import SHARD_HINT
+    >>> hinted = Dataset.range(6).shard(SHARD_HINT, SHARD_HINT).batch(2)
+    >>> [batch.tolist() for batch in shard_at_hints(hinted, 2, 1)]
+    [[1, 3], [5]]
+    """
+
+    def change(node: Node) -> Node:
+        return Shard(node.inputs[0], num_shards, index) if isinstance(node, ShardHint) else node
+
+    return Dataset(rewrite(dataset.plan, change))
+
+
 def reads_files(node: Node) -> bool:
     """Returns whether a node turns file names into elements.
 
@@ -93,6 +113,15 @@ def reads_files(node: Node) -> bool:
     if not isinstance(node, Interleave) or node.inputs[0].cardinality() == 0:
         return False
     return any(isinstance(inner, ReadFiles) for inner in walk(node.first_plan()))
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """Yields the last readers: names that are themselves read from a file are not looked into."""
+    if reads_files(node):
+        yield node
+        return
+    for child in node.inputs:
+        yield from _readers(child)
 
 
 def _place(node: Node) -> Node:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stratagem.data.checks import parallelism
 from stratagem.data.conversion import to_element
 from stratagem.data.dataset_sources import DatasetSources
 from stratagem.data.errors import CardinalityError, InvalidArgumentError
 from stratagem.data.iterator import DatasetIterator
-from stratagem.data.options import AUTOTUNE, INFINITE_CARDINALITY, Options
+from stratagem.data.options import AUTOTUNE, INFINITE_CARDINALITY, SHARD_HINT, Options
 from stratagem.data.plan.node import Node, known
 from stratagem.data.structure import describe, flatten, map_structure, same_structure
 from stratagem.data.transforms.batch import Batch
@@ -23,7 +24,7 @@ from stratagem.data.transforms.map import Map
 from stratagem.data.transforms.padded_batch import PaddedBatch
 from stratagem.data.transforms.prefetch import Prefetch
 from stratagem.data.transforms.repeat import Repeat
-from stratagem.data.transforms.shard import Shard
+from stratagem.data.transforms.shard import Shard, ShardHint
 from stratagem.data.transforms.shuffle import Shuffle
 from stratagem.data.transforms.take_skip import Skip, Take
 from stratagem.data.transforms.unbatch import Unbatch
@@ -37,7 +38,8 @@ class Dataset(DatasetSources):
     """A sequence of elements, each an array or a nest of arrays, made when they are asked for.
 
     A dataset is a plan: every method returns a new one, and nothing is read until it is iterated
-    over. Elements hold NumPy arrays, NumPy scalars and, for strings, ``bytes``.
+    over. Elements hold NumPy arrays, some of them read-only, NumPy scalars and, for strings,
+    ``bytes``.
 
     JAX equivalent: none; batches go to devices with ``jax.device_put``.
 
@@ -219,7 +221,8 @@ class Dataset(DatasetSources):
             deterministic: ``False`` allows another order; the order is kept all the same.
         """
         batched = Dataset(Batch(self.plan, batch_size, drop_remainder))
-        return batched if num_parallel_calls is None else batched.prefetch(num_parallel_calls)
+        ahead = parallelism("num_parallel_calls", num_parallel_calls)
+        return batched if ahead is None else batched.prefetch(ahead)
 
     def padded_batch(
         self,
@@ -314,7 +317,8 @@ class Dataset(DatasetSources):
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Returns every ``num_shards``-th element, from element ``index`` on.
 
-        Put it before ``shuffle``: the shards of differently shuffled datasets overlap.
+        Put it before ``shuffle``: the shards of differently shuffled datasets overlap. With
+        ``SHARD_HINT`` for both arguments it only marks where ``AutoShardPolicy.HINT`` shards.
 
         >>> [int(x) for x in Dataset.range(5).shard(2, 1)]
         [1, 3]
@@ -322,6 +326,8 @@ class Dataset(DatasetSources):
         Raises:
             InvalidArgumentError: If ``index`` is not in ``[0, num_shards)``.
         """
+        if num_shards == index == SHARD_HINT:
+            return Dataset(ShardHint(self.plan))
         return Dataset(Shard(self.plan, num_shards, index))
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stratagem.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
+    SHARD_HINT,
     UNKNOWN_CARDINALITY,
     AutoShardPolicy,
     DistributeOptions,
@@ -13,6 +14,7 @@ from stratagem.data.options import (
 __all__ = [
     "AUTOTUNE",
     "INFINITE_CARDINALITY",
+    "SHARD_HINT",
     "UNKNOWN_CARDINALITY",
     "AutoShardPolicy",
     "DistributeOptions",

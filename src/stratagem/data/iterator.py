@@ -45,6 +45,8 @@ class DatasetIterator:
         return self
 
     def __next__(self) -> Any:
+        if not self._finalizer.alive:
+            raise StopIteration
         return next(self._stream)
 
     def get_next(self) -> Any:

@@ -11,6 +11,7 @@ from stratagem.data.errors import InvalidArgumentError
 __all__ = [
     "AUTOTUNE",
     "INFINITE_CARDINALITY",
+    "SHARD_HINT",
     "UNKNOWN_CARDINALITY",
     "AutoShardPolicy",
     "DistributeOptions",
@@ -18,6 +19,7 @@ __all__ = [
 ]
 
 AUTOTUNE = -1
+SHARD_HINT = -1
 INFINITE_CARDINALITY = -1
 UNKNOWN_CARDINALITY = -2
 

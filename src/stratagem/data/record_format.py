@@ -18,6 +18,7 @@ __all__ = ["RecordReader", "frame"]
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _BLOCK = 1 << 20
+_LARGEST_READ = 1 << 26
 _MASK = 0xA282EAD8
 _WORD = 0xFFFFFFFF
 
@@ -109,7 +110,7 @@ class RecordReader:
         while not self._ready:
             if self._error is not None:
                 raise self._error
-            block = self._file.read(_BLOCK)
+            block = self._file.read(max(_BLOCK, min(self._missing_bytes(), _LARGEST_READ)))
             if not block:
                 if self._unparsed:
                     raise self._broken(self._number, self._offset, self._truncation())
@@ -150,6 +151,13 @@ class RecordReader:
         self._error = self._broken(number, self._offset + position, problem)
         if not self._ready:
             raise self._error
+
+    def _missing_bytes(self) -> int:
+        """Returns how much of a record whose header is read is still to come."""
+        if len(self._unparsed) < _HEADER.size:
+            return 0
+        length: int = _HEADER.unpack_from(self._unparsed)[0]
+        return length + _HEADER.size + _CHECKSUM.size - len(self._unparsed)
 
     def _truncation(self) -> str:
         have = len(self._unparsed)

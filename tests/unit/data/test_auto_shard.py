@@ -10,9 +10,11 @@ from stratagem.data import (
     NotFoundError,
     TextLineDataset,
     num_files,
+    shard_at_hints,
     shard_by_data,
     shard_by_file,
 )
+from stratagem.data.experimental import SHARD_HINT
 from stratagem.io import TFRecordWriter
 
 from .pipelines import contents, streamed
@@ -63,6 +65,23 @@ def test_the_original_is_not_changed(files):
 def test_filtered_names_are_counted(files):
     names = Dataset.list_files(str(files / "*.txt")).filter(lambda name: b"3.txt" not in name)
     assert num_files(TextLineDataset(names)) == 4
+
+
+def test_names_that_are_read_from_a_file_are_sharded_not_that_file(files):
+    names = sorted(str(path) for path in files.glob("*.txt"))
+    (files / "manifest").write_text("\n".join(names))
+    dataset = TextLineDataset(TextLineDataset(files / "manifest"))
+    assert num_files(dataset) == 5
+    shards = [contents(shard_by_file(dataset, 2, index)) for index in range(2)]
+    assert shards[1] == [b"1a", b"1b", b"3a", b"3b"]
+    assert len(shards[0]) == 6
+
+
+def test_hints_say_where_to_shard():
+    dataset = Dataset.range(8).shard(SHARD_HINT, SHARD_HINT).map(lambda x: x * 10).batch(2)
+    assert contents(dataset) == [[0, 10], [20, 30], [40, 50], [60, 70]]
+    assert contents(shard_at_hints(dataset, 4, 1)) == [[10, 50]]
+    assert contents(shard_at_hints(Dataset.range(3), 4, 1)) == [0, 1, 2]
 
 
 def test_a_dataset_without_files():

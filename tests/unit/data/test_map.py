@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import collections
+import functools
+import random
 import threading
 import traceback
 
@@ -16,16 +18,15 @@ from .pipelines import contents, streamed
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 6)).astype(np.uint8)
 
 
-class CountCalls:
-    """A function that counts how often Python calls it."""
+def counted(fn):
+    """Returns a function and the list that grows with each call of it."""
+    calls = []
 
-    def __init__(self, fn):
-        self.fn = fn
-        self.calls = 0
+    def call(*args):
+        calls.append(None)
+        return fn(*args)
 
-    def __call__(self, *args):
-        self.calls += 1
-        return self.fn(*args)
+    return call, calls
 
 
 FUNCTIONS = {
@@ -64,11 +65,46 @@ def test_batches_have_the_bits_of_separate_calls(name):
 
 @pytest.mark.parametrize("make", [Dataset.from_tensor_slices, lambda x: from_rows(x)])
 def test_a_traceable_function_is_not_called_for_every_element(make):
-    fn = CountCalls(lambda x: x.astype(np.float32) / 255)
+    fn, calls = counted(lambda x: x.astype(np.float32) / 255)
     dataset = make(PIXELS).map(fn).batch(5)
     for _ in range(3):
         assert sum(len(batch) for batch in dataset) == 50
-    assert fn.calls < 25
+    assert len(calls) < 25
+
+
+@pytest.mark.parametrize("calls", [None, 2, AUTOTUNE])
+def test_a_function_of_shuffled_elements_is_not_called_for_each(calls):
+    fn, seen = counted(lambda x: x.astype(np.float32) * 0.3 + 1)
+    dataset = Dataset.from_tensor_slices(PIXELS).shuffle(50).repeat(4)
+    batches = list(dataset.map(fn, num_parallel_calls=calls).batch(5))
+    assert len(seen) < 25
+    expected = sorted((PIXELS.astype(np.float32) * np.float32(0.3) + 1).tolist() * 4)
+    assert sorted(np.concatenate(batches).tolist()) == expected
+
+
+@pytest.mark.parametrize(
+    ("fn", "vectorised"),
+    [
+        (lambda x: x.astype(np.float32).mean(), False),
+        (lambda x: x.astype(np.int64).sum(), True),
+        (lambda x: jnp.exp(x.astype(np.float32)), False),
+        (lambda x: jnp.where(x > 3, x, 0)[::-1].reshape(2, 3), True),
+        (lambda x: x.astype(np.float32) ** 2 + x.max(), True),
+        (lambda x: x.astype(np.float32) ** 3, False),
+        (lambda x: jnp.sqrt(x.astype(np.float32)), True),
+    ],
+)
+def test_only_operations_that_are_exact_run_vectorised(fn, vectorised):
+    counting, calls = counted(fn)
+    batches = list(Dataset.from_tensor_slices(PIXELS).map(counting).batch(5))
+    assert (len(calls) < 25) == vectorised
+    np.testing.assert_array_equal(np.concatenate(batches), [np.asarray(fn(row)) for row in PIXELS])
+
+
+def test_tiny_numbers_are_kept():
+    tiny = np.full((8, 16), 1e-40, np.float32)
+    (batch,) = Dataset.from_tensor_slices(tiny).map(lambda x: x / 3).batch(8)
+    np.testing.assert_array_equal(batch, tiny / 3)
 
 
 def from_rows(rows):
@@ -77,11 +113,11 @@ def from_rows(rows):
 
 
 def test_a_function_that_jax_cannot_trace_is_called_for_every_element():
-    fn = CountCalls(lambda x: np.sort(x) if x[0] > 9 else x)
+    fn, calls = counted(lambda x: np.sort(x) if x[0] > 9 else x)
     result = np.concatenate(list(Dataset.from_tensor_slices(PIXELS).map(fn).batch(7)))
     expected = np.stack([np.sort(x) if x[0] > 9 else x for x in PIXELS])
     np.testing.assert_array_equal(result, expected)
-    assert fn.calls >= 50
+    assert len(calls) >= 50
 
 
 def test_a_function_that_counts_runs_once_per_element_in_order():
@@ -108,11 +144,63 @@ def test_a_function_that_keeps_its_arguments_is_called_with_each():
     assert [int(x) for x in kept if not isinstance(x, jax.core.Tracer)][-6:] == list(range(6))
 
 
-def test_random_numbers_differ_between_elements():
-    generator = np.random.default_rng(0)
-    dataset = Dataset.range(20).map(lambda x: x + generator.random()).batch(10)
-    batches = np.concatenate(list(dataset))
+GENERATOR = np.random.default_rng(0)
+
+
+def with_global_generator(x):
+    return x + GENERATOR.random()
+
+
+def make_adder(generator):
+    def add(x):
+        return x + sum(generator.random() for _ in range(1))
+
+    return add
+
+
+class WithState:
+    def __init__(self):
+        self.generator = np.random.default_rng(0)
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return x + self.generator.random()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        with_global_generator,
+        lambda x: with_global_generator(x),
+        lambda x: x + np.random.random(),
+        lambda x: x + random.random(),
+        functools.partial(lambda generator, x: x + generator.random(), GENERATOR),
+        make_adder(np.random.default_rng(1)),
+        WithState(),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_random_numbers_differ_between_elements(fn, batch_size):
+    batches = np.concatenate(list(Dataset.range(20).map(fn).batch(batch_size)))
     assert len(set((batches % 1).tolist())) == 20
+
+
+def test_a_random_choice_is_not_made_once_and_for_all():
+    def flip(x):
+        return -x if GENERATOR.random() < 0.5 else x
+
+    for _ in range(10):
+        signs = {np.sign(batch[0]) for batch in Dataset.range(1, 40).map(flip).batch(1)}
+        assert len(signs) == 2
+
+
+def test_functions_that_call_compiled_ones_still_run_vectorised():
+    compiled = jax.jit(lambda x: jnp.sqrt(x) * 2)
+    fn, calls = counted(lambda x: compiled(x) + jax.random.uniform(jax.random.key(0)))
+    dataset = Dataset.from_tensor_slices(np.ones(64, np.float32)).map(fn).batch(8)
+    assert sum(len(batch) for batch in dataset) == 64
+    assert len(calls) < 32
 
 
 def test_the_function_of_a_shuffled_batch_is_that_of_its_elements():

@@ -229,10 +229,17 @@ def test_the_end_of_an_iterator():
 
 def test_the_state_of_another_pipeline_is_refused():
     state = iter(Dataset.range(5).batch(2)).get_state()
-    with pytest.raises(InvalidArgumentError, match=r"saved from Batch\(Range\), this is Range"):
+    with pytest.raises(InvalidArgumentError, match=r"saved from Batch\(Range\[5\]\), this is"):
         iter(Dataset.range(5)).set_state(state)
     with pytest.raises(InvalidArgumentError, match="what get_state"):
         iter(Dataset.range(5)).set_state(3)
+
+
+def test_a_closed_iterator_is_at_its_end():
+    iterator = iter(Dataset.range(5))
+    next(iterator)
+    iterator.close()
+    assert list(iterator) == []
 
 
 def test_an_iterator_can_be_restored_in_the_middle_of_its_life():

@@ -36,13 +36,17 @@ def _lower(node: Node) -> Node:
     if access is not None:
         return _Gather(_RowNumbers(len(access)), access, depth=0)
     inputs = tuple(_lower(child) for child in node.inputs)
-    if node.batch_levels is not None and isinstance(inputs[0], _Gather):
-        below = inputs[0]
-        depth = below.depth + node.batch_levels
-        if depth >= 0:
-            order = node.on_row_numbers(below.inputs[0], below.depth)
-            return _Gather(order, below.access, depth)
-    return node.with_inputs(tuple(_read_ahead(child) for child in inputs))
+    moved = _move_below(node, inputs[0]) if inputs and isinstance(inputs[0], _Gather) else None
+    return moved or node.with_inputs(tuple(_read_ahead(child) for child in inputs))
+
+
+def _move_below(node: Node, gather: _Gather) -> Node | None:
+    """Returns the step done before the gather, on its order or on its table, if it can be."""
+    if node.batch_levels is not None and gather.depth + node.batch_levels >= 0:
+        order = node.on_row_numbers(gather.inputs[0], gather.depth)
+        return _Gather(order, gather.access, gather.depth + node.batch_levels)
+    table = node.over_table(gather.access) if gather.depth == 0 else None
+    return None if table is None else _Gather(gather.inputs[0], table, depth=0)
 
 
 def _read_ahead(node: Node) -> Node:

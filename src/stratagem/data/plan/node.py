@@ -56,6 +56,13 @@ class Node(ABC):
         """Returns the elements as a table, if any of them can be had at once by its index."""
         return None
 
+    def over_table(self, table: RandomAccess) -> RandomAccess | None:
+        """Returns a table of what the step makes of each row, if that does not depend on the order.
+
+        Then the step can run after the choice and the order of the rows.
+        """
+        return None
+
     def options(self) -> Options:
         """Returns the options set on this plan."""
         merged = Options()

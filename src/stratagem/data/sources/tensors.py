@@ -28,6 +28,10 @@ class InMemory(Node):
         self._access = table
         self._spec = element_spec
 
+    def describe(self) -> str:
+        """Returns the name with the number of rows: fewer or more are another source."""
+        return f"{super().describe()}[{len(self._access)}]"
+
     def cardinality(self) -> int:
         """Returns the number of rows."""
         return len(self._access)

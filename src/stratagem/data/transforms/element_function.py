@@ -1,8 +1,8 @@
 """``ElementFunction``: a user's function of one element, run on many at once where it can be.
 
 A function is called with NumPy arrays. If JAX can trace it, it also runs as one ``jit(vmap(fn))``
-on the host for a whole batch. That is only used once it has given, on a first batch, the very bits
-that calling it element by element gives; compiler passes that change bits are switched off for it.
+on the host for a whole batch, if it is made of operations that give the same bits either way and
+has shown on a first batch that it does.
 
 JAX equivalent: ``jax.jit(jax.vmap(fn))``.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,16 +21,10 @@ from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.rows import num_rows, row, slice_rows, stack_elements
 from stratagem.data.structure import flatten, map_structure, pack_like, same_structure
 from stratagem.data.tensor_spec import STRING, TensorSpec
-from stratagem.data.transforms.side_effects import stores_outside
+from stratagem.data.transforms.exact_operations import exact_compilers
+from stratagem.data.transforms.side_effects import may_have_side_effects
 
 __all__ = ["ElementFunction", "call_with"]
-
-# Algebraic simplification turns x / c into x * (1 / c); fusion contracts a * b + c into one
-# rounding.
-_EXACT_COMPILERS = (
-    {"xla_disable_hlo_passes": "algsimp"},
-    {"xla_disable_hlo_passes": "algsimp,fusion"},
-)
 
 
 def call_with(fn: Callable[..., Any], element: Any) -> Any:
@@ -38,6 +32,13 @@ def call_with(fn: Callable[..., Any], element: Any) -> Any:
     if isinstance(element, tuple) and not hasattr(element, "_fields"):
         return fn(*element)
     return fn(element)
+
+
+class _Traced(NamedTuple):
+    """What tracing a function tells: the specs of its result, and how to compile it exactly."""
+
+    spec: Any
+    compilers: list[dict[str, str]]
 
 
 class ElementFunction:
@@ -51,19 +52,24 @@ class ElementFunction:
         if not callable(fn):
             raise InvalidArgumentError(f"map_func must be callable, got {fn!r}.")
         self._fn = fn
-        self._traceable: bool | None = None
+        self._traced: _Traced | None = None
+        self._tried_tracing = False
         self._compiled: _Compiled | None = None
         self._checked = False
 
-    def traceable(self, element_spec: Any) -> bool:
-        """Returns whether JAX can trace it and nothing shows that it has side effects."""
-        if self._traceable is None:
-            self._traceable = self.traced_spec(element_spec) is not None
-        return self._traceable
-
     def traced_spec(self, element_spec: Any) -> Any | None:
-        """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be."""
-        return _trace(self._fn, element_spec)
+        """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be.
+
+        A function that shows signs of side effects is not traced.
+        """
+        if not self._tried_tracing:
+            self._traced = _trace(self._fn, element_spec)
+            self._tried_tracing = True
+        return None if self._traced is None else self._traced.spec
+
+    def traceable(self, element_spec: Any) -> bool:
+        """Returns whether it can be traced."""
+        return self.traced_spec(element_spec) is not None
 
     def __call__(self, element: Any) -> Any:
         """Returns the function of one element."""
@@ -83,7 +89,8 @@ class ElementFunction:
         return stack_elements([self(row(rows, i)) for i in range(num_rows(rows))])
 
     def _first_rows(self, rows: Any) -> Any:
-        if not self.traceable(map_structure(lambda leaf: TensorSpec.of(leaf).row(), rows)):
+        self.traced_spec(map_structure(lambda leaf: TensorSpec.of(leaf).row(), rows))
+        if self._traced is None or not self._traced.compilers:
             self._checked = True
             return self._one_by_one(rows)
         with _wide_types(flatten(rows)):
@@ -91,9 +98,9 @@ class ElementFunction:
         expected = stack_elements([to_element(element) for element in raw])
         uses_jax = any(_is_jax_array(leaf) for leaf in flatten(raw[0]))
         wide = _has_wide_type(flatten(rows)) or not uses_jax
-        for compiler in _EXACT_COMPILERS:
-            compiled = _Compiled(self._fn, compiler, wide)
+        for compiler in self._traced.compilers:
             try:
+                compiled = _Compiled(self._fn, compiler, wide)
                 reference = compiled.one_by_one(rows) if uses_jax else expected
                 if _identical(compiled(rows), reference):
                     self._compiled, expected = compiled, reference
@@ -101,7 +108,7 @@ class ElementFunction:
             except Exception:
                 continue
         self._checked = True
-        return expected
+        return map_structure(_read_only, expected)
 
 
 class _Compiled:
@@ -148,6 +155,12 @@ class _Compiled:
             return map_structure(np.asarray, function(element))
 
 
+def _read_only(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Makes the first batch like the later ones, which are JAX's own memory."""
+    leaf.setflags(write=False)
+    return leaf
+
+
 def _padded(leaf: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
     filling = np.broadcast_to(leaf[:1], (size - len(leaf), *leaf.shape[1:]))
     return np.concatenate([leaf, filling])
@@ -162,32 +175,33 @@ def _identical(a: Any, b: Any) -> bool:
     )
 
 
-def _trace(fn: Callable[..., Any], element_spec: Any) -> Any | None:
+def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
     specs = flatten(element_spec)
     if any(spec.dtype == STRING or not spec.shape.is_fully_defined() for spec in specs):
         return None
-    if stores_outside(fn):
+    if may_have_side_effects(fn):
         return None
     import jax
 
-    found: Any = None
+    nest: Any = None
 
-    def traced(*leaves: Any) -> None:
-        nonlocal found
-        result = call_with(fn, pack_like(element_spec, list(leaves)))
-        found = map_structure(
-            lambda leaf: TensorSpec.of(leaf if isinstance(leaf, jax.Array) else to_leaf(leaf)),
-            result,
+    def leaves_of(*leaves: Any) -> list[Any]:
+        nonlocal nest
+        result = map_structure(
+            lambda leaf: leaf if isinstance(leaf, jax.Array) else to_leaf(leaf),
+            call_with(fn, pack_like(element_spec, list(leaves))),
         )
+        nest = map_structure(TensorSpec.of, result)
+        return flatten(result)
 
     make_shape: Any = jax.ShapeDtypeStruct
     shapes = [make_shape(tuple(spec.shape), spec.dtype) for spec in specs]
     try:
         with jax.enable_x64(True), jax.checking_leaks():
-            jax.eval_shape(traced, *shapes)
+            traced = jax.make_jaxpr(leaves_of)(*shapes)
     except Exception:
         return None
-    return found
+    return _Traced(nest, exact_compilers(traced.jaxpr))
 
 
 def _is_jax_array(value: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from stratagem.data.checks import at_least, parallelism
+from stratagem.data.errors import DataLossError
 from stratagem.data.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from stratagem.data.plan.lower import lower
 from stratagem.data.plan.node import Epoch, Node
@@ -199,8 +200,11 @@ class _InterleaveStream(Stream):
             self._turn = turn
             source = self._open_source()
             source.set_state(saved["before"])
-            current = self._start(next(source), saved["before"], saved["run"])
+            element = next(source, None)
             source.close()
+            if element is None:
+                raise DataLossError("The input lost elements since the iterator was saved.")
+            current = self._start(element, saved["before"], saved["run"])
             current.stream.set_state(saved["inner"])
             self._cycle[turn] = current
         self._source.set_state(state["input"])

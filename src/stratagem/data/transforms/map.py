@@ -48,13 +48,15 @@ class Map(Node):
         return map_structure(_any_size, specs)
 
     def random_access(self) -> RandomAccess | None:
-        """Returns the function of a table, if the order of its calls cannot matter."""
+        """Returns the function of a table."""
         below = self.inputs[0].random_access()
-        if below is None or len(below) == 0:
+        return None if below is None else self.over_table(below)
+
+    def over_table(self, table: RandomAccess) -> RandomAccess | None:
+        """Returns the function of a table, if the order of its calls cannot matter."""
+        if len(table) == 0 or not self._function.traceable(self.inputs[0].element_spec):
             return None
-        if not self._function.traceable(self.inputs[0].element_spec):
-            return None
-        return _MapAccess(below, self._function, self._num_parallel_calls is not None)
+        return _MapAccess(table, self._function, self._num_parallel_calls is not None)
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""

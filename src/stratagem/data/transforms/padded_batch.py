@@ -14,7 +14,7 @@ from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.node import Epoch, Node, known
 from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import Stream, UnaryStream
-from stratagem.data.structure import flatten, map_structure, pack_like
+from stratagem.data.structure import describe, flatten, pack_like, same_structure
 from stratagem.data.tensor_spec import STRING, TensorSpec
 from stratagem.data.transforms.batch import num_batches
 
@@ -90,13 +90,18 @@ class PaddedBatch(Node):
     def pad(self, elements: list[Any]) -> Any:
         """Returns the elements as one padded batch."""
         like = elements[0]
+        for element in elements:
+            if not same_structure(like, element):
+                raise InvalidArgumentError(
+                    "The elements of a batch must have the same structure, got "
+                    f"{describe(like)} and {describe(element)}."
+                )
         columns = zip(*(flatten(element) for element in elements), strict=True)
         shapes, paddings = self._shapes(like), self._paddings(like)
         batch = [
             _pad_column(column, shape, padding)
             for column, shape, padding in zip(columns, shapes, paddings, strict=True)
         ]
-        map_structure(lambda *_: None, *elements)
         return pack_like(like, batch)
 
     def next_batch(self, source: Stream) -> Any:

@@ -73,6 +73,9 @@ class PrefetchStream(UnaryStream):
         self._buffer.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_SECONDS_TO_END)
+            if self._thread.is_alive():
+                # It is inside a user's function, and still holds the input.
+                return
         super().close()
 
 

@@ -11,7 +11,7 @@ from stratagem.data.plan.rows import slice_rows
 from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import State, Stream, UnaryStream, rows_or_zero
 
-__all__ = ["Shard"]
+__all__ = ["Shard", "ShardHint"]
 
 
 class Shard(Node):
@@ -46,6 +46,23 @@ class Shard(Node):
         """Starts a pass."""
         kind = _RowNumberShardStream if self._on_row_numbers else _ShardStream
         return kind(self.inputs[0].open(run, epoch), self._num_shards, self._index)
+
+
+class ShardHint(Node):
+    """The place where a distributed dataset is to be sharded; all elements until it is."""
+
+    batch_levels = 0
+
+    def __init__(self, source: Node) -> None:
+        self.inputs = (source,)
+
+    def cardinality(self) -> int:
+        """Returns the input's cardinality."""
+        return self.inputs[0].cardinality()
+
+    def open(self, run: Run, epoch: Epoch) -> Stream:
+        """Starts a pass over the input."""
+        return self.inputs[0].open(run, epoch)
 
 
 class _ShardStream(UnaryStream):
