@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
+from typing import Any
 
 __all__ = ["messages"]
 
@@ -83,3 +84,10 @@ def messages() -> SimpleNamespace:
             for name in names
         }
     )
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a message class, so that it can be imported by its name."""
+    if name.startswith("_") or not hasattr(messages(), name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(messages(), name)

@@ -143,8 +143,7 @@ def _values(feature: Any, name: str, spec: FixedLenFeature | VarLenFeature, wher
     values = np.empty(0, spec.dtype)
     if kind is not None:
         items = getattr(feature, kind).value
-        values = np.empty(len(items), spec.dtype)
-        values[:] = items
+        values = np.fromiter(items, spec.dtype, len(items))
     if isinstance(spec, VarLenFeature):
         return values
     if kind is None or (spec.default is not None and not len(values)):

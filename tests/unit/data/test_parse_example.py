@@ -11,7 +11,7 @@ from stratagem.io import (
     parse_example,
     parse_single_example,
 )
-from stratagem.io.example_message import messages
+from stratagem.io.example_message import Example, Feature, Features, Int64List, messages
 
 FEATURES = {
     "pixels": FixedLenFeature([2, 2], "float32"),
@@ -36,6 +36,12 @@ def test_the_wire_format_is_tensorflows():
     # Features{feature{"a": Feature{int64_list{value: [1]}}}} by hand from the field numbers.
     wire = bytes.fromhex("0a0c 0a0a 0a0161 1205 1a03 0a0101".replace(" ", ""))
     assert parse_single_example(wire, {"a": FixedLenFeature([], "int64")}) == {"a": 1}
+
+
+def test_examples_are_written_as_in_tensorflow():
+    feature = Feature(int64_list=Int64List(value=[3]))
+    record = Example(features=Features(feature={"a": feature})).SerializeToString()
+    assert parse_single_example(record, {"a": FixedLenFeature([], "int64")}) == {"a": 3}
 
 
 def test_one_example():

@@ -35,11 +35,10 @@ def stack_elements(elements: list[Any]) -> Any:
 def _stack(leaves: tuple[Any, ...]) -> np.ndarray[Any, Any]:
     first = leaves[0]
     if isinstance(first, bytes):
+        if set(map(type, leaves)) != {bytes}:
+            raise TypeError
         result = np.empty(len(leaves), STRING)
-        for position, leaf in enumerate(leaves):
-            if not isinstance(leaf, bytes):
-                raise TypeError
-            result[position] = leaf
+        result[:] = leaves
         return result
     dtype = first.dtype
     if any(leaf.dtype != dtype for leaf in leaves if not isinstance(leaf, bytes)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 
 from stratagem.data.errors import InvalidArgumentError
@@ -17,7 +16,7 @@ class ShuffleSeed:
     def __init__(self, seed: int | None, reshuffle: bool) -> None:
         self._seed = secrets.randbits(62) if seed is None else seed
         self._reshuffle = reshuffle
-        self._iterations = itertools.count()
+        self._iterations = 0
 
     def fork(self) -> ShuffleSeed:
         """Returns the same seed with iterations of its own."""
@@ -25,7 +24,10 @@ class ShuffleSeed:
 
     def next_iteration(self) -> list[int]:
         """Returns the numbers that determine the orders of a new iteration."""
-        return [self._seed, next(self._iterations)] if self._reshuffle else [self._seed]
+        if not self._reshuffle:
+            return [self._seed]
+        self._iterations += 1
+        return [self._seed, self._iterations - 1]
 
 
 class Run:

@@ -80,13 +80,20 @@ class PrefetchStream(UnaryStream):
 
 
 class _Buffer:
-    """What the thread and the consumer share; it does not keep the consumer alive."""
+    """What the thread and the consumer share; it does not keep the consumer alive.
+
+    The consumer takes all elements that are ready at once, and tells the thread about room only now
+    and then: handing over every element by itself would cost more than making it.
+    """
 
     def __init__(self, source: Stream, size: int) -> None:
         self._source = source
         self._size = size
         self._anchors = Anchors(source, size)
-        self._elements: deque[Any] = deque()
+        self._ready: deque[Any] = deque()
+        self._taken: deque[Any] = deque()
+        self._num_started = 0
+        self._num_given = 0
         self._changed = threading.Condition()
         self._stopped = False
         self._end: BaseException | None = None
@@ -96,29 +103,44 @@ class _Buffer:
             while self._wait_for_room():
                 element = next(self._source)
                 with self._changed:
-                    self._elements.append(element)
+                    self._ready.append(element)
                     self._changed.notify_all()
         except BaseException as error:
             with self._changed:
                 self._end = error
                 self._changed.notify_all()
 
+    def _has_room(self) -> bool:
+        return self._stopped or self._num_started - self._num_given < self._size
+
     def _wait_for_room(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or len(self._elements) < self._size)
+            self._changed.wait_for(self._has_room)
             if not self._stopped:
+                self._num_started += 1
                 self._anchors.before_read()
             return not self._stopped
 
     def take(self) -> Any:
-        with self._changed:
-            self._changed.wait_for(lambda: self._elements or self._end or self._stopped)
-            if self._elements:
+        if not self._taken:
+            self._take_ready()
+        element = self._taken.popleft()
+        self._num_given += 1
+        if self._num_given % max(1, self._size // 2) == 0:
+            with self._changed:
                 self._changed.notify_all()
-                return self._elements.popleft()
-            if self._end is not None and not isinstance(self._end, StopIteration):
+        return element
+
+    def _take_ready(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ready or self._end or self._stopped)
+            if self._ready:
+                self._taken, self._ready = self._ready, self._taken
+            elif self._end is not None and not isinstance(self._end, StopIteration):
                 raise self._end
-            raise StopIteration
+            else:
+                raise StopIteration
 
     def get_state(self, given: int) -> State:
         with self._changed:
@@ -130,5 +152,5 @@ class _Buffer:
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
-            self._elements.clear()
+            self._ready.clear()
             self._changed.notify_all()
