@@ -92,6 +92,11 @@ def test_a_function_of_shuffled_elements_is_not_called_for_each(calls):
         (lambda x: x.astype(np.float32) ** 2 + x.max(), True),
         (lambda x: x.astype(np.float32) ** 3, False),
         (lambda x: jnp.sqrt(x.astype(np.float32)), True),
+        (lambda x: x // 3 + x % 5, True),
+        (lambda x: x[1:4] // (x[2:5] // 2 + 1), False),
+        (lambda x: (x.astype(np.float32) / 2).astype(np.uint8), False),
+        (lambda x: jnp.asarray(x)[x[0] % 6], False),
+        (lambda x: x[2] ^ x[-1], True),
     ],
 )
 def test_only_operations_that_are_exact_run_vectorised(fn, vectorised):
