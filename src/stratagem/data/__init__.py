@@ -5,6 +5,7 @@ from __future__ import annotations
 from stratagem.data import experimental
 from stratagem.data.auto_shard import (
     num_files,
+    seed_shuffles,
     shard_at_hints,
     shard_by_data,
     shard_by_file,
@@ -53,6 +54,7 @@ __all__ = [
     "TextLineDataset",
     "experimental",
     "num_files",
+    "seed_shuffles",
     "shard_at_hints",
     "shard_by_data",
     "shard_by_file",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from stratagem.data.checks import at_least
 from stratagem.data.dataset import Dataset
 from stratagem.data.errors import NotFoundError
 from stratagem.data.plan.node import Node, known, rewrite, walk
+from stratagem.data.plan.run import Seeded
 from stratagem.data.sources.files import ReadFiles
 from stratagem.data.transforms.cache import Cache
 from stratagem.data.transforms.interleave import Interleave
@@ -17,10 +19,13 @@ from stratagem.data.transforms.shard import Shard, ShardHint
 from stratagem.data.transforms.shuffle import Shuffle
 from stratagem.data.transforms.with_options import WithOptions
 
-__all__ = ["num_files", "shard_at_hints", "shard_by_data", "shard_by_file"]
+__all__ = ["num_files", "seed_shuffles", "shard_at_hints", "shard_by_data", "shard_by_file"]
 
 # Sharding below these divides the same elements; sharding above an unseeded shuffle would not.
 _KEEP_ABOVE = (Cache, Prefetch, Repeat, Shuffle, WithOptions)
+
+_MOST_SHUFFLES = 1 << 16
+"""Seeds of different callers are so far apart."""
 
 
 def num_files(dataset: Dataset) -> int | None:
@@ -83,6 +88,26 @@ def shard_by_data(dataset: Dataset, num_shards: int, index: int) -> Dataset:
     """
     plan = rewrite(dataset.plan, lambda node: node.fork())
     return Dataset(Shard(plan, num_shards, index))
+
+
+def seed_shuffles(dataset: Dataset, seed: int) -> Dataset:
+    """Returns the dataset with a seed for every ``shuffle`` that has none, also in ``flat_map``.
+
+    Workers that shard the same shuffled data must agree on its order: give all of them one number.
+
+    >>> from stratagem.data import Dataset
+    >>> workers = [seed_shuffles(Dataset.range(9).shuffle(9), 42) for _ in range(2)]
+    >>> [int(x) for x in workers[0]] == [int(x) for x in workers[1]]
+    True
+    """
+    numbers = itertools.count(at_least(0, "seed", seed) * _MOST_SHUFFLES)
+
+    def change(node: Node) -> Node:
+        if isinstance(node, Seeded) and node.seed.is_random:
+            return node.seeded(next(numbers))
+        return node
+
+    return Dataset(rewrite(dataset.plan, change))
 
 
 def shard_at_hints(dataset: Dataset, num_shards: int, index: int) -> Dataset:

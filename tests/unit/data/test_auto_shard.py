@@ -10,6 +10,7 @@ from stratagem.data import (
     NotFoundError,
     TextLineDataset,
     num_files,
+    seed_shuffles,
     shard_at_hints,
     shard_by_data,
     shard_by_file,
@@ -75,6 +76,27 @@ def test_names_that_are_read_from_a_file_are_sharded_not_that_file(files):
     shards = [contents(shard_by_file(dataset, 2, index)) for index in range(2)]
     assert shards[1] == [b"1a", b"1b", b"3a", b"3b"]
     assert len(shards[0]) == 6
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_workers_that_agree_on_a_seed_shuffle_alike(memory):
+    def build():
+        source = Dataset.range(40) if memory else streamed(range(40))
+        nested = source.batch(8).flat_map(
+            lambda batch: Dataset.from_tensor_slices(batch).shuffle(8)
+        )
+        return nested.shuffle(40).batch(4).shuffle(5)
+
+    for epoch_seed in (0, 1):
+        workers = [shard_by_data(seed_shuffles(build(), epoch_seed), 3, i) for i in range(3)]
+        batches = [batch for worker in workers for batch in contents(worker)]
+        assert sorted(number for batch in batches for number in batch) == list(range(40))
+    assert contents(seed_shuffles(build(), 0)) != contents(seed_shuffles(build(), 1))
+
+
+def test_a_seed_that_was_given_is_kept():
+    seeded = Dataset.range(20).shuffle(20, seed=5)
+    assert contents(seed_shuffles(Dataset.range(20).shuffle(20, seed=5), 9)) == contents(seeded)
 
 
 def test_hints_say_where_to_shard():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -59,6 +60,17 @@ def test_a_file_outlives_its_dataset(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataLossError, match="record 3"):
         contents(build([]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", ">i4", "bool", "datetime64[s]", "complex64"])
+def test_a_file_keeps_types(tmp_path, dtype):
+    kind = jnp.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    values = np.arange(3).astype(kind)
+    for _ in range(2):
+        cached = Dataset.from_tensor_slices(values).cache(str(tmp_path / "cache"))
+        elements = list(cached)
+        assert [element.dtype.name for element in elements] == [values.dtype.name] * 3
+        assert elements == list(values)
 
 
 def test_an_iterator_over_a_cache_file_that_is_gone(tmp_path):

@@ -75,6 +75,39 @@ def test_memory_and_stream_shuffle_alike(size, buffer_size, seed, epochs, batch_
         assert all(place >= number - (buffer_size - 1) for place, number in enumerate(order))
 
 
+READ_AHEAD = {
+    "prefetch 1": lambda d: d.prefetch(1),
+    "prefetch 3": lambda d: d.prefetch(3),
+    "prefetch 4 of batches": lambda d: d.batch(2).prefetch(4),
+    "parallel map 1": lambda d: d.map(lambda x: int(x), num_parallel_calls=1),
+    "parallel map 3": lambda d: d.map(lambda x: int(x), num_parallel_calls=3),
+    "interleave": lambda d: d.interleave(lambda x: streamed(range(int(x))), 3, 2),
+    "parallel interleave": lambda d: d.interleave(
+        lambda x: streamed(range(int(x))), 2, 3, num_parallel_calls=2
+    ),
+    "inner shuffles": lambda d: d.flat_map(lambda x: streamed(range(int(x))).shuffle(3)),
+    "shuffle": lambda d: d.shuffle(4),
+    "shard": lambda d: d.shard(3, 1),
+    "padded": lambda d: d.map(lambda x: [1] * int(x)).padded_batch(2),
+    "table, parallel": lambda d: Dataset.range(11).map(lambda x: x + 1, 2).batch(2),
+}
+
+
+@pytest.mark.parametrize("name", READ_AHEAD)
+def test_state_at_every_element(name):
+    dataset = READ_AHEAD[name](streamed(range(11)))
+    iterator = iter(dataset)
+    states, elements = [iterator.get_state()], []
+    for element in iterator:
+        elements.append(plain(element))
+        states.append(json.loads(json.dumps(iterator.get_state())))
+    assert len(elements) > 3
+    for position, state in enumerate(states):
+        restored = iter(dataset)
+        restored.set_state(state)
+        assert contents(restored) == elements[position:]
+
+
 @pytest.mark.parametrize("read_ahead", [False, True])
 def test_state_is_small_whatever_the_buffer(read_ahead):
     dataset = streamed(range(5000)).shuffle(1000, seed=1).repeat().batch(10)

@@ -43,6 +43,20 @@ def test_without_reshuffling_every_iteration_and_epoch_is_the_same(seed):
     assert twice[:50] != list(range(50))
 
 
+def test_shuffles_inside_flat_map_follow_from_their_seed():
+    def build(seed):
+        return Dataset.range(4).flat_map(lambda _: Dataset.range(9).shuffle(9, seed))
+
+    dataset = build(3)
+    orders = [contents(dataset) for _ in range(2)]
+    assert orders == [contents(again) for again in [build(3)] for _ in range(2)]
+    assert orders[0] != orders[1]
+    assert orders[0][:9] != orders[0][9:18]
+    assert contents(build(None)) != contents(build(None))
+    fixed = Dataset.range(2).flat_map(lambda _: Dataset.range(9).shuffle(9, 3, False))
+    assert contents(fixed)[:9] == contents(fixed)[9:]
+
+
 def test_element_spec_does_not_change_the_order():
     def build():
         return streamed(range(30)).shuffle(30, seed=1).map(lambda x: x + 1)

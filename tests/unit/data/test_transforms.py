@@ -134,6 +134,19 @@ def test_bad_shards(num_shards, index):
         Dataset.range(3).shard(num_shards, index)
 
 
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_shard_keeps_its_place_after_an_error(index):
+    def fail(x):
+        if int(x) < 3:
+            raise ZeroDivisionError
+        return int(x)
+
+    iterator = iter(streamed(range(9)).map(fail).shard(3, index))
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+    assert contents(iterator) == [3 + index, 6 + index]
+
+
 def test_filter_needs_one_bool():
     assert contents(Dataset.range(6).filter(lambda x: x > 3)) == [4, 5]
     with pytest.raises(InvalidArgumentError, match="must return one bool"):

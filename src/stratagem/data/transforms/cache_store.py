@@ -170,8 +170,9 @@ def _encode(leaves: list[Any]) -> bytes:
             header.append(["string", array.shape, [len(item) for item in items]])
             parts.extend(items)
         else:
-            header.append([array.dtype.str, array.shape, array.nbytes])
-            parts.append(array.tobytes())
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            header.append([native.dtype.name, native.shape, native.nbytes])
+            parts.append(native.tobytes())
     text = json.dumps(header).encode()
     return b"".join([len(text).to_bytes(4, "little"), text, *parts])
 
@@ -187,7 +188,18 @@ def _decode(record: bytes) -> list[Any]:
                 flat[position] = record[start : start + length]
                 start += length
         else:
-            array = np.frombuffer(record[start : start + size], kind).reshape(shape).copy()
+            data = record[start : start + size]
+            array = np.frombuffer(data, _dtype(kind)).reshape(shape).copy()
             start += size
         leaves.append(array[()] if array.ndim == 0 else array)
     return leaves
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype

@@ -12,7 +12,7 @@ from stratagem.data.plan.lower import lower
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.peek import first_element
 from stratagem.data.plan.rows import concat_rows, num_rows
-from stratagem.data.plan.run import Run
+from stratagem.data.plan.run import Run, Seed, Seeded
 from stratagem.data.plan.stream import State, Stream
 from stratagem.data.transforms.prefetch import PrefetchStream
 
@@ -22,7 +22,7 @@ AUTOMATIC_CYCLE_LENGTH = 4
 _READ_AHEAD = 16
 
 
-class Interleave(Node):
+class Interleave(Seeded):
     """``block_length`` elements at a time from each of ``cycle_length`` datasets.
 
     Args:
@@ -42,6 +42,7 @@ class Interleave(Node):
         num_parallel_calls: int | None = None,
     ) -> None:
         self.inputs = (source,)
+        self.seed = Seed(None)
         self.make_plan = make_plan
         automatic = cycle_length == AUTOTUNE
         self._cycle_length = (
@@ -67,6 +68,7 @@ class Interleave(Node):
         return _InterleaveStream(
             lambda: self.inputs[0].open(run, epoch),
             self.make_plan,
+            run.key(self.seed, epoch),
             self._cycle_length,
             self._block_length,
             self._num_threads,
@@ -77,7 +79,7 @@ class _Open(NamedTuple):
     """A dataset in the cycle, and how to get it again."""
 
     before: State
-    run: Run
+    number: int
     stream: Stream
 
 
@@ -86,6 +88,7 @@ class _InterleaveStream(Stream):
         self,
         open_source: Callable[[], Stream],
         make_plan: Callable[[Any], Node],
+        key: list[int],
         cycle_length: int,
         block_length: int,
         num_threads: int,
@@ -93,6 +96,8 @@ class _InterleaveStream(Stream):
         self._open_source = open_source
         self._source = open_source()
         self._make_plan = make_plan
+        self._key = key
+        self._num_started = 0
         self._block_length = block_length
         self._num_threads = num_threads
         self._cycle: list[_Open | None] = [None] * cycle_length
@@ -100,13 +105,13 @@ class _InterleaveStream(Stream):
         self._given_in_turn = 0
         self._source_ended = False
 
-    def _start(self, element: Any, before: State, run_state: Any = None) -> _Open:
+    def _start(self, element: Any, before: State, number: int) -> _Open:
         plan = self._make_plan(element)
-        run = Run(plan, run_state)
+        run = Run.within(plan, self._key, number)
         stream = lower(plan).open(run, ())
         if self._turn < self._num_threads:
             stream = PrefetchStream(stream, max(_READ_AHEAD, self._block_length))
-        return _Open(before, run, stream)
+        return _Open(before, number, stream)
 
     def _next_turn(self) -> None:
         self._turn = (self._turn + 1) % len(self._cycle)
@@ -174,19 +179,21 @@ class _InterleaveStream(Stream):
         except StopIteration:
             self._source_ended = True
             return
-        self._cycle[self._turn] = self._start(element, before)
+        self._cycle[self._turn] = self._start(element, before, self._num_started)
+        self._num_started += 1
 
     def get_state(self) -> State:
         return {
             "input": self._source.get_state(),
             "ended": self._source_ended,
+            "started": self._num_started,
             "turn": self._turn,
             "given": self._given_in_turn,
             "cycle": [
                 current
                 and {
                     "before": current.before,
-                    "run": current.run.get_state(),
+                    "number": current.number,
                     "inner": current.stream.get_state(),
                 }
                 for current in self._cycle
@@ -204,11 +211,12 @@ class _InterleaveStream(Stream):
             source.close()
             if element is None:
                 raise DataLossError("The input lost elements since the iterator was saved.")
-            current = self._start(element, saved["before"], saved["run"])
+            current = self._start(element, saved["before"], saved["number"])
             current.stream.set_state(saved["inner"])
             self._cycle[turn] = current
         self._source.set_state(state["input"])
         self._source_ended = state["ended"]
+        self._num_started = state["started"]
         self._turn = state["turn"]
         self._given_in_turn = state["given"]
 

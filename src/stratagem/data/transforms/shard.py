@@ -74,10 +74,8 @@ class _ShardStream(UnaryStream):
     def __next__(self) -> Any:
         if self._gap and self._source.skip(self._gap) < self._gap:
             raise StopIteration
-        self._gap = 0
-        element = next(self._source)
         self._gap = self._num_shards - 1
-        return element
+        return next(self._source)
 
     def get_state(self) -> State:
         return {"gap": self._gap, "input": self._source.get_state()}

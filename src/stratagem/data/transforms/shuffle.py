@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from stratagem.data.errors import DataLossError
 from stratagem.data.plan.access import Indices
 from stratagem.data.plan.anchors import Anchors, too_short
 from stratagem.data.plan.node import Epoch, Node
-from stratagem.data.plan.run import Run, Seeded, ShuffleSeed
+from stratagem.data.plan.run import Run, Seed, Seeded
 from stratagem.data.plan.stream import State, Stream, UnaryStream
 from stratagem.data.transforms.shuffle_order import BLOCK, ShuffleOrder, emit
 
@@ -30,22 +29,12 @@ class Shuffle(Seeded):
         self.inputs = (source,)
         self._buffer_size = at_least(1, "buffer_size", buffer_size)
         number = None if seed is None else as_integer("seed", seed)
-        self.seed = ShuffleSeed(number, reshuffle_each_iteration)
+        self.seed = Seed(number, reshuffle_each_iteration)
         self._on_row_numbers = False
 
     def cardinality(self) -> int:
         """Returns the input's cardinality."""
         return self.inputs[0].cardinality()
-
-    def over(self, inputs: tuple[Node, ...]) -> Self:
-        """Returns the shuffle of other elements, which counts its own iterations."""
-        return self if inputs[0] is self.inputs[0] else self.with_inputs(inputs).fork()
-
-    def fork(self) -> Self:
-        """Returns the same shuffle with iterations of its own."""
-        node = copy.copy(self)
-        node.seed = self.seed.fork()
-        return node
 
     def on_row_numbers(self, order: Node, depth: int) -> Node:
         """Returns the shuffle of a stream of integers, which it reads in blocks."""
@@ -55,7 +44,7 @@ class Shuffle(Seeded):
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""
-        order = ShuffleOrder(run.shuffle_key(self.seed, epoch), self._buffer_size)
+        order = ShuffleOrder(run.key(self.seed, epoch), self._buffer_size)
         kind = _RowNumberShuffleStream if self._on_row_numbers else _ShuffleStream
         return kind(self.inputs[0].open(run, epoch), order, self._buffer_size)
 
