@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 
 from stratagem.data.checks import at_least
 from stratagem.data.dataset import Dataset
 from stratagem.data.errors import NotFoundError
+from stratagem.data.options import INFINITE_CARDINALITY
 from stratagem.data.plan.node import Node, known, rewrite, walk
 from stratagem.data.plan.run import Seeded
 from stratagem.data.sources.files import ReadFiles
 from stratagem.data.transforms.cache import Cache
 from stratagem.data.transforms.interleave import Interleave
+from stratagem.data.transforms.map import Map
 from stratagem.data.transforms.prefetch import Prefetch
 from stratagem.data.transforms.repeat import Repeat
 from stratagem.data.transforms.shard import Shard, ShardHint
@@ -22,7 +25,7 @@ from stratagem.data.transforms.with_options import WithOptions
 __all__ = ["num_files", "seed_shuffles", "shard_at_hints", "shard_by_data", "shard_by_file"]
 
 # Sharding below these divides the same elements; sharding above an unseeded shuffle would not.
-_KEEP_ABOVE = (Cache, Prefetch, Repeat, Shuffle, WithOptions)
+_KEEP_ABOVE = (Cache, Map, Prefetch, Repeat, Shuffle, WithOptions)
 
 _MOST_SHUFFLES = 1 << 16
 """Seeds of different callers are so far apart."""
@@ -32,7 +35,7 @@ def num_files(dataset: Dataset) -> int | None:
     """Returns the number of files that a dataset reads, or ``None`` if it reads none.
 
     Of several file sources, as below a ``zip``, the one with the fewest files counts. For a source
-    that cannot tell without reading everything, its file names are counted once.
+    that cannot tell, its file names are counted; a source of endless names has ``sys.maxsize``.
 
     >>> from stratagem.data import Dataset
     >>> num_files(Dataset.range(3)) is None
@@ -158,6 +161,8 @@ def _place(node: Node) -> Node:
 
 def _count(names: Node) -> int:
     count = names.cardinality()
+    if count == INFINITE_CARDINALITY:
+        return sys.maxsize
     return count if known(count) else sum(1 for _ in Dataset(names))
 
 

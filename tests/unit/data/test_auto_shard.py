@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,6 +63,14 @@ def test_the_original_is_not_changed(files):
     assert len(contents(dataset)) == 10
     assert len(contents(shard_by_file(dataset, 5, 0))) == 2
     assert len(contents(dataset)) == 10
+
+
+def test_repeated_names_are_counted_once(files):
+    names = Dataset.list_files(str(files / "*.txt")).repeat().map(lambda name: name)
+    assert num_files(TextLineDataset(names)) == 5
+    assert num_files(TextLineDataset(names.filter(lambda name: True))) == sys.maxsize
+    seen = contents(shard_by_file(TextLineDataset(names), 5, 3).take(6))
+    assert seen == [b"3a", b"3b"] * 3
 
 
 def test_filtered_names_are_counted(files):

@@ -106,6 +106,21 @@ def test_only_operations_that_are_exact_run_vectorised(fn, vectorised):
     np.testing.assert_array_equal(np.concatenate(batches), [np.asarray(fn(row)) for row in PIXELS])
 
 
+@pytest.mark.parametrize("fn", [FUNCTIONS["scale"], FUNCTIONS["multiply and add"]])
+def test_a_first_batch_that_proves_nothing(fn):
+    numbers = np.concatenate([np.zeros(4), np.arange(1, 256), np.zeros(1)]).astype(np.uint8)
+    rows = numbers.reshape(-1, 1, 4).repeat(8, 1)
+    batches = list(Dataset.from_tensor_slices(rows).map(fn).batch(1))
+    np.testing.assert_array_equal(np.concatenate(batches), fn(rows))
+
+
+def test_a_function_of_batches_is_not_one_of_rows():
+    batches = Dataset.range(8).batch(4, drop_remainder=True)
+    assert contents(batches.map(lambda batch: batch[::-1] + batch[0]).batch(2)) == [
+        [[3, 2, 1, 0], [11, 10, 9, 8]]
+    ]
+
+
 def test_tiny_numbers_are_kept():
     tiny = np.full((8, 16), 1e-40, np.float32)
     (batch,) = Dataset.from_tensor_slices(tiny).map(lambda x: x / 3).batch(8)
@@ -191,10 +206,12 @@ def test_random_numbers_differ_between_elements(fn, batch_size):
     assert len(set((batches % 1).tolist())) == 20
 
 
-def test_a_random_choice_is_not_made_once_and_for_all():
-    def flip(x):
-        return -x if GENERATOR.random() < 0.5 else x
+def flip(x):
+    return -x if GENERATOR.random() < 0.5 else x
 
+
+@pytest.mark.parametrize("flip", [flip, lambda x: flip(x), functools.partial(flip)])
+def test_a_random_choice_is_not_made_once_and_for_all(flip):
     for _ in range(10):
         signs = {np.sign(batch[0]) for batch in Dataset.range(1, 40).map(flip).batch(1)}
         assert len(signs) == 2
