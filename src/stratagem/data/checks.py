@@ -1,0 +1,51 @@
+"""Checks of arguments that many transformations share."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from stratagem.data.errors import InvalidArgumentError
+from stratagem.data.options import AUTOTUNE
+
+__all__ = ["as_integer", "at_least", "parallelism"]
+
+
+def as_integer(name: str, value: Any) -> int:
+    """Returns ``value`` as an int.
+
+    Raises:
+        InvalidArgumentError: If it is not a whole number.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} must be an integer, got {value!r}.") from None
+
+
+def at_least(minimum: int, name: str, value: Any) -> int:
+    """Returns ``value`` as an int that is at least ``minimum``.
+
+    Raises:
+        InvalidArgumentError: If it is not.
+    """
+    number = as_integer(name, value)
+    if number < minimum:
+        raise InvalidArgumentError(f"{name} must be at least {minimum}, got {number}.")
+    return number
+
+
+def parallelism(name: str, value: Any) -> int | None:
+    """Returns a number of parallel calls: ``None``, ``AUTOTUNE`` or a positive int.
+
+    Raises:
+        InvalidArgumentError: If it is none of these.
+    """
+    if value is None:
+        return None
+    number = as_integer(name, value)
+    if number != AUTOTUNE and number < 1:
+        raise InvalidArgumentError(f"{name} must be None, AUTOTUNE or at least 1, got {number}.")
+    return number

@@ -1,0 +1,21 @@
+"""The names that tf.data keeps under ``experimental``."""
+
+from __future__ import annotations
+
+from stratagem.data.options import (
+    AUTOTUNE,
+    INFINITE_CARDINALITY,
+    SHARD_HINT,
+    UNKNOWN_CARDINALITY,
+    AutoShardPolicy,
+    DistributeOptions,
+)
+
+__all__ = [
+    "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "SHARD_HINT",
+    "UNKNOWN_CARDINALITY",
+    "AutoShardPolicy",
+    "DistributeOptions",
+]

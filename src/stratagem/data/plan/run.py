@@ -1,0 +1,112 @@
+"""``Run``: what one iteration over a plan decides at its start, so that it can be repeated."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from typing import Self
+
+from stratagem.data.errors import InvalidArgumentError
+from stratagem.data.plan.node import Epoch, Node, walk
+
+__all__ = ["Run", "Seed", "Seeded"]
+
+Key = list[int]
+"""Numbers that determine random choices."""
+
+
+class Seed:
+    """The seed of one step, and how often the dataset has been iterated over.
+
+    Args:
+        number: The seed that the user gave, or ``None`` for a random one.
+        reshuffle: Whether each iteration and each epoch makes other choices.
+    """
+
+    def __init__(self, number: int | None, reshuffle: bool = True) -> None:
+        self.is_random = number is None
+        self.reshuffle = reshuffle
+        self._number = secrets.randbits(62) if number is None else number
+        self._iterations = 0
+
+    def fork(self) -> Seed:
+        """Returns the same seed with iterations of its own."""
+        forked = Seed(self._number, self.reshuffle)
+        forked.is_random = self.is_random
+        return forked
+
+    def next_iteration(self) -> Key:
+        """Returns the key of a new iteration."""
+        self._iterations += 1
+        return [self._number, self._iterations - 1]
+
+    def within(self, outer: Key, place: Key) -> Key:
+        """Returns the key of an iteration that another one with the key ``outer`` starts."""
+        return [*outer, *place] if self.is_random else [self._number, *outer[1:], *place]
+
+
+class Seeded(Node):
+    """A node that makes random choices."""
+
+    seed: Seed
+
+    def over(self, inputs: tuple[Node, ...]) -> Self:
+        """Returns the step over other elements, which counts its own iterations."""
+        node = self.with_inputs(inputs)
+        return self if node is self else node.fork()
+
+    def fork(self) -> Self:
+        """Returns the same step with iterations of its own."""
+        node = copy.copy(self)
+        node.seed = self.seed.fork()
+        return node
+
+    def seeded(self, number: int) -> Self:
+        """Returns the same step with a given seed."""
+        node = copy.copy(self)
+        node.seed = Seed(number, self.seed.reshuffle)
+        return node
+
+
+class Run:
+    """The random choices of one iteration over a plan.
+
+    Args:
+        plan: The plan as the user wrote it.
+        keys: What ``get_state`` of an earlier run returned, to make the same choices again.
+    """
+
+    def __init__(self, plan: Node, keys: list[Key] | None = None) -> None:
+        seeds = _seeds(plan)
+        if keys is None:
+            keys = [seed.next_iteration() for seed in seeds]
+        elif len(keys) != len(seeds):
+            raise InvalidArgumentError(
+                f"The state belongs to another dataset: it has {len(keys)} seeds, "
+                f"this one {len(seeds)}."
+            )
+        self._keys = {id(seed): key for seed, key in zip(seeds, keys, strict=True)}
+        self._state = keys
+
+    @classmethod
+    def within(cls, plan: Node, outer: Key, number: int) -> Run:
+        """Returns a run that follows from where the iteration that starts it stands."""
+        seeds = _seeds(plan)
+        return cls(plan, [seed.within(outer, [number, i]) for i, seed in enumerate(seeds)])
+
+    def key(self, seed: Seed, epoch: Epoch) -> Key:
+        """Returns the key for one epoch of one step."""
+        key = self._keys[id(seed)]
+        return [*key, *epoch] if seed.reshuffle else key[:1]
+
+    def state_of(self, plan: Node) -> list[Key]:
+        """Returns the choices for one part of the plan."""
+        return [self._keys[id(seed)] for seed in _seeds(plan)]
+
+    def get_state(self) -> list[Key]:
+        """Returns the choices as a JSON-able value."""
+        return self._state
+
+
+def _seeds(plan: Node) -> list[Seed]:
+    return [node.seed for node in walk(plan) if isinstance(node, Seeded)]

@@ -1,0 +1,172 @@
+"""Which traced functions give the same bits however XLA compiles them.
+
+Moving data, arithmetic on integers, and the floating point operations that IEEE 754 defines to the
+last bit do. Sums of floats depend on their order, and ``exp`` and its like on the vector width.
+Where NumPy and XLA disagree about what is out of range, as with indices, it is not the same
+either. A function that uses any of these is called element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+__all__ = ["exact_compilers"]
+
+# Algebraic simplification turns x / c into x * (1 / c).
+_FUSED = {"xla_disable_hlo_passes": "algsimp"}
+# Fusion contracts a * b + c into one operation with one rounding instead of two.
+_UNFUSED = {"xla_disable_hlo_passes": "algsimp,fusion"}
+
+_MOVES = frozenset(
+    [
+        "broadcast_in_dim",
+        "concatenate",
+        "copy",
+        "copy_p",
+        "expand_dims",
+        "iota",
+        "pad",
+        "reshape",
+        "rev",
+        "select_n",
+        "slice",
+        "split",
+        "squeeze",
+        "stop_gradient",
+        "transpose",
+        "bitcast_convert_type",
+        "convert_element_type",
+        "device_put",
+    ]
+)
+_COMPARISONS = frozenset(["eq", "ge", "gt", "is_finite", "le", "lt", "ne"])
+_BITS = frozenset(
+    [
+        "and",
+        "clz",
+        "not",
+        "or",
+        "population_count",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "xor",
+        "random_bits",
+        "random_fold_in",
+        "random_seed",
+        "random_split",
+        "random_unwrap",
+        "random_wrap",
+        "threefry2x32",
+    ]
+)
+_EXTREMES = frozenset(
+    [
+        "argmax",
+        "argmin",
+        "clamp",
+        "cummax",
+        "cummin",
+        "max",
+        "min",
+        "reduce_and",
+        "reduce_max",
+        "reduce_min",
+        "reduce_or",
+        "sort",
+    ]
+)
+_ROUNDED = frozenset(
+    [
+        "abs",
+        "add",
+        "add_any",
+        "ceil",
+        "div",
+        "floor",
+        "mul",
+        "neg",
+        "round",
+        "sign",
+        "sqrt",
+        "square",
+        "sub",
+    ]
+)
+_ORDER_FREE_ON_INTEGERS = frozenset(
+    ["cumprod", "cumsum", "dot_general", "integer_pow", "reduce_prod", "reduce_sum", "rem"]
+)
+_CALLS = frozenset(
+    ["closed_call", "cond", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "scan", "while"]
+)
+_ALWAYS_EXACT = _MOVES | _COMPARISONS | _BITS | _EXTREMES | _ROUNDED | _CALLS
+
+_PLAIN_CALLS = frozenset({"jit", "pjit"})
+_KEEPS_NONZERO = frozenset({"broadcast_in_dim", "convert_element_type", "reshape", "squeeze"})
+
+_PRODUCTS = frozenset({"mul", "square", "integer_pow"})
+_SUMS = frozenset({"add", "add_any", "sub"})
+
+
+def exact_compilers(jaxpr: Any) -> list[dict[str, str]]:
+    """Returns the compiler options that keep the bits of a traced function, fastest first."""
+    floating = set()
+    for equation, nonzero in _equations(jaxpr, set()):
+        if not _is_exact(equation, nonzero):
+            return []
+        if _is_float(equation.outvars[0]):
+            floating.add(equation.primitive.name)
+    contracts = floating & _PRODUCTS and floating & _SUMS
+    return [_UNFUSED] if contracts else [_FUSED, _UNFUSED]
+
+
+def _is_exact(equation: Any, nonzero: set[Any]) -> bool:
+    name = equation.primitive.name
+    is_float = any(_is_float(variable) for variable in equation.outvars)
+    if name == "convert_element_type" and not is_float:
+        # NumPy wraps a float that does not fit an integer, XLA clips it.
+        return not _is_float(equation.invars[0])
+    if name == "div" and not is_float:
+        # An integer divided by zero is 0 in NumPy, -1 in XLA.
+        return _is_nonzero(equation.invars[1], nonzero)
+    if name == "integer_pow" and is_float:
+        return equation.params["y"] in (1, 2)
+    return name in _ALWAYS_EXACT or (name in _ORDER_FREE_ON_INTEGERS and not is_float)
+
+
+def _is_float(variable: Any) -> bool:
+    kind = getattr(getattr(variable.aval, "dtype", None), "kind", "")
+    # The small floats of ml_dtypes, such as bfloat16, are of kind V.
+    return kind in ("f", "c", "V")
+
+
+def _is_nonzero(variable: Any, nonzero: set[Any]) -> bool:
+    if hasattr(variable, "val"):
+        return bool(np.all(variable.val))
+    return variable in nonzero
+
+
+def _equations(jaxpr: Any, nonzero: set[Any]) -> Iterator[tuple[Any, set[Any]]]:
+    """Yields each operation, also of inner functions, and the values known not to be zero."""
+    for equation in jaxpr.eqns:
+        yield equation, nonzero
+        name = equation.primitive.name
+        if name in _KEEPS_NONZERO and _is_nonzero(equation.invars[0], nonzero):
+            nonzero.add(equation.outvars[0])
+        for inner in _inner_functions(equation):
+            known: set[Any] = set()
+            if name in _PLAIN_CALLS:
+                pairs = zip(inner.invars, equation.invars, strict=True)
+                known = {mine for mine, given in pairs if _is_nonzero(given, nonzero)}
+            yield from _equations(inner, known)
+
+
+def _inner_functions(equation: Any) -> Iterator[Any]:
+    for parameter in equation.params.values():
+        for part in parameter if isinstance(parameter, tuple | list) else (parameter,):
+            inner = getattr(part, "jaxpr", part)
+            if hasattr(inner, "eqns"):
+                yield inner

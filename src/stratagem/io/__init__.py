@@ -1,0 +1,17 @@
+"""Writing TFRecord files, and parsing the ``tf.train.Example`` messages in them."""
+
+from __future__ import annotations
+
+from stratagem.io.features import FixedLenFeature, VarLenFeature
+from stratagem.io.parse import SparseValues, parse_example, parse_single_example
+from stratagem.io.tfrecord_writer import TFRecordOptions, TFRecordWriter
+
+__all__ = [
+    "FixedLenFeature",
+    "SparseValues",
+    "TFRecordOptions",
+    "TFRecordWriter",
+    "VarLenFeature",
+    "parse_example",
+    "parse_single_example",
+]

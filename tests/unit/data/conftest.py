@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+
+def own_threads():
+    return [thread.name for thread in threading.enumerate() if "stratagem" in thread.name]
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads():
+    yield
+    if own_threads():
+        gc.collect()
+    assert not own_threads(), "threads outlived their iterator"
