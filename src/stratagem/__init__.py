@@ -3,6 +3,9 @@
 Write a training step once, pick a strategy, and run it on one device or many.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from stratagem import distribute
 from stratagem.array_ops import constant, identity
 from stratagem.core import config, errors
@@ -30,6 +33,9 @@ from stratagem.execution.gradients import value_and_grad
 from stratagem.values.variable import Variable
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
+if TYPE_CHECKING:
+    from stratagem import data, io, train
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -44,6 +50,7 @@ __all__ = [
     "complex128",
     "config",
     "constant",
+    "data",
     "distribute",
     "errors",
     "float16",
@@ -55,9 +62,21 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "io",
+    "train",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
     "value_and_grad",
 ]
+
+
+# Loaded when first asked for, to keep `import stratagem` quick.
+_LAZY_MODULES = ("data", "io", "train")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"stratagem.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

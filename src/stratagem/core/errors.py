@@ -10,7 +10,12 @@
     ├── ShapeMismatchError (ValueError)        shapes that do not fit together
     ├── NotAnArrayError (ValueError)           a per-replica value used as one array
     ├── VariableError (ValueError)             an update or read that a variable cannot do
-    └── TracedValueError (TypeError)           Python needed the value of a traced array
+    ├── TracedValueError (TypeError)           Python needed the value of a traced array
+    ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
+    ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
+    ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
+    ├── OutOfRangeError (IndexError)           a read past the end of the data
+    └── CardinalityError (TypeError)           the length of a dataset that has none
 
 Each also derives from the built-in exception that ``tf.distribute`` raises in its place, so existing
 ``except ValueError`` clauses keep working.
@@ -53,3 +58,23 @@ class VariableError(StratagemError, ValueError):
 
 class TracedValueError(StratagemError, TypeError):
     """Python control flow needed the value of an array that is only known on the device."""
+
+
+class InvalidArgumentError(StratagemError, ValueError):
+    """An argument, or an element of a dataset, that breaks a rule."""
+
+
+class DataLossError(StratagemError, RuntimeError):
+    """A file that is truncated or corrupt, or holds a record that does not parse."""
+
+
+class NotFoundError(StratagemError, FileNotFoundError):
+    """A file, or a pattern of files, that does not exist."""
+
+
+class OutOfRangeError(StratagemError, IndexError):
+    """A read past the end of the data."""
+
+
+class CardinalityError(StratagemError, TypeError):
+    """The length of a dataset that is infinite or not known."""

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from stratagem.core.errors import (
+    CardinalityError,
+    DataLossError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+)
 from stratagem.data import experimental
 from stratagem.data.auto_shard import (
     num_files,
@@ -11,13 +18,6 @@ from stratagem.data.auto_shard import (
     shard_by_file,
 )
 from stratagem.data.dataset import Dataset
-from stratagem.data.errors import (
-    CardinalityError,
-    DataLossError,
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfRangeError,
-)
 from stratagem.data.iterator import DatasetIterator
 from stratagem.data.options import (
     AUTOTUNE,

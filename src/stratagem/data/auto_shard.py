@@ -6,9 +6,9 @@ import itertools
 import sys
 from collections.abc import Iterator
 
+from stratagem.core.errors import NotFoundError
 from stratagem.data.checks import at_least
 from stratagem.data.dataset import Dataset
-from stratagem.data.errors import NotFoundError
 from stratagem.data.options import INFINITE_CARDINALITY
 from stratagem.data.plan.node import Node, known, rewrite, walk
 from stratagem.data.plan.run import Seeded

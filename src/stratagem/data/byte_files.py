@@ -7,7 +7,7 @@ import os
 import zlib
 from typing import Any, BinaryIO, Protocol
 
-from stratagem.data.errors import DataLossError, InvalidArgumentError, NotFoundError
+from stratagem.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 
 __all__ = ["ByteReader", "as_path", "check_compression", "open_bytes"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.options import AUTOTUNE
 
 __all__ = ["as_integer", "at_least", "parallelism"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.structure import map_structure
 from stratagem.data.tensor_spec import STRING
 

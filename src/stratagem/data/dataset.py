@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stratagem.core.errors import CardinalityError, InvalidArgumentError
 from stratagem.data.checks import parallelism
 from stratagem.data.conversion import to_element
 from stratagem.data.dataset_sources import DatasetSources
-from stratagem.data.errors import CardinalityError, InvalidArgumentError
 from stratagem.data.iterator import DatasetIterator
 from stratagem.data.options import AUTOTUNE, INFINITE_CARDINALITY, SHARD_HINT, Options
 from stratagem.data.plan.node import Node, known

@@ -104,7 +104,7 @@ class DatasetSources:
         >>> Dataset.list_files("/no/such/*.file")
         Traceback (most recent call last):
             ...
-        stratagem.data.errors.NotFoundError: No files match /no/such/*.file.
+        stratagem.core.errors.NotFoundError: No files match /no/such/*.file.
 
         Args:
             file_pattern: A glob pattern, or a list of them.

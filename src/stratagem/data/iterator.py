@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Self
 
-from stratagem.data.errors import InvalidArgumentError, OutOfRangeError
+from stratagem.core.errors import InvalidArgumentError, OutOfRangeError
 from stratagem.data.plan.lower import lower
 from stratagem.data.plan.node import Node
 from stratagem.data.plan.run import Run

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 
 __all__ = [
     "AUTOTUNE",

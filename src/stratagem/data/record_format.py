@@ -10,8 +10,8 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
+from stratagem.core.errors import DataLossError
 from stratagem.data.byte_files import ByteReader, open_bytes
-from stratagem.data.errors import DataLossError
 
 __all__ = ["RecordReader", "frame"]
 

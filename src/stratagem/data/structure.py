@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 
 __all__ = [
     "describe",

@@ -1,5 +1,8 @@
 """Strategies and everything a distributed step needs, spelled as ``tf.distribute`` spells it."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from stratagem.collectives.cross_device_ops import CrossDeviceOps
 from stratagem.collectives.hierarchical_copy_all_reduce import HierarchicalCopyAllReduce
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
@@ -13,6 +16,9 @@ from stratagem.core.context import (
 )
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.distribute import experimental
+from stratagem.input.distributed_iterator import DistributedIterator
+from stratagem.input.input_context import InputContext
+from stratagem.input.input_options import InputOptions, InputReplicationMode
 from stratagem.strategies import default as _default  # noqa: F401  (makes the default strategy known)
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.central_storage import CentralStorageStrategy
@@ -25,11 +31,20 @@ from stratagem.values.distributed_values import DistributedValues
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 
+if TYPE_CHECKING:
+    from stratagem.distribute import cluster_resolver
+    from stratagem.input.distributed_dataset import DistributedDataset
+
 __all__ = [
     "CentralStorageStrategy",
     "CrossDeviceOps",
+    "DistributedDataset",
+    "DistributedIterator",
     "DistributedValues",
     "HierarchicalCopyAllReduce",
+    "InputContext",
+    "InputOptions",
+    "InputReplicationMode",
     "Mirrored",
     "MirroredStrategy",
     "NcclAllReduce",
@@ -41,6 +56,7 @@ __all__ = [
     "RunOptions",
     "Strategy",
     "StrategyExtended",
+    "cluster_resolver",
     "experimental",
     "experimental_set_strategy",
     "get_replica_context",
@@ -48,3 +64,18 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
 ]
+
+
+# Loaded when first asked for, to keep `import stratagem` quick.
+_LAZY = {
+    "DistributedDataset": ("stratagem.input.distributed_dataset", "DistributedDataset"),
+    "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    loaded = importlib.import_module(module)
+    return loaded if attribute is None else getattr(loaded, attribute)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.extend.core
 import numpy as np
+
+from stratagem.core.tracing import jax_core
 
 __all__ = ["guard_callbacks"]
 
@@ -64,10 +65,10 @@ def guard_callbacks(jaxpr: Any, errors: list[BaseException]) -> tuple[Any, bool]
 
 
 def _guard_param(value: Any, errors: list[BaseException]) -> tuple[Any, bool]:
-    if isinstance(value, jax.extend.core.ClosedJaxpr):
+    if isinstance(value, jax_core().ClosedJaxpr):
         guarded, found = guard_callbacks(value.jaxpr, errors)
         return (value.replace(jaxpr=guarded), True) if found else (value, False)
-    if isinstance(value, jax.extend.core.Jaxpr):
+    if isinstance(value, jax_core().Jaxpr):
         return guard_callbacks(value, errors)
     if isinstance(value, tuple) and value:
         pairs = [_guard_param(item, errors) for item in value]

@@ -11,6 +11,9 @@ from stratagem.collectives.cross_device_ops import gather_spmd
 from stratagem.core.errors import ContextError, VariableError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer
+from stratagem.execution.draws import Draw, draw_element
+from stratagem.execution.loops import LoopsOverDataset
+from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.values.state import StateFrame
 from stratagem.values.updates import Update
 from stratagem.values.variable import Variable
@@ -76,10 +79,21 @@ class FunctionFrame(TracingFrame):
         super().__init__(candidates)
         self._may_create = may_create
         self.groups: list[ReplicaGroup] = []
+        self.draws: list[Draw] = []
 
     def use_group(self, group: ReplicaGroup) -> None:
         """Notes that the program runs on ``group``."""
         self.groups.append(group)
+
+    def draw(self, iterator: DistributedIterator) -> Any:
+        """Draws an element, to be an input of the program."""
+        drawn = draw_element(iterator, self.draws)
+        self.draws.append(drawn)
+        return drawn.traced()
+
+    def refuse_to_loop(self, dataset: Any) -> None:
+        """Raises: how often the loop runs is not known while tracing."""
+        raise LoopsOverDataset
 
     def create(self, variable: Variable, initial_value: Any) -> None:
         """Notes a new variable.
@@ -159,6 +173,15 @@ class GradientFrame(StateFrame):
         self.candidates = parent.candidates if parent is not None else ()
         self.written: dict[int, Variable] = {}
         self._values: dict[int, Any] = {}
+
+    def draw(self, iterator: DistributedIterator) -> Any:
+        """Draws as the frame around it does."""
+        return iterator.draw() if self.parent is None else self.parent.draw(iterator)
+
+    def refuse_to_loop(self, dataset: Any) -> None:
+        """Asks the frame around it."""
+        if self.parent is not None:
+            self.parent.refuse_to_loop(dataset)
 
     def use_group(self, group: ReplicaGroup) -> None:
         """Tells the frame around it."""

@@ -13,7 +13,9 @@ from typing import Any
 
 from stratagem.core import config, context, jax_settings
 from stratagem.core.tracing import under_jit, under_trace
+from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
+from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
 from stratagem.execution.program import Program
 from stratagem.execution.signature import CallInputs, SignatureMiss
 from stratagem.values import state
@@ -49,10 +51,12 @@ class Function:
     def __init__(self, python_function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[Any, list[Program]] = {}
         self._latest: _Latest | None = None
         self._lock = threading.RLock()
         self._may_create = True
+        self._loops = False
+        self._steps = StepCache(Function)
         self._num_traces = 0
         self._number_traces = 0
         self._methods: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
@@ -65,7 +69,7 @@ class Function:
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how many programs have been compiled: one for each signature."""
-        inner = [*self._methods.values(), *self._runners.values()]
+        inner = [*self._methods.values(), *self._runners.values(), *self._steps.steps()]
         return self._num_traces + sum(f.experimental_get_tracing_count() for f in inner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -98,12 +102,24 @@ class Function:
             return self._python_function(*args, **kwargs)
         if inputs.ragged:
             return self._run_eagerly(args, kwargs)
+        if self._loops:
+            return self._run_loop(args, kwargs)
         settings = jax_settings.current_settings()
         key = (inputs.key, frame.strategy, replica is None, settings)
-        program = self._programs.get(key) or self._compile(inputs, key)
-        if program.takes_arguments_directly:
-            self._latest = _Latest(program, frame.strategy, replica is None, settings)
-        return program.run(inputs)
+        for program in self._programs.get(key, ()):
+            if program.takes_arguments_directly:
+                self._latest = _Latest(program, frame.strategy, replica is None, settings)
+            try:
+                return program.run(inputs)
+            except DrawMiss:
+                continue
+        try:
+            return self._compile(inputs, key).run(inputs)
+        except RaggedElement:
+            return self._run_eagerly(args, kwargs)
+        except LoopsOverDataset:
+            self._loops = True
+            return self._run_loop(args, kwargs)
 
     def runner(self, strategy: Any) -> Function:
         """Returns the function that runs this one in every replica of ``strategy``."""
@@ -142,15 +158,13 @@ class Function:
 
     def _compile(self, inputs: CallInputs, key: Any) -> Program:
         with self._lock:
-            if key in self._programs:
-                return self._programs[key]
             program = trace_program(self._python_function, inputs, may_create=self._may_create)
             self._may_create = False
             if program is None:
                 program = trace_program(self._python_function, inputs, may_create=False)
             assert program is not None
             self._num_traces += 1
-            self._programs[key] = program
+            self._programs.setdefault(key, []).append(program)
             self._warn_of_retracing(inputs)
             return program
 
@@ -163,6 +177,10 @@ class Function:
                 self,
                 self._number_traces,
             )
+
+    def _run_loop(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with looping(self._steps):
+            return self._run_eagerly(args, kwargs)
 
     def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         journal = state.Journal()
@@ -182,6 +200,8 @@ def function(func: Callable[..., Any] | None = None) -> Any:
     run what was compiled. If a call fails, variables keep the values they had. Use as a decorator.
 
     Python numbers in the arguments are constants of the program: pass what changes as an array.
+    ``next(iterator)`` of a distributed dataset draws the element before the program runs. A function
+    that loops over a distributed dataset runs as a Python loop whose ``strategy.run`` is compiled.
 
     JAX equivalent: ``jax.jit``, with variables lifted to donated arguments.
 

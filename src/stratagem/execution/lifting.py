@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 
 from stratagem.core import jax_settings
 from stratagem.core.errors import ContextError, TracedValueError
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.core.tracing import is_tracer
+from stratagem.core.tracing import is_tracer, jax_core
 from stratagem.execution.callbacks import guard_callbacks
+from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.program import Program, ResultLeaf, VariableWrite
 from stratagem.execution.signature import CallInputs
@@ -58,12 +58,16 @@ def trace_program(
         closed = jax.make_jaxpr(traced)(avals, inputs.avals())
     except jax.errors.ConcretizationTypeError as error:
         raise _explain(error) from error
+    finally:
+        put_back(frame.draws)
+    draws = [DrawSpec.of(draw, inputs.iterators, closed.consts) for draw in frame.draws]
     group = _find_group(frame, inputs, closed, candidates)
     if frame.created:
         _initialize_created(frame, closed, candidates, inputs.arrays, group)
         return None
     written = list(frame.written.values())
-    return _build(closed, candidates, written, results, structure, group, inputs.without_arrays())
+    described = inputs.without_arrays()
+    return _build(closed, candidates, written, results, structure, group, described, draws)
 
 
 def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
@@ -115,6 +119,7 @@ def _build(
     structure: Any,
     group: ReplicaGroup | None,
     inputs: CallInputs,
+    draws: list[DrawSpec],
 ) -> Program:
     errors: list[BaseException] = []
     jaxpr, has_callbacks = guard_callbacks(closed.jaxpr, errors)
@@ -153,8 +158,7 @@ def _build(
     writes = [
         VariableWrite(
             written[k],
-            shared=isinstance(new_vars[k], jax.extend.core.Literal)
-            or owners.count(id(new_vars[k])) > 1,
+            shared=isinstance(new_vars[k], jax_core().Literal) or owners.count(id(new_vars[k])) > 1,
         )
         for k in changed
     ]
@@ -190,12 +194,16 @@ def _build(
         jax.jit(program, **options),
         donated=[candidates[i] for i in donated],
         kept=[candidates[i] for i in kept],
-        consts=[group.replicate(c) if group is not None else c for c in closed.consts],
+        consts=[
+            c if group is None or c.sharding == group.sharded else group.replicate(c)
+            for c in map(jnp.asarray, closed.consts)
+        ],
         writes=writes,
         results=final_results,
         structure=structure,
         group=group,
         inputs=inputs,
+        draws=draws,
         callback_errors=errors if has_callbacks else None,
     )
 

@@ -10,6 +10,14 @@ import jax
 
 from stratagem.core.launch import launch
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.execution.draws import (
+    Draw,
+    DrawMiss,
+    DrawSpec,
+    RaggedElement,
+    draw_element,
+    put_back,
+)
 from stratagem.execution.signature import CallInputs
 from stratagem.values import state
 from stratagem.values.mirrored import Mirrored
@@ -75,6 +83,7 @@ class Program:
         structure: The structure of the result.
         group: The replicas, if the program uses several or particular devices.
         inputs: The call that was traced.
+        draws: The elements that the program draws from iterators.
         callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
     """
 
@@ -90,6 +99,7 @@ class Program:
         structure: Any,
         group: ReplicaGroup | None,
         inputs: CallInputs,
+        draws: list[DrawSpec],
         callback_errors: list[BaseException] | None,
     ) -> None:
         self._jitted = jitted
@@ -103,18 +113,53 @@ class Program:
         self._plain_positions = inputs.plain_positions() if group is not None else []
         self._serialize = group is not None and group.serialize_programs
         self._callback_errors = callback_errors
-        self.takes_arguments_directly = inputs.has_only_arrays()
+        self._draws = draws
+        self.takes_arguments_directly = inputs.has_only_arrays() and not draws
 
     def run(self, inputs: CallInputs) -> Any:
-        """Runs the program with the arguments of a call and returns the function's result."""
+        """Runs the program with the arguments of a call and returns the function's result.
+
+        Raises:
+            DrawMiss: If the next elements are not of the kind that was traced; they are put back.
+            OutOfRangeError: If there is no next element.
+        """
         group, arrays = self._group, inputs.arrays
         if group is not None:
             for position in self._plain_positions:
                 arrays[position] = _place(arrays[position], group)
-        return self.run_directly(inputs.program_argument())
+        if not self._draws:
+            return self.run_directly(inputs.program_argument())
+        draws, consts = self._draw(inputs)
+        try:
+            return self.run_directly(inputs.program_argument(), consts)
+        except BaseException:
+            put_back(draws)
+            raise
 
-    def run_directly(self, argument: Any) -> Any:
+    def _draw(self, inputs: CallInputs) -> tuple[list[Draw], list[Any]]:
+        draws: list[Draw] = []
+        consts = list(self._consts)
+        for spec in self._draws:
+            draws.append(draw_element(spec.iterator(inputs.iterators), draws))
+            try:
+                fits = draws[-1].signature() == spec.signature
+            except RaggedElement:
+                fits = False
+            if not fits:
+                put_back(draws)
+                raise DrawMiss
+            arrays = draws[-1].arrays()
+            for position, array in zip(spec.const_positions, arrays, strict=True):
+                if position is not None:
+                    consts[position] = array
+        return draws, consts
+
+    def run_directly(self, argument: Any, consts: list[Any] | None = None) -> Any:
         """Runs the program with the structure that its compiled form takes.
+
+        Args:
+            argument: The call's arguments.
+            consts: The constants of the program, if elements drawn take the place of some.
 
         Raises:
             SignatureMiss: If the argument is not of the kind that was traced.
@@ -130,7 +175,7 @@ class Program:
                 (
                     [variable.take_for_program(group, True) for variable in self._donated],
                     [variable.take_for_program(group, False) for variable in self._kept],
-                    self._consts,
+                    self._consts if consts is None else consts,
                     argument,
                 ),
                 self._serialize,

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.values.array_operators import array_of
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
@@ -19,6 +20,7 @@ __all__ = ["CallInputs", "SignatureMiss"]
 _STATIC = 0
 _ARRAY = 1
 _PER_REPLICA = 2
+_ITERATOR = 3
 
 
 class SignatureMiss(Exception):
@@ -30,16 +32,27 @@ class CallInputs:
 
     Attributes:
         arrays: The arrays that go into the program.
+        iterators: The distributed iterators, from which the program draws elements.
         key: Equal for calls that can use the same program.
         traced: Whether an argument is a tracer of an outer JAX transformation.
         ragged: Whether replicas' arrays differ in shape, so that no program can take them.
     """
 
-    __slots__ = ("_kinds", "_static", "_structure", "arrays", "key", "ragged", "traced")
+    __slots__ = (
+        "_kinds",
+        "_static",
+        "_structure",
+        "arrays",
+        "iterators",
+        "key",
+        "ragged",
+        "traced",
+    )
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves, self._structure = jax.tree.flatten((args, kwargs), is_value_leaf)
         self.arrays: list[Any] = []
+        self.iterators: list[DistributedIterator] = []
         self.traced = self.ragged = False
         self._static: list[Any] = []
         self._kinds = [self._take(leaf) for leaf in leaves]
@@ -52,6 +65,7 @@ class CallInputs:
         described._static, described.key = self._static, self.key
         described.traced, described.ragged = self.traced, self.ragged
         described.arrays = []
+        described.iterators = []
         return described
 
     def _take(self, leaf: Any) -> tuple[Any, ...]:
@@ -70,6 +84,9 @@ class CallInputs:
         elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)):
             array = array_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
+        elif isinstance(leaf, DistributedIterator):
+            self.iterators.append(leaf)
+            return (_ITERATOR,)
         else:
             self._static.append(leaf)
             return (_STATIC, _static_key(leaf))
@@ -83,7 +100,7 @@ class CallInputs:
 
         A program can then take them as they are, and JAX's compiled cache tells whether they fit.
         """
-        return not self._static and not self.ragged
+        return all(kind[0] in (_ARRAY, _PER_REPLICA) for kind in self._kinds)
 
     def program_argument(self) -> Any:
         """Returns the arrays in the structure that the program takes."""
@@ -108,7 +125,7 @@ class CallInputs:
         return [
             jax.ShapeDtypeStruct(kind[1], kind[2], weak_type=kind[0] == _ARRAY and kind[3])
             for kind in self._kinds
-            if kind[0] != _STATIC
+            if kind[0] in (_ARRAY, _PER_REPLICA)
         ]
 
     def groups(self) -> list[ReplicaGroup]:
@@ -117,16 +134,18 @@ class CallInputs:
 
     def plain_positions(self) -> list[int]:
         """Returns which of the arrays are not per-replica."""
-        kinds = [kind[0] for kind in self._kinds if kind[0] != _STATIC]
+        kinds = [kind[0] for kind in self._kinds if kind[0] in (_ARRAY, _PER_REPLICA)]
         return [position for position, kind in enumerate(kinds) if kind == _ARRAY]
 
     def rebuild(self, arrays: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns positional and keyword arguments with other arrays in place of the call's."""
-        remaining, static = iter(arrays), iter(self._static)
+        remaining, static, iterators = iter(arrays), iter(self._static), iter(self.iterators)
         leaves: list[Any] = []
         for kind in self._kinds:
             if kind[0] == _STATIC:
                 leaves.append(next(static))
+            elif kind[0] == _ITERATOR:
+                leaves.append(next(iterators))
             elif kind[0] == _ARRAY:
                 leaves.append(next(remaining))
             else:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.data.conversion import to_array
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.tensor_spec import STRING, as_dtype
 
 __all__ = ["FixedLenFeature", "VarLenFeature"]

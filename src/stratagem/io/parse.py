@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stratagem.core.errors import DataLossError, InvalidArgumentError
 from stratagem.data.conversion import to_array
-from stratagem.data.errors import DataLossError, InvalidArgumentError
 from stratagem.data.tensor_spec import STRING
 from stratagem.io.example_message import messages
 from stratagem.io.features import FixedLenFeature, VarLenFeature

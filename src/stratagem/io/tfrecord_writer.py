@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.byte_files import as_path, check_compression
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.record_format import frame
 
 __all__ = ["TFRecordOptions", "TFRecordWriter"]

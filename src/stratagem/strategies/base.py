@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,8 @@ from stratagem.core.errors import ContextError, ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.input.input_options import InputOptions
+from stratagem.input.splitting import WorkerPosition
 from stratagem.strategies.extended import (
     StrategyExtended,
     flatten_reducible,
@@ -30,6 +33,11 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem.values.regroup import map_values, select_replica
 from stratagem.values.variable import Variable
+
+if TYPE_CHECKING:
+    from stratagem.data.dataset import Dataset
+    from stratagem.input.distributed_dataset import DistributedDataset
+    from stratagem.input.input_context import InputContext
 
 __all__ = ["Strategy"]
 
@@ -237,6 +245,75 @@ class Strategy:
             ],
         )
 
+    def experimental_distribute_dataset(
+        self, dataset: Any, options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Returns a dataset that divides each batch of ``dataset`` between the replicas.
+
+        Args:
+            dataset: A ``Dataset`` batched by the global batch size; or a dataset of ``tf.data``, Grain
+                or PyTorch, or an iterable of batches.
+            options: See ``InputOptions``.
+
+        >>> import stratagem as sg
+        >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> dataset = sg.data.Dataset.range(10).batch(4)
+        >>> for x in strategy.experimental_distribute_dataset(dataset):
+        ...     print([v.tolist() for v in x.values])
+        [[0, 1], [2, 3]]
+        [[4, 5], [6, 7]]
+        [[8], [9]]
+        """
+        context.require_cross_replica(self, "experimental_distribute_dataset")
+        return _distribution().distribute_dataset(
+            dataset, self.replica_group, options, self._worker_position()
+        )
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Returns a dataset whose batches come from ``dataset_fn``, as they are.
+
+        Args:
+            dataset_fn: Takes an ``InputContext`` and returns a dataset of per-replica batches, sharded
+                for its worker. Called once for each worker, or for each replica.
+            options: See ``InputOptions``.
+
+        Differs from tf.distribute: batches at the end are never dropped; a replica for which none is
+        left gets an empty one.
+
+        >>> import stratagem as sg
+        >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> def dataset_fn(context):
+        ...     batch_size = context.get_per_replica_batch_size(4)
+        ...     return sg.data.Dataset.range(8).batch(batch_size)
+        >>> for x in strategy.distribute_datasets_from_function(dataset_fn):
+        ...     print([v.tolist() for v in x.values])
+        [[0, 1], [2, 3]]
+        [[4, 5], [6, 7]]
+        """
+        context.require_cross_replica(self, "distribute_datasets_from_function")
+        return _distribution().distribute_from_function(
+            dataset_fn,
+            self.replica_group,
+            options,
+            self._worker_position(),
+            self.num_replicas_in_sync,
+        )
+
+    def experimental_distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Same as ``distribute_datasets_from_function``, by its name in older code."""
+        return self.distribute_datasets_from_function(dataset_fn, options)
+
+    def experimental_make_numpy_dataset(self, numpy_input: Any) -> Dataset:
+        """Returns a dataset of the rows of NumPy arrays; lists of arrays are stacked."""
+        return _distribution().Dataset.from_tensor_slices(numpy_input)
+
+    def _worker_position(self) -> WorkerPosition:
+        return WorkerPosition(num_replicas=self.replica_group.size)
+
     def _reduce_along(self, op: ReduceOp, value: Any, axes: tuple[int, ...]) -> Any:
         if isinstance(value, IndexedSlices):
             raise ValueError("IndexedSlices can be reduced over replicas only: use axis=None.")
@@ -272,6 +349,11 @@ class Strategy:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {', '.join(self._extended.worker_devices)}>"
+
+
+def _distribution() -> Any:
+    # Loaded when used: datasets would be half of what `import stratagem` costs.
+    return importlib.import_module("stratagem.input.distributed_dataset")
 
 
 def _across(op: ReduceOp) -> ReduceOp:

@@ -14,6 +14,7 @@ from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.execution.eager import ReplicaThreads
 from stratagem.execution.frames import GradientFrame, TracingFrame
 from stratagem.execution.function import Function
+from stratagem.execution.loops import compiled_step
 from stratagem.execution.single import SingleChannel
 from stratagem.execution.spmd import run_spmd
 from stratagem.execution.thread_channel import ThreadChannel
@@ -36,6 +37,8 @@ def call_for_each_replica(
     """Returns the merged results of ``fn`` in every replica of ``group``."""
     frame = state.current_frame()
     staged = frame is not None or under_jit()
+    if not staged:
+        fn = compiled_step(fn)
     if isinstance(fn, Function):
         if not staged and not config.functions_run_eagerly():
             return fn.runner(strategy)(tuple(args), kwargs)

@@ -78,6 +78,15 @@ class StateFrame(abc.ABC):
     def use_group(self, group: ReplicaGroup) -> None:  # noqa: B027  (most frames need not know)
         """Notes that the program made from this trace runs on ``group``."""
 
+    def draw(self, iterator: Any) -> Any:
+        """Returns the next element of a distributed iterator, as this trace sees it."""
+        raise ContextError(
+            "next(iterator) cannot be called here. Call it outside and pass the element."
+        )
+
+    def refuse_to_loop(self, dataset: Any) -> None:  # noqa: B027  (most frames do not mind)
+        """Called when a distributed dataset is iterated over; raises where that cannot be traced."""
+
     def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
         """Applies each replica's update to a variable that all replicas share, one by one."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from stratagem.data.errors import DataLossError
+from stratagem.core.errors import DataLossError
 from stratagem.data.plan.stream import State, Stream
 
 __all__ = ["Anchors", "too_short"]

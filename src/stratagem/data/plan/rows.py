@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.structure import (
     describe,
     flatten,

@@ -6,7 +6,7 @@ import copy
 import secrets
 from typing import Self
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.plan.node import Epoch, Node, walk
 
 __all__ = ["Run", "Seed", "Seeded"]

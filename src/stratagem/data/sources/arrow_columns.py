@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.tensor_spec import STRING
 
 __all__ = ["columns_of"]

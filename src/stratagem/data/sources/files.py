@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.byte_files import as_path
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.options import UNKNOWN_CARDINALITY
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.peek import first_element

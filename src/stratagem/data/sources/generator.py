@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.data.conversion import to_array
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.options import UNKNOWN_CARDINALITY
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.run import Run

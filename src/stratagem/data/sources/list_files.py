@@ -5,8 +5,8 @@ from __future__ import annotations
 import glob
 from typing import Any
 
+from stratagem.core.errors import NotFoundError
 from stratagem.data.byte_files import as_path
-from stratagem.data.errors import NotFoundError
 from stratagem.data.sources.tensors import TensorSlices
 
 __all__ = ["matching_files"]

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from stratagem.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 from stratagem.data.byte_files import as_path
 from stratagem.data.conversion import to_array
-from stratagem.data.errors import DataLossError, InvalidArgumentError, NotFoundError
 from stratagem.data.plan.access import ArrayAccess, ConcatAccess, RandomAccess
 from stratagem.data.plan.node import Node
 from stratagem.data.plan.rows import num_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stratagem.data.errors import DataLossError, InvalidArgumentError, NotFoundError
+from stratagem.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 from stratagem.data.plan.stream import Stream
 from stratagem.data.sources.arrow_columns import columns_of
 from stratagem.data.sources.blocks import BlockStream

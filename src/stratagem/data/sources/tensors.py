@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.checks import as_integer
 from stratagem.data.conversion import to_array
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.access import ArrayAccess, Indices, RandomAccess
 from stratagem.data.plan.lower import lower
 from stratagem.data.plan.node import Epoch, Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.checks import at_least
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.node import Epoch, Node, known
 from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import State, Stream, UnaryStream, rows_or_zero

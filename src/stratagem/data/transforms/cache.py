@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from stratagem.data.errors import DataLossError
+from stratagem.core.errors import DataLossError
 from stratagem.data.plan.access import Indices, RandomAccess
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.run import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from stratagem.data.plan.access import ConcatAccess, RandomAccess
 from stratagem.data.plan.node import Epoch, Node

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.conversion import to_element, to_leaf
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.rows import num_rows, row, slice_rows, stack_elements
 from stratagem.data.structure import flatten, map_structure, pack_like, same_structure
 from stratagem.data.tensor_spec import STRING, TensorSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.run import Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from stratagem.core.errors import DataLossError
 from stratagem.data.checks import at_least, parallelism
-from stratagem.data.errors import DataLossError
 from stratagem.data.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from stratagem.data.plan.lower import lower
 from stratagem.data.plan.node import Epoch, Node

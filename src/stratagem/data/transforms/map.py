@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.checks import parallelism
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.access import Indices, RandomAccess
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.peek import first_element

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.data.checks import at_least
 from stratagem.data.conversion import to_leaf
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.node import Epoch, Node, known
 from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import Stream, UnaryStream

@@ -6,8 +6,8 @@ import threading
 from collections import deque
 from typing import Any
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.checks import as_integer
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.options import AUTOTUNE
 from stratagem.data.plan.anchors import Anchors
 from stratagem.data.plan.node import Epoch, Node

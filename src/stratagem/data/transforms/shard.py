@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.checks import as_integer, at_least
-from stratagem.data.errors import InvalidArgumentError
 from stratagem.data.plan.node import Epoch, Node, known
 from stratagem.data.plan.rows import slice_rows
 from stratagem.data.plan.run import Run

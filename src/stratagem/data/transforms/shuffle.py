@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from stratagem.core.errors import DataLossError
 from stratagem.data.checks import as_integer, at_least
-from stratagem.data.errors import DataLossError
 from stratagem.data.plan.access import Indices
 from stratagem.data.plan.anchors import Anchors, too_short
 from stratagem.data.plan.node import Epoch, Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from stratagem.data.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.options import Options
 from stratagem.data.plan.node import Epoch, Node
 from stratagem.data.plan.run import Run

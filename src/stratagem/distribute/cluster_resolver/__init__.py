@@ -1,0 +1,33 @@
+"""Who is in the cluster: resolvers that read it from the environment or a cluster manager."""
+
+from stratagem.cluster import (
+    ClusterResolver,
+    GCEClusterResolver,
+    JaxClusterResolver,
+    KubernetesClusterResolver,
+    KubernetesExecutableLocation,
+    OpenMPIClusterResolver,
+    SimpleClusterResolver,
+    SlurmClusterResolver,
+    TFConfigClusterResolver,
+    TorchrunClusterResolver,
+    TPUClusterResolver,
+    UnionResolver,
+    resolve_cluster,
+)
+
+__all__ = [
+    "ClusterResolver",
+    "GCEClusterResolver",
+    "JaxClusterResolver",
+    "KubernetesClusterResolver",
+    "KubernetesExecutableLocation",
+    "OpenMPIClusterResolver",
+    "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
+    "TPUClusterResolver",
+    "TorchrunClusterResolver",
+    "UnionResolver",
+    "resolve_cluster",
+]

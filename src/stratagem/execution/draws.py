@@ -1,0 +1,159 @@
+"""Elements of iterators that a compiled function draws: inputs of its program.
+
+While a function is traced, ``next(iterator)`` draws a real element and hands out tracers of it. The
+element's arrays show up among the constants of the trace; from then on a new element takes their place
+at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem.core.errors import OutOfRangeError, ShapeMismatchError
+from stratagem.core.tracing import is_tracer
+from stratagem.input.distributed_iterator import DistributedIterator
+from stratagem.values.distributed_values import is_value_leaf
+from stratagem.values.per_replica import PerReplica
+
+__all__ = ["Draw", "DrawMiss", "DrawSpec", "RaggedElement", "draw_element", "put_back"]
+
+
+class DrawMiss(Exception):
+    """An element of another kind than the program was made for."""
+
+
+class RaggedElement(Exception):
+    """An element whose shapes differ between replicas, which no program can take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """An element that was drawn, and where its iterator stood before."""
+
+    iterator: DistributedIterator
+    before: Any
+    element: Any
+
+    def arrays(self) -> list[Any]:
+        """Returns the arrays of the element.
+
+        Raises:
+            RaggedElement: If the replicas' shapes differ.
+        """
+        return [_array(leaf) for leaf in jax.tree.leaves(self.element, is_leaf=is_value_leaf)]
+
+    def signature(self) -> tuple[Any, ...]:
+        """Returns what must be equal for elements that one program can take."""
+        leaves, structure = jax.tree.flatten(self.element, is_leaf=is_value_leaf)
+        kinds = [
+            (leaf.local_shape if isinstance(leaf, PerReplica) else None, array.shape, array.dtype)
+            for leaf, array in zip(leaves, self.arrays(), strict=True)
+        ]
+        return (structure, *kinds)
+
+    def traced(self) -> Any:
+        """Returns the element as tracers of the active trace."""
+        leaves, structure = jax.tree.flatten(self.element, is_leaf=is_value_leaf)
+        staged = []
+        for leaf, array in zip(leaves, self.arrays(), strict=True):
+            tracer = _stage(array)
+            if isinstance(leaf, PerReplica):
+                assert leaf._group is not None
+                tracer = PerReplica.from_global(leaf._group, tracer, scalar=leaf.scalar)
+            staged.append(tracer)
+        return jax.tree.unflatten(structure, staged)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawSpec:
+    """How a program draws one element.
+
+    Args:
+        argument: Position among the iterators in the call's arguments, or ``None``.
+        captured: The iterator, if it is not an argument.
+        signature: Of the element that was traced.
+        const_positions: For each array of the element, its place among the program's constants.
+    """
+
+    argument: int | None
+    captured: DistributedIterator | None
+    signature: tuple[Any, ...]
+    const_positions: tuple[int | None, ...]
+
+    @classmethod
+    def of(
+        cls, draw: Draw, iterators: Sequence[DistributedIterator], consts: Sequence[Any]
+    ) -> DrawSpec:
+        """Returns the spec of a draw that was made while tracing."""
+        positions = {id(const): position for position, const in enumerate(consts)}
+        argument = next((i for i, it in enumerate(iterators) if it is draw.iterator), None)
+        return cls(
+            argument,
+            draw.iterator if argument is None else None,
+            draw.signature(),
+            tuple(positions.get(id(array)) for array in draw.arrays()),
+        )
+
+    def iterator(self, arguments: Sequence[DistributedIterator]) -> DistributedIterator:
+        """Returns the iterator to draw from, given those in the call's arguments."""
+        if self.argument is not None:
+            return arguments[self.argument]
+        assert self.captured is not None
+        return self.captured
+
+
+def draw_element(iterator: DistributedIterator, earlier: Sequence[Draw]) -> Draw:
+    """Draws the next element; at the end, what was drawn earlier is put back.
+
+    Raises:
+        OutOfRangeError: At the end of the data.
+    """
+    before = iterator.current_state()
+    try:
+        return Draw(iterator, before, iterator.draw())
+    except StopIteration:
+        put_back(earlier)
+        raise OutOfRangeError("End of the distributed dataset.") from None
+
+
+def put_back(draws: Sequence[Draw]) -> None:
+    """Makes the iterators give these elements again."""
+    for draw in reversed(draws):
+        draw.iterator.put_back([(draw.element, draw.before)])
+
+
+def _array(leaf: Any) -> Any:
+    if isinstance(leaf, PerReplica):
+        group = leaf._group
+        array = leaf.global_array(group) if group is not None else None
+        if array is None:
+            if all(getattr(v, "dtype", np.dtype(object)).kind == "O" for v in leaf.values):
+                raise _no_strings()
+            raise RaggedElement
+        return array
+    if getattr(leaf, "dtype", np.dtype(object)).kind in "OSU":
+        raise _no_strings()
+    return leaf
+
+
+def _no_strings() -> ShapeMismatchError:
+    return ShapeMismatchError(
+        "An element with strings cannot be drawn inside a compiled function. Map them to numbers in "
+        "the dataset, or call next(iterator) outside and pass what is needed."
+    )
+
+
+def _stage(array: Any) -> Any:
+    """Returns a tracer of a concrete array; XLA drops the operation that makes it one."""
+    shape = np.shape(array)
+    if shape:
+        staged = jax.lax.broadcast_in_dim(array, shape, tuple(range(len(shape))))
+    else:
+        staged = jax.lax.squeeze(jax.lax.broadcast(array, (1,)), (0,))
+    assert is_tracer(staged)
+    return staged

@@ -1,0 +1,1 @@
+"""From datasets to per-replica batches on devices."""

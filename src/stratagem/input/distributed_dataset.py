@@ -1,0 +1,144 @@
+"""``DistributedDataset``: a dataset that gives every replica its own batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stratagem.core.errors import CardinalityError, InvalidArgumentError
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.data.dataset import Dataset
+from stratagem.input.distributed_iterator import DistributedIterator
+from stratagem.input.input_context import InputContext
+from stratagem.input.input_options import InputOptions, InputReplicationMode
+from stratagem.input.sharding import shard_for_worker
+from stratagem.input.sources import as_source
+from stratagem.input.specs import distributed_spec
+from stratagem.input.splitting import WorkerPosition
+from stratagem.input.worker_input import WorkerInput, dealt_steps
+from stratagem.values import state as variable_state
+
+__all__ = ["DistributedDataset", "distribute_dataset", "distribute_from_function"]
+
+
+class DistributedDataset:
+    """Batches for all replicas, one ``PerReplica`` value a step.
+
+    Made by ``Strategy.experimental_distribute_dataset`` and
+    ``Strategy.distribute_datasets_from_function``. Iterate over it, or call ``iter`` and ``next``.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> dataset = sg.data.Dataset.range(8).batch(4)
+    >>> for x in strategy.experimental_distribute_dataset(dataset):
+    ...     print([v.tolist() for v in x.values])
+    [[0, 1], [2, 3]]
+    [[4, 5], [6, 7]]
+    """
+
+    def __init__(
+        self,
+        worker_input: WorkerInput,
+        group: ReplicaGroup,
+        options: InputOptions,
+        *,
+        num_steps: int | None,
+        element_spec: Any,
+    ) -> None:
+        self._input = worker_input
+        self._group = group
+        self._options = options
+        self._num_steps = num_steps
+        self._element_spec = element_spec
+
+    def __iter__(self) -> DistributedIterator:
+        frame = variable_state.current_frame()
+        if frame is not None:
+            frame.refuse_to_loop(self)
+        return DistributedIterator(self._input, self._group, self._options, self._element_spec)
+
+    def __len__(self) -> int:
+        if self._num_steps is None:
+            raise CardinalityError(
+                "The number of steps of this distributed dataset is infinite or not known."
+            )
+        return self._num_steps
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of specs of an element; ``None`` where the source does not tell."""
+        return self._element_spec
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Returns what ``reduce_func(state, element)`` makes of all elements, in order."""
+        result = initial_state
+        for element in self:
+            result = reduce_func(result, element)
+        return result
+
+    def enumerate(self, start: int = 0) -> Iterator[tuple[int, Any]]:
+        """Yields each element with its number."""
+        return enumerate(self, start)
+
+
+def distribute_dataset(
+    dataset: Any, group: ReplicaGroup, options: InputOptions | None, position: WorkerPosition
+) -> DistributedDataset:
+    """Returns a dataset of global batches divided between the replicas."""
+    options = options or InputOptions()
+    if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
+        raise InvalidArgumentError(
+            "InputReplicationMode.PER_REPLICA is for distribute_datasets_from_function, where the "
+            "dataset function is called for each replica."
+        )
+    worker_input, source = shard_for_worker(dataset, position)
+    count = source.num_elements()
+    spec = dataset.element_spec if isinstance(dataset, Dataset) else None
+    return DistributedDataset(
+        worker_input,
+        group,
+        options,
+        num_steps=count if position.num_workers == 1 else None,
+        element_spec=None if spec is None else distributed_spec(spec, group.size),
+    )
+
+
+def distribute_from_function(
+    dataset_fn: Callable[[InputContext], Any],
+    group: ReplicaGroup,
+    options: InputOptions | None,
+    position: WorkerPosition,
+    num_replicas_in_sync: int,
+) -> DistributedDataset:
+    """Returns the datasets of per-replica batches that ``dataset_fn`` makes."""
+    options = options or InputOptions()
+    per_replica = options.experimental_replication_mode is InputReplicationMode.PER_REPLICA
+    pipelines = position.num_replicas if per_replica else 1
+    datasets = [
+        dataset_fn(
+            InputContext(
+                position.num_workers * pipelines,
+                position.index * pipelines + pipeline,
+                num_replicas_in_sync,
+            )
+        )
+        for pipeline in range(pipelines)
+    ]
+    sources = [as_source(dataset) for dataset in datasets]
+    counts = [source.num_elements() for source in sources]
+    num_steps: int | None = None
+    if all(count is not None for count in counts):
+        known = [count for count in counts if count is not None]
+        num_steps = max(known) if per_replica else -(-known[0] // position.num_replicas)
+    first = datasets[0]
+    spec = first.element_spec if isinstance(first, Dataset) else None
+    return DistributedDataset(
+        dealt_steps(sources, position.num_replicas),
+        group,
+        options,
+        num_steps=num_steps if position.num_workers == 1 else None,
+        element_spec=None if spec is None else distributed_spec(spec, group.size),
+    )

@@ -1,0 +1,153 @@
+"""``DistributedIterator``: one iteration over a distributed dataset."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from stratagem.core import context
+from stratagem.core.errors import InvalidArgumentError, NotAnArrayError, OutOfRangeError
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.input.input_options import InputOptions
+from stratagem.input.optional import Optional
+from stratagem.input.placement import place_step
+from stratagem.input.prefetch import Prefetcher
+from stratagem.values import state as variable_state
+
+if TYPE_CHECKING:
+    from stratagem.input.worker_input import WorkerInput
+
+__all__ = ["DistributedIterator"]
+
+
+class DistributedIterator:
+    """Gives the elements of a distributed dataset, prepared ahead of time.
+
+    Made by ``iter(distributed_dataset)``. ``next(iterator)`` inside a ``function`` makes the element
+    an input of the compiled program. Threads end with the iterator, also when a loop breaks early.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> dataset = sg.data.Dataset.from_tensor_slices([5., 6., 7., 8.]).batch(2)
+    >>> iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    >>> next(iterator)
+    PerReplica:{
+      0: Array([5.], dtype=float32),
+      1: Array([6.], dtype=float32)
+    }
+    """
+
+    def __init__(
+        self, worker_input: WorkerInput, group: ReplicaGroup, options: InputOptions, spec: Any
+    ) -> None:
+        self._input = worker_input
+        self._group = group
+        self._options = options
+        self._spec = spec
+        self._lock = threading.RLock()
+        self._state: Any = None
+        self._returned: collections.deque[tuple[Any, Any]] = collections.deque()
+        self._open(None)
+
+    def _open(self, state: Any) -> None:
+        self._state = state
+        self._returned.clear()
+        steps = _placed_steps(self._input, state, self._group, self._options)
+        prefetcher = Prefetcher(steps, self._options.experimental_per_replica_buffer_size)
+        self._prefetcher = prefetcher
+        self._finalizer = weakref.finalize(self, prefetcher.close)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if context.has_strategy() and context.get_replica_context() is not None:
+            raise NotAnArrayError(
+                "next(iterator) cannot be called in replica context (inside the function given to "
+                "strategy.run()). Call it outside and pass the element: "
+                "strategy.run(fn, args=(next(iterator),))."
+            )
+        frame = variable_state.current_frame()
+        if frame is not None:
+            return frame.draw(self)
+        return self.draw()
+
+    def draw(self) -> Any:
+        """Returns the next element now, also while a function is traced.
+
+        Raises:
+            StopIteration: At the end.
+        """
+        with self._lock:
+            if self._returned:
+                element, self._state = self._returned.popleft()
+            else:
+                element, self._state = self._prefetcher.next()
+            return element
+
+    def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
+        """Takes elements back, with the states before them, as if they had not been drawn."""
+        if not drawn:
+            return
+        with self._lock:
+            states = [before for _, before in drawn[1:]] + [self._state]
+            for (element, _), after in zip(reversed(drawn), reversed(states), strict=True):
+                self._returned.appendleft((element, after))
+            self._state = drawn[0][1]
+
+    def get_next(self) -> Any:
+        """Returns the next element.
+
+        Raises:
+            OutOfRangeError: At the end.
+        """
+        try:
+            return next(self)
+        except StopIteration:
+            raise OutOfRangeError("End of the distributed dataset.") from None
+
+    def get_next_as_optional(self) -> Optional:
+        """Returns the next element as an ``Optional``, empty at the end."""
+        try:
+            return Optional(next(self))
+        except StopIteration:
+            return Optional.empty()
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of specs of an element."""
+        return self._spec
+
+    def get_state(self) -> Any:
+        """Returns a small JSON-able value that says which elements have been given."""
+        with self._lock:
+            return {"distributed": self._state}
+
+    def set_state(self, state: Any) -> None:
+        """Goes on after the elements that had been given when the state was taken.
+
+        Args:
+            state: From ``get_state`` of an iterator over the same dataset and number of replicas.
+        """
+        if not isinstance(state, dict) or state.keys() != {"distributed"}:
+            raise InvalidArgumentError(
+                f"state must be what get_state of a DistributedIterator returned, got {state!r}."
+            )
+        with self._lock:
+            self._finalizer()
+            self._open(state["distributed"])
+
+    def current_state(self) -> Any:
+        """Returns the state of the input, for ``put_back``."""
+        return self._state
+
+
+def _placed_steps(
+    worker_input: WorkerInput, state: Any, group: ReplicaGroup, options: InputOptions
+) -> Iterator[tuple[Any, Any]]:
+    for step in worker_input(state):
+        element = place_step(step, group, fetch_to_device=options.experimental_fetch_to_device)
+        yield element, step.state

@@ -1,0 +1,91 @@
+"""From a step in the host's memory to per-replica values on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from stratagem.core.errors import InvalidArgumentError
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.values.per_replica import PerReplica
+
+if TYPE_CHECKING:
+    from stratagem.input.worker_input import HostStep
+
+__all__ = ["place_step"]
+
+_WIDE = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
+
+
+def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) -> Any:
+    """Returns a step's element, with a value for each replica.
+
+    With one replica it is not wrapped.
+    """
+    if step.whole is not None:
+        leaves, structure = jax.tree.flatten(step.whole)
+        return jax.tree.unflatten(structure, _place_whole(leaves, group, fetch_to_device))
+    assert step.parts is not None
+    if group.size == 1:
+        return jax.tree.map(
+            lambda leaf: _put(leaf, group.devices[0]) if fetch_to_device else leaf, step.parts[0]
+        )
+    flattened = [jax.tree.flatten(part) for part in step.parts]
+    structure: Any = flattened[0][1]
+    columns: Any = zip(*(leaves for leaves, _ in flattened), strict=True)
+    return jax.tree.unflatten(
+        structure, [_place_parts(column, group, fetch_to_device) for column in columns]
+    )
+
+
+def _place_whole(leaves: list[Any], group: ReplicaGroup, fetch_to_device: bool) -> list[Any]:
+    if not fetch_to_device:
+        return [PerReplica(np.split(np.asarray(leaf), group.size), group) for leaf in leaves]
+    placed: list[Any] = [None] * len(leaves)
+    on_device = [i for i, leaf in enumerate(leaves) if _fits_device(leaf)]
+    arrays = jax.device_put([leaves[i] for i in on_device], group.sharded)
+    for i, array in zip(on_device, arrays, strict=True):
+        placed[i] = PerReplica.from_global(group, array, scalar=False)
+    for i, leaf in enumerate(leaves):
+        if placed[i] is None:
+            placed[i] = PerReplica(np.split(leaf, group.size), group)
+    return placed
+
+
+def _place_parts(parts: Sequence[Any], group: ReplicaGroup, fetch_to_device: bool) -> PerReplica:
+    if not fetch_to_device:
+        return PerReplica(parts, group)
+    return PerReplica(
+        [_put(part, device) for part, device in zip(parts, group.devices, strict=True)], group
+    )
+
+
+def _put(leaf: Any, device: jax.Device) -> Any:
+    return jax.device_put(leaf, device) if _fits_device(leaf) else leaf
+
+
+def _fits_device(leaf: Any) -> bool:
+    """Returns whether an array can live on a device; strings stay on the host.
+
+    Raises:
+        InvalidArgumentError: If 64-bit numbers would not survive JAX's 32-bit mode.
+    """
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        return not isinstance(leaf, (bytes, str))
+    if dtype.kind in "OSU":
+        return False
+    narrow = _WIDE.get(dtype)
+    if narrow is not None and leaf.size and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        limits = np.iinfo(narrow)
+        low, high = leaf.min(), leaf.max()
+        if low < limits.min or high > limits.max:
+            raise InvalidArgumentError(
+                f"{dtype.name} values from {low} to {high} do not fit {narrow.name}, which JAX uses in "
+                "their place. Enable 64-bit mode with jax.config.update('jax_enable_x64', True), or "
+                "leave batches on the host with InputOptions(experimental_fetch_to_device=False)."
+            )
+    return True
