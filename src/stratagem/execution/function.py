@@ -103,7 +103,7 @@ class Function:
         if inputs.ragged:
             return self._run_eagerly(args, kwargs)
         if self._loops:
-            return self._run_loop(args, kwargs)
+            return self._run_eagerly(args, kwargs, self._steps)
         settings = jax_settings.current_settings()
         key = (inputs.key, frame.strategy, replica is None, settings)
         for program in self._programs.get(key, ()):
@@ -119,7 +119,7 @@ class Function:
             return self._run_eagerly(args, kwargs)
         except LoopsOverDataset:
             self._loops = True
-            return self._run_loop(args, kwargs)
+            return self._run_eagerly(args, kwargs, self._steps)
 
     def runner(self, strategy: Any) -> Function:
         """Returns the function that runs this one in every replica of ``strategy``."""
@@ -178,14 +178,12 @@ class Function:
                 self._number_traces,
             )
 
-    def _run_loop(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with looping(self._steps):
-            return self._run_eagerly(args, kwargs)
-
-    def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_eagerly(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
+    ) -> Any:
         journal = state.Journal()
         try:
-            with state.journaled(journal):
+            with state.journaled(journal), looping(steps):
                 return self._python_function(*args, **kwargs)
         except BaseException:
             journal.roll_back()

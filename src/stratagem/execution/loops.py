@@ -42,15 +42,15 @@ class StepCache:
 
 class _Active(threading.local):
     def __init__(self) -> None:
-        self.caches: list[StepCache] = []
+        self.caches: list[StepCache | None] = []
 
 
 _active = _Active()
 
 
 @contextlib.contextmanager
-def looping(cache: StepCache) -> Iterator[None]:
-    """Makes every ``strategy.run`` of the block run compiled."""
+def looping(cache: StepCache | None) -> Iterator[None]:
+    """Makes every ``strategy.run`` of the block run compiled; ``None`` ends that for the block."""
     _active.caches.append(cache)
     try:
         yield
@@ -60,7 +60,8 @@ def looping(cache: StepCache) -> Iterator[None]:
 
 def compiled_step(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the compiled form of ``fn`` inside a loop, and ``fn`` itself elsewhere."""
-    return _active.caches[-1].get(fn) if _active.caches else fn
+    cache = _active.caches[-1] if _active.caches else None
+    return fn if cache is None else cache.get(fn)
 
 
 def _identity(fn: Callable[..., Any]) -> Any:

@@ -18,7 +18,7 @@ from stratagem.input.prefetch import Prefetcher
 from stratagem.values import state as variable_state
 
 if TYPE_CHECKING:
-    from stratagem.input.worker_input import WorkerInput
+    from stratagem.input.worker_input import HostStep, WorkerInput
 
 __all__ = ["DistributedIterator"]
 
@@ -53,10 +53,10 @@ class DistributedIterator:
         self._open(None)
 
     def _open(self, state: Any) -> None:
-        self._state = state
+        self._state, steps = self._input(state)
         self._returned.clear()
-        steps = _placed_steps(self._input, state, self._group, self._options)
-        prefetcher = Prefetcher(steps, self._options.experimental_per_replica_buffer_size)
+        placed = _placed_steps(steps, self._group, self._options)
+        prefetcher = Prefetcher(placed, self._options.experimental_per_replica_buffer_size)
         self._prefetcher = prefetcher
         self._finalizer = weakref.finalize(self, prefetcher.close)
 
@@ -146,8 +146,8 @@ class DistributedIterator:
 
 
 def _placed_steps(
-    worker_input: WorkerInput, state: Any, group: ReplicaGroup, options: InputOptions
+    steps: Iterator[HostStep], group: ReplicaGroup, options: InputOptions
 ) -> Iterator[tuple[Any, Any]]:
-    for step in worker_input(state):
+    for step in steps:
         element = place_step(step, group, fetch_to_device=options.experimental_fetch_to_device)
         yield element, step.state

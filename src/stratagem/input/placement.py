@@ -25,6 +25,7 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
 
     With one replica it is not wrapped.
     """
+    structure: Any
     if step.whole is not None:
         leaves, structure = jax.tree.flatten(step.whole)
         return jax.tree.unflatten(structure, _place_whole(leaves, group, fetch_to_device))
@@ -34,7 +35,7 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
             lambda leaf: _put(leaf, group.devices[0]) if fetch_to_device else leaf, step.parts[0]
         )
     flattened = [jax.tree.flatten(part) for part in step.parts]
-    structure: Any = flattened[0][1]
+    structure = flattened[0][1]
     columns: Any = zip(*(leaves for leaves, _ in flattened), strict=True)
     return jax.tree.unflatten(
         structure, [_place_parts(column, group, fetch_to_device) for column in columns]

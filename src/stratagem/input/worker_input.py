@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from stratagem.core.errors import InvalidArgumentError
-from stratagem.input.sources import Source
+from stratagem.input.sources import Source, SourceIterator
 from stratagem.input.splitting import Rows, WorkerPosition, split_rows, worker_share
 
 __all__ = ["HostStep", "WorkerInput", "dealt_steps", "split_steps"]
@@ -32,8 +32,8 @@ class HostStep:
         self.state = state
 
 
-WorkerInput = Callable[[Any], Iterator[HostStep]]
-"""From a state, or ``None`` for the beginning, to the steps from there on."""
+WorkerInput = Callable[[Any], tuple[Any, Iterator[HostStep]]]
+"""Opens the input at a state, or at the beginning; returns the state there and the steps."""
 
 
 def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool) -> WorkerInput:
@@ -47,9 +47,12 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
             many steps as there are workers (``False``).
     """
 
-    def steps(state: Any) -> Iterator[HostStep]:
+    def open_at(state: Any) -> tuple[Any, Iterator[HostStep]]:
         count, turn, source_state = state or (0, 0, None)
         iterator = source.open(source_state)
+        return [count, turn, iterator.get_state()], steps(count, turn, iterator)
+
+    def steps(count: int, turn: int, iterator: SourceIterator) -> Iterator[HostStep]:
         before = iterator.get_state()
         for batch in iterator:
             size = _batch_size(batch)
@@ -74,7 +77,7 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
             turn = 0
             before = iterator.get_state()
 
-    return steps
+    return open_at
 
 
 def dealt_steps(sources: list[Source], num_replicas: int) -> WorkerInput:
@@ -84,9 +87,12 @@ def dealt_steps(sources: list[Source], num_replicas: int) -> WorkerInput:
     replica for which no batch is left gets an empty one, so that no other is lost.
     """
 
-    def steps(state: Any) -> Iterator[HostStep]:
+    def open_at(state: Any) -> tuple[Any, Iterator[HostStep]]:
         states = state or [None] * len(sources)
         iterators = [source.open(s) for source, s in zip(sources, states, strict=True)]
+        return [iterator.get_state() for iterator in iterators], steps(iterators)
+
+    def steps(iterators: list[SourceIterator]) -> Iterator[HostStep]:
         while True:
             parts = [
                 next(iterators[replica % len(iterators)], None) for replica in range(num_replicas)
@@ -101,7 +107,7 @@ def dealt_steps(sources: list[Source], num_replicas: int) -> WorkerInput:
                     parts[replica] = empty
             yield HostStep(parts, None, [iterator.get_state() for iterator in iterators])
 
-    return steps
+    return open_at
 
 
 def _split(batch: Any, rows: Rows, num_replicas: int, state: Any) -> HostStep:

@@ -10,10 +10,13 @@ import jax
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.core import context
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import under_jit
+from stratagem.execution.loops import compiled_step
 from stratagem.execution.single import SingleChannel
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.extended import StrategyExtended
 from stratagem.strategies.replica_context import ReplicaContext
+from stratagem.values import state
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable, create_plain_variable
@@ -58,6 +61,8 @@ class _DefaultExtended(StrategyExtended):
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        if state.current_frame() is None and not under_jit():
+            fn = compiled_step(fn)
         local_args, local_kwargs = map_values(_only_component, (tuple(args), dict(kwargs or {})))
         replica = ReplicaContext(self._strategy, SingleChannel(self._strategy))
         with context.enter(context.Frame(self._strategy, replica)):

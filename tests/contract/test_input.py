@@ -1,0 +1,343 @@
+import gc
+import json
+import threading
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stratagem as sg
+
+Dataset = sg.data.Dataset
+
+
+def prefetch_threads():
+    return [t for t in threading.enumerate() if t.name == "input-prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left():
+    yield
+    gc.collect()
+    for thread in prefetch_threads():
+        thread.join(10)
+    assert not prefetch_threads()
+
+
+def parts(strategy, element):
+    return [np.asarray(p).tolist() for p in strategy.experimental_local_results(element)]
+
+
+def rows(strategy, element):
+    return [row for part in parts(strategy, element) for row in part]
+
+
+def test_each_batch_is_divided_between_the_replicas(strategy):
+    n = strategy.num_replicas_in_sync
+    dataset = Dataset.range(4 * n + 1).batch(2 * n)
+    elements = list(strategy.experimental_distribute_dataset(dataset))
+    assert [rows(strategy, e) for e in elements] == [
+        list(range(2 * n)), list(range(2 * n, 4 * n)), [4 * n],
+    ]  # fmt: skip
+    assert [len(p) for p in parts(strategy, elements[0])] == [2] * n
+    assert [len(p) for p in parts(strategy, elements[2])] == [1] + [0] * (n - 1)
+
+
+def test_elements_live_on_the_replicas_devices(placed_strategy):
+    dataset = Dataset.from_tensor_slices({"x": np.ones((8, 2), np.float32)}).batch(8)
+    (element,) = placed_strategy.experimental_distribute_dataset(dataset)
+    for part, device in zip(
+        placed_strategy.experimental_local_results(element["x"]),
+        placed_strategy.replica_group.devices,
+        strict=True,
+    ):
+        assert part.devices() == {device}
+
+
+def test_batches_can_stay_on_the_host(strategy):
+    options = sg.distribute.InputOptions(experimental_fetch_to_device=False)
+    dataset = Dataset.range(8).batch(8)
+    (element,) = strategy.experimental_distribute_dataset(dataset, options)
+    for part in strategy.experimental_local_results(element):
+        assert isinstance(part, np.ndarray)
+        assert part.dtype == np.int64
+    result = strategy.run(lambda x: jnp.sum(x), args=(element,))
+    assert sum(int(r) for r in strategy.experimental_local_results(result)) == 28
+
+
+def test_strings_stay_on_the_host(strategy):
+    dataset = Dataset.from_tensor_slices(([b"a", b"b", b"c", b"d"], np.arange(4))).batch(4)
+    ((text, number),) = strategy.experimental_distribute_dataset(dataset)
+    assert rows(strategy, text) == [b"a", b"b", b"c", b"d"]
+    assert rows(strategy, number) == [0, 1, 2, 3]
+
+
+def test_numbers_too_large_for_32_bits(strategy):
+    dataset = Dataset.from_tensor_slices(np.array([1, 2**40])).batch(2)
+    with pytest.raises(ValueError, match="64-bit mode"):
+        list(strategy.experimental_distribute_dataset(dataset))
+
+
+def test_datasets_from_a_function(strategy):
+    n = strategy.num_replicas_in_sync
+    contexts = []
+
+    def dataset_fn(context):
+        contexts.append(context)
+        return Dataset.range(4 * n).batch(context.get_per_replica_batch_size(2 * n))
+
+    distributed = strategy.distribute_datasets_from_function(dataset_fn)
+    (context,) = contexts
+    assert (context.num_input_pipelines, context.input_pipeline_id) == (1, 0)
+    assert context.num_replicas_in_sync == n
+    assert len(distributed) == 2
+    elements = list(distributed)
+    assert parts(strategy, elements[0]) == [[2 * i, 2 * i + 1] for i in range(n)]
+    older = strategy.experimental_distribute_datasets_from_function(dataset_fn)
+    assert [rows(strategy, e) for e in older] == [rows(strategy, e) for e in elements]
+
+
+def test_a_function_called_for_each_replica(many):
+    n = many.num_replicas_in_sync
+    options = sg.distribute.InputOptions(
+        experimental_replication_mode=sg.distribute.InputReplicationMode.PER_REPLICA
+    )
+
+    def dataset_fn(context):
+        assert context.num_input_pipelines == n
+        i = context.input_pipeline_id
+        return Dataset.range(10 * i, 10 * i + i + 1).batch(1)
+
+    elements = list(many.distribute_datasets_from_function(dataset_fn, options))
+    assert len(elements) == n
+    assert parts(many, elements[0]) == [[10 * i] for i in range(n)]
+    assert parts(many, elements[-1]) == [[] for _ in range(n - 1)] + [[10 * (n - 1) + n - 1]]
+
+
+def test_no_batch_is_lost_at_the_end(many):
+    n = many.num_replicas_in_sync
+    distributed = many.distribute_datasets_from_function(
+        lambda _: Dataset.range(2 * n + 2).batch(2, drop_remainder=True)
+    )
+    elements = list(distributed)
+    assert len(distributed) == len(elements) == 2
+    assert parts(many, elements[1]) == [[2 * n, 2 * n + 1]] + [[]] * (n - 1)
+
+
+def test_training_over_a_dataset(strategy, execute):
+    with strategy.scope():
+        total = sg.Variable(0.0, aggregation=sg.VariableAggregation.SUM)
+    data = np.arange(23, dtype=np.float32)
+    distributed = strategy.experimental_distribute_dataset(
+        Dataset.from_tensor_slices(data).shuffle(23).batch(4)
+    )
+
+    def step(x):
+        return strategy.run(lambda x: total.assign_add(jnp.sum(x)), args=(x,))
+
+    for epoch in (1, 2):
+        for x in distributed:
+            execute(step, x)
+        assert float(total) == epoch * data.sum()
+
+
+def test_next_inside_a_function(strategy):
+    n = strategy.num_replicas_in_sync
+    distributed = strategy.experimental_distribute_dataset(Dataset.range(5 * n + 1).batch(2 * n))
+    traces = []
+
+    @sg.function
+    def step(iterator):
+        traces.append(1)
+        x = next(iterator)
+        return strategy.reduce("SUM", strategy.run(lambda x: jnp.sum(x), args=(x,)), axis=None)
+
+    for _ in range(2):
+        iterator = iter(distributed)
+        sums = [int(step(iterator)) for _ in range(3)]
+        assert sum(sums) == sum(range(5 * n + 1))
+        with pytest.raises(sg.errors.OutOfRangeError):
+            step(iterator)
+    assert step.experimental_get_tracing_count() <= 2
+
+
+def test_several_elements_and_a_captured_iterator_in_one_function(strategy):
+    n = strategy.num_replicas_in_sync
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(6 * n).batch(n)))
+
+    @sg.function
+    def two_steps():
+        first, second = next(iterator), next(iterator)
+        return strategy.run(lambda a, b: (a[0], b[0]), args=(first, second))
+
+    firsts = []
+    for _ in range(3):
+        a, b = two_steps()
+        firsts += [int(parts(strategy, v)[0]) for v in (a, b)]
+    assert firsts == [i * n for i in range(6)]
+    with pytest.raises(sg.errors.OutOfRangeError):
+        two_steps()
+
+
+def test_an_element_is_not_lost_when_the_call_fails(strategy):
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(16).batch(8)))
+
+    @sg.function
+    def step(iterator, fail):
+        x = next(iterator)
+        if fail:
+            raise RuntimeError("on purpose")
+        return strategy.run(lambda x: x * 1, args=(x,))
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        step(iterator, True)
+    assert rows(strategy, step(iterator, False)) == list(range(8))
+    assert rows(strategy, next(iterator)) == list(range(8, 16))
+
+
+def test_a_loop_inside_a_function(strategy):
+    n = strategy.num_replicas_in_sync
+    distributed = strategy.experimental_distribute_dataset(Dataset.range(6 * n + 1).batch(2 * n))
+    with strategy.scope():
+        seen = sg.Variable(0, aggregation=sg.VariableAggregation.SUM)
+    python_calls = []
+
+    @sg.function
+    def epoch(dataset):
+        def replica_fn(x):
+            python_calls.append(1)
+            seen.assign_add(jnp.asarray(x.shape[0], jnp.int32))
+            return jnp.sum(x)
+
+        total = 0
+        for x in dataset:
+            total += strategy.reduce("SUM", strategy.run(replica_fn, args=(x,)), axis=None)
+        return total
+
+    for i in (1, 2, 3):
+        assert int(epoch(distributed)) == sum(range(6 * n + 1))
+        assert int(seen) == i * (6 * n + 1)
+    ragged = 3 * n if n > 1 else 0
+    assert len(python_calls) <= 2 + ragged
+
+
+def test_iterator_states(strategy):
+    dataset = Dataset.range(24).shuffle(24, seed=5).repeat(2).batch(5)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    whole = iter(distributed)
+    beginning = whole.get_state()
+    everything = [rows(strategy, e) for e in whole]
+    for stop in range(len(everything)):
+        iterator = iter(distributed)
+        iterator.set_state(beginning)
+        for _ in range(stop):
+            next(iterator)
+        state = json.loads(json.dumps(iterator.get_state()))
+        restored = iter(distributed)
+        next(restored)
+        restored.set_state(state)
+        assert [rows(strategy, e) for e in restored] == everything[stop:]
+    with pytest.raises(ValueError, match="get_state"):
+        iter(distributed).set_state({"x": 1})
+
+
+def test_the_end_of_the_data(strategy):
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(4).batch(4)))
+    assert iterator.get_next_as_optional().has_value()
+    end = iterator.get_next_as_optional()
+    assert not end.has_value()
+    for call in (end.get_value, iterator.get_next):
+        with pytest.raises(sg.errors.OutOfRangeError):
+            call()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_reduce_enumerate_and_specs(strategy):
+    n = strategy.num_replicas_in_sync
+    distributed = strategy.experimental_distribute_dataset(Dataset.range(4 * n).batch(2 * n))
+    total = distributed.reduce(0, lambda s, x: s + strategy.reduce("SUM", x, axis=0))
+    assert int(total) == sum(range(4 * n))
+    assert [i for i, _ in distributed.enumerate(start=5)] == [5, 6]
+    spec = distributed.element_spec
+    component = spec.value_specs[0] if n > 1 else spec
+    assert component.shape == (None,)
+    assert iter(distributed).element_spec == spec
+    endless = strategy.experimental_distribute_dataset(Dataset.range(4).repeat().batch(2))
+    with pytest.raises(TypeError, match="infinite"):
+        len(endless)
+
+
+def test_next_in_replica_context(placed_strategy, execute):
+    iterator = iter(placed_strategy.experimental_distribute_dataset(Dataset.range(4).batch(4)))
+    with pytest.raises(ValueError, match="replica context"):
+        execute(lambda: placed_strategy.run(lambda: next(iterator)))
+
+
+def test_an_error_in_the_pipeline_reaches_the_consumer(strategy):
+    def fail_at_two(x):
+        if int(x) == 2:
+            raise KeyError("in the user's function")
+        return x
+
+    dataset = Dataset.range(8).map(fail_at_two).batch(1)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    next(iterator)
+    next(iterator)
+    with pytest.raises(KeyError, match="in the user's function") as raised:
+        next(iterator)
+    assert any("fail_at_two" in frame.name for frame in traceback.extract_tb(raised.tb))
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_the_thread_ends_when_the_loop_breaks(strategy):
+    for _ in strategy.experimental_distribute_dataset(Dataset.range(4).repeat().batch(4)):
+        break
+    gc.collect()
+    for thread in prefetch_threads():
+        thread.join(10)
+    assert not prefetch_threads()
+
+
+def test_wrong_options(strategy):
+    with pytest.raises(ValueError, match="not supported"):
+        sg.distribute.InputOptions(experimental_place_dataset_on_device=True)
+    with pytest.raises(ValueError, match="at least 1"):
+        sg.distribute.InputOptions(experimental_per_replica_buffer_size=0)
+    per_replica = sg.distribute.InputOptions(experimental_replication_mode="PER_REPLICA")
+    with pytest.raises(ValueError, match="distribute_datasets_from_function"):
+        strategy.experimental_distribute_dataset(Dataset.range(2).batch(2), per_replica)
+    with pytest.raises(ValueError, match="Use 4 or 8"):
+        sg.distribute.InputContext(num_replicas_in_sync=4).get_per_replica_batch_size(6)
+    with pytest.raises(ValueError, match="iterable of batches"):
+        strategy.distribute_datasets_from_function(lambda _: 5)
+
+
+def test_prefetching_does_not_run_further_than_asked(strategy):
+    produced = []
+
+    def note(x):
+        produced.append(int(x))
+        return x
+
+    options = sg.distribute.InputOptions(experimental_per_replica_buffer_size=2)
+    dataset = Dataset.range(100).map(note).batch(1)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset, options))
+    next(iterator)
+    deadline = threading.Event()
+    deadline.wait(0.2)
+    assert len(produced) <= 1 + 2 + 2
+    del iterator
+
+
+def test_elements_of_a_function_use_compiled_signatures(strategy):
+    """Feeding elements as arguments compiles once, too."""
+    distributed = strategy.experimental_distribute_dataset(Dataset.range(32).batch(8))
+    step = sg.function(lambda x: strategy.run(lambda x: x + 1, args=(x,)))
+    for x in distributed:
+        step(x)
+    assert step.experimental_get_tracing_count() == 1
+    assert jax.devices()
