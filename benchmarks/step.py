@@ -131,12 +131,8 @@ def with_stratagem(case: Case, devices: list[jax.Device]) -> Callable[[], float]
     def step(x, y):
         return strategy.reduce("MEAN", strategy.run(replica_step, args=(x, y)), axis=None)
 
-    x, y = (
-        strategy.experimental_distribute_values_from_function(
-            lambda ctx, a=a: np.split(a, len(devices))[ctx.replica_id_in_sync_group]
-        )
-        for a in batch(case, len(devices))
-    )
+    dataset = sg.data.Dataset.from_tensors(batch(case, len(devices)))
+    x, y = next(iter(strategy.experimental_distribute_dataset(dataset)))
     return lambda: step(x, y)
 
 

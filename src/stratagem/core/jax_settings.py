@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-__all__ = ["applied", "checks_results", "current_settings"]
+__all__ = ["applied", "checks_results", "current_settings", "random_implementation"]
 
 _SETTINGS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ("jax_enable_x64", jax.enable_x64),
@@ -41,6 +41,12 @@ def checks_results() -> bool:
     """Returns whether JAX looks for NaN or infinity in every result, and raises if it finds one."""
     config: Any = jax.config
     return bool(config.jax_debug_nans or config.jax_debug_infs)
+
+
+def random_implementation() -> Any:
+    """Returns the default random number generator, the one setting that ``jax.jit`` overlooks."""
+    config: Any = jax.config
+    return config.jax_default_prng_impl
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from typing import Any
 
 import jax
 
+from stratagem.core.tracing import is_tracer
+
 __all__ = ["launch"]
 
 _lock = threading.Lock()
@@ -40,7 +42,7 @@ def launch(program: Callable[..., Any], args: tuple[Any, ...], serialize: bool) 
         _wait(_in_flight)
         results.extend(starmap(program, (args,)))
         leaves = jax.tree.leaves(results[0])
-        _in_flight = leaves[0] if leaves else None
+        _in_flight = leaves[0] if leaves and not is_tracer(leaves[0]) else None
     return results[0]
 
 

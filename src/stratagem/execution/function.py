@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratagem.core import config, context, jax_settings
-from stratagem.core.tracing import under_jit, under_trace
+from stratagem.core.tracing import under_jit
 from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
 from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
@@ -33,15 +33,15 @@ class _Latest:
     program: Program
     strategy: Any
     cross_replica: bool
-    settings: tuple[Any, ...]
+    random_implementation: Any
 
     def fits(self, frame: context.Frame) -> bool:
         return (
             frame.strategy is self.strategy
             and (frame.replica_context is None) is self.cross_replica
             and not config.functions_run_eagerly()
-            and not under_trace()
-            and jax_settings.current_settings() == self.settings
+            and not jax_settings.checks_results()
+            and jax_settings.random_implementation() is self.random_implementation
         )
 
 
@@ -108,7 +108,8 @@ class Function:
         key = (inputs.key, frame.strategy, replica is None, settings)
         for program in self._programs.get(key, ()):
             if program.takes_arguments_directly:
-                self._latest = _Latest(program, frame.strategy, replica is None, settings)
+                implementation = jax_settings.random_implementation()
+                self._latest = _Latest(program, frame.strategy, replica is None, implementation)
             try:
                 return program.run(inputs)
             except DrawMiss:

@@ -17,7 +17,7 @@ from stratagem.execution.callbacks import guard_callbacks
 from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.program import Program, ResultLeaf, VariableWrite
-from stratagem.execution.signature import CallInputs
+from stratagem.execution.signature import CallInputs, SignatureMiss
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
@@ -168,12 +168,15 @@ def _build(
     donated = [i for i in used if may_donate and id(candidates[i]) in written_ids]
     kept = [i for i in used if i not in donated]
     num_candidates = len(candidates)
+    settings = jax_settings.current_settings()
     chosen = [*positions, *(num_outputs + k for k in changed)]
     num_results = len(positions)
 
     def program(
         donated_values: list[Any], kept_values: list[Any], consts: list[Any], argument: Any
     ) -> tuple[list[Any], list[Any]]:
+        if jax_settings.current_settings() != settings:
+            raise SignatureMiss
         arrays = inputs.arrays_of_argument(argument)
         values: list[Any] = [None] * num_candidates
         for i, value in zip([*donated, *kept], [*donated_values, *kept_values], strict=True):

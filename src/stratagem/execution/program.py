@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from stratagem.core.launch import launch
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import (
     Draw,
     DrawMiss,
@@ -18,7 +19,7 @@ from stratagem.execution.draws import (
     draw_element,
     put_back,
 )
-from stratagem.execution.signature import CallInputs
+from stratagem.execution.signature import CallInputs, SignatureMiss
 from stratagem.values import state
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
@@ -62,8 +63,7 @@ class ResultLeaf:
         return PerReplica.from_global(self.group, array, scalar=self.scalar)
 
 
-@dataclass(frozen=True, slots=True)
-class VariableWrite:
+class VariableWrite(NamedTuple):
     """A variable that the program gives a new value; ``shared`` if someone else holds it too."""
 
     variable: Variable
@@ -111,6 +111,7 @@ class Program:
         self._structure = structure
         self._group = group
         self._plain_positions = inputs.plain_positions() if group is not None else []
+        self._returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
         self._serialize = group is not None and group.serialize_programs
         self._callback_errors = callback_errors
         self._draws = draws
@@ -180,6 +181,9 @@ class Program:
                 ),
                 self._serialize,
             )
+            if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
+                # Called inside the user's own jax.jit, which the slow way deals with.
+                raise SignatureMiss
             if self._callback_errors is None:
                 return self._accept(outputs, new_values)
         self._wait_for_callbacks(outputs, new_values)
@@ -191,8 +195,10 @@ class Program:
         return any(variable.is_lost() for variable in self._donated)
 
     def _accept(self, outputs: list[Any], new_values: list[Any]) -> Any:
-        for write, value in zip(self._writes, new_values, strict=True):
-            write.variable.accept_from_program(value, write.shared)
+        for (variable, shared), value in zip(self._writes, new_values, strict=True):
+            variable.accept_from_program(value, shared)
+        if self._returns_one_array:
+            return outputs[0]
         return self._structure.unflatten([result.build(outputs) for result in self._results])
 
     def _wait_for_callbacks(self, outputs: list[Any], new_values: list[Any]) -> None:
