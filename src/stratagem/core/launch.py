@@ -8,48 +8,89 @@ dispatch stays asynchronous.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
-from itertools import starmap
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
+from stratagem.core.errors import ContextError
 from stratagem.core.tracing import is_tracer
 
-__all__ = ["launch"]
+__all__ = ["begin", "end", "in_host_callback", "launch"]
 
 _lock = threading.Lock()
 _in_flight: jax.Array | None = None
+
+
+class _Callback(threading.local):
+    active = False
+
+
+_callback = _Callback()
+
+
+@contextlib.contextmanager
+def in_host_callback() -> Iterator[None]:
+    """Marks code that a running program calls back, and that must not wait for that program."""
+    before, _callback.active = _callback.active, True
+    try:
+        yield
+    finally:
+        _callback.active = before
+
+
+def begin() -> None:
+    """Waits for the program before, and keeps others from being launched until ``end``.
+
+    Raises:
+        ContextError: In a host callback, which the program before may be waiting for.
+    """
+    if _callback.active:
+        raise ContextError(
+            "A host callback (jax.pure_callback, io_callback, jax.debug.callback) of a compiled step "
+            "cannot run another program with collectives: the step waits for the callback. Return the "
+            "value from the callback and go on after the step."
+        )
+    _lock.acquire()
+    _wait(_in_flight)
+
+
+def end(result: Any) -> None:
+    """Lets the next program be launched, after ``result`` of this one is there.
+
+    Args:
+        result: An array of the program that was launched, or ``None`` if it was not.
+    """
+    global _in_flight
+    if isinstance(result, jax.Array) and not is_tracer(result):
+        _in_flight = result
+    _lock.release()
 
 
 def launch(program: Callable[..., Any], args: tuple[Any, ...], serialize: bool) -> Any:
     """Calls a compiled program and returns its results.
 
     Args:
-        program: A ``jax.jit`` function.
+        program: A ``jax.jit`` function that returns a list of arrays.
         args: Its arguments.
         serialize: Whether the program may contain collectives between CPU devices.
     """
-    global _in_flight
-    # The results must not be lost to an interrupt that arrives between the call and the assignment,
-    # because the arguments may have been given away: list.extend stores them from C.
-    results: list[Any] = []
     if not serialize:
-        results.extend(starmap(program, (args,)))
-        return results[0]
-    with _lock:
-        _wait(_in_flight)
-        results.extend(starmap(program, (args,)))
-        leaves = jax.tree.leaves(results[0])
-        _in_flight = leaves[0] if leaves and not is_tracer(leaves[0]) else None
-    return results[0]
+        return program(*args)
+    results: list[Any] = []
+    begin()
+    try:
+        results = program(*args)
+    finally:
+        end(results[0] if results else None)
+    return results
 
 
 def _wait(array: jax.Array | None) -> None:
     if array is None or array.is_deleted():
         return
-    try:
+    # Its own reader is told of an error; this program has nothing to do with it.
+    with contextlib.suppress(Exception):
         array.block_until_ready()
-    except Exception:  # its own reader is told; this program has nothing to do with it
-        return

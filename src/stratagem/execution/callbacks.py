@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stratagem.core.launch import in_host_callback
 from stratagem.core.tracing import jax_core
 
 __all__ = ["guard_callbacks"]
@@ -35,7 +36,8 @@ class _Guarded:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self._callback(*args, **kwargs)
+            with in_host_callback():
+                return self._callback(*args, **kwargs)
         except Exception as error:
             self._errors.append(error)
             return [np.zeros(aval.shape, aval.dtype) for aval in self._result_avals]

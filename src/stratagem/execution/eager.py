@@ -72,38 +72,34 @@ class ReplicaThreads:
         self._baton = threading.Semaphore(0)
         self._aborted = False
 
-    def run(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Returns the result of each replica's body.
+    def run(self, bodies: Sequence[Callable[[], Any]], merge: Callable[[list[Any]], Any]) -> Any:
+        """Returns what ``merge`` makes of the results of the replicas' bodies.
 
         Raises:
             ReplicaMismatchError: If the replicas do not come to the same meetings.
             BaseException: The first error of a replica or a meeting. Variables then have the values
                 they had before the call.
         """
-        journal = state.Journal()
         settings = jax_settings.current_settings()
-        for index, body in enumerate(bodies):
-            target = self._thread_body(index, body, journal, settings)
-            thread = threading.Thread(
-                target=contextvars.copy_context().run,
-                args=(target,),
-                name=f"replica-{index}",
-                daemon=True,
-            )
-            self._replicas.append(_Replica(thread, threading.Semaphore(0)))
-        try:
-            with (
-                context.enter(context.Frame(self._strategy, None)),
-                state.journaled(journal),
-            ):
-                self._take_turns()
-        except BaseException:
-            self._release()
-            journal.roll_back()
-            raise
-        for replica in self._replicas:
-            replica.thread.join()
-        return [replica.result for replica in self._replicas]
+        with state.transaction() as journal:
+            for index, body in enumerate(bodies):
+                target = self._thread_body(index, body, journal, settings)
+                thread = threading.Thread(
+                    target=contextvars.copy_context().run,
+                    args=(target,),
+                    name=f"replica-{index}",
+                    daemon=True,
+                )
+                self._replicas.append(_Replica(thread, threading.Semaphore(0)))
+            try:
+                with context.enter(context.Frame(self._strategy, None)):
+                    self._take_turns()
+                for replica in self._replicas:
+                    replica.thread.join()
+                return merge([replica.result for replica in self._replicas])
+            except BaseException:
+                self._release()
+                raise
 
     def meet(self, index: int, meeting: Meeting) -> Any:
         """Waits in replica ``index`` for the others and returns its result of the meeting."""

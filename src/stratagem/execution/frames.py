@@ -30,16 +30,25 @@ class TracingFrame(StateFrame):
 
     def __init__(self, candidates: Sequence[Variable]) -> None:
         super().__init__()
-        self.candidates = candidates
+        self._alive = candidates
         self.written: dict[int, Variable] = {}
         self.created: list[tuple[Variable, Any]] = []
         self._values: dict[int, Any] = {}
+
+    @property
+    def candidates(self) -> Sequence[Variable]:
+        """The variables that were alive when tracing began, and those created since."""
+        return [*self._alive, *(variable for variable, _ in self.created)]
+
+    def close(self) -> None:
+        """Forgets the traced values, which are of no use once tracing has ended."""
+        self._values = {}
 
     def bind(self, tracers: Sequence[Any]) -> None:
         """Takes the candidates' traced values; called once tracing has begun."""
         self.open()
         self._values = {
-            id(variable): tracer for variable, tracer in zip(self.candidates, tracers, strict=True)
+            id(variable): tracer for variable, tracer in zip(self._alive, tracers, strict=True)
         }
 
     def read(self, variable: Variable) -> Any:
@@ -48,8 +57,8 @@ class TracingFrame(StateFrame):
             return self._values[id(variable)]
         except KeyError:
             raise VariableError(
-                f"Variable {variable.name!r} was created by another thread while this function was "
-                "being traced. Create it before."
+                f"Variable {variable.name!r} cannot be used here: it was created after tracing of this "
+                "function began, by other code. Create it before."
             ) from None
 
     def write(self, variable: Variable, value: Any) -> None:
@@ -62,9 +71,13 @@ class TracingFrame(StateFrame):
         return [self._values[key] for key in self.written]
 
     def create(self, variable: Variable, initial_value: Any) -> None:
-        """Notes a new variable, which gets its value after tracing."""
+        """Notes a new variable, which gets its value after tracing, if that is traced."""
         self.created.append((variable, initial_value))
-        self._values[id(variable)] = initial_value
+        if not is_tracer(initial_value):
+            with jax.ensure_compile_time_eval():
+                variable.initialize(initial_value)
+        per_program = variable.program_value(initial_value)
+        self._values[id(variable)] = initial_value if self.spmd else per_program
 
 
 class FunctionFrame(TracingFrame):
@@ -138,6 +151,8 @@ class ReplicaFrame(TracingFrame):
         """Carries out the updates in turn; called where the replicas meet and at the end."""
         self._read_since_meeting.clear()
         turns, self._turns = self._turns, {}
+        for variable, _ in turns.values():
+            self.check_writable(variable)
         for variable, noted in turns.values():
             value = super().read(variable)
             gathered = [
@@ -170,7 +185,6 @@ class GradientFrame(StateFrame):
         super().__init__()
         self.spmd = parent is not None and parent.spmd
         self.parent = parent
-        self.candidates = parent.candidates if parent is not None else ()
         self.written: dict[int, Variable] = {}
         self._values: dict[int, Any] = {}
 
@@ -187,6 +201,11 @@ class GradientFrame(StateFrame):
         """Tells the frame around it."""
         if self.parent is not None:
             self.parent.use_group(group)
+
+    @property
+    def candidates(self) -> Sequence[Variable]:
+        """Those of the frame around it."""
+        return () if self.parent is None else self.parent.candidates
 
     def differentiate(self, variables: Sequence[Variable], values: Sequence[Any]) -> None:
         """Gives ``variables`` the values that gradients are taken with respect to."""

@@ -17,7 +17,7 @@ from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
 from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
 from stratagem.execution.program import Program
-from stratagem.execution.signature import CallInputs, SignatureMiss
+from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 
 __all__ = ["Function", "function"]
@@ -26,21 +26,22 @@ _logger = logging.getLogger("stratagem")
 _RETRACES_TO_WARN = 6
 
 
+_RECENT = 4
+
+
 @dataclass(frozen=True, slots=True)
-class _Latest:
-    """The program of the latest call, and the context it was made for."""
+class _Recent:
+    """A program that ran recently, and the context it was made for."""
 
     program: Program
-    strategy: Any
+    strategy: weakref.ref[Any]
     cross_replica: bool
     random_implementation: Any
 
     def fits(self, frame: context.Frame) -> bool:
         return (
-            frame.strategy is self.strategy
+            frame.strategy is self.strategy()
             and (frame.replica_context is None) is self.cross_replica
-            and not config.functions_run_eagerly()
-            and not jax_settings.checks_results()
             and jax_settings.random_implementation() is self.random_implementation
         )
 
@@ -52,14 +53,14 @@ class Function:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
         self._programs: dict[Any, list[Program]] = {}
-        self._latest: _Latest | None = None
+        self._recent: list[_Recent] = []
         self._lock = threading.RLock()
         self._may_create = True
         self._loops = False
         self._steps = StepCache(Function)
         self._num_traces = 0
         self._number_traces = 0
-        self._methods: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+        self._methods: dict[int, tuple[weakref.ref[Any], Function]] = {}
         self._runners: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
 
     @property
@@ -69,7 +70,11 @@ class Function:
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how many programs have been compiled: one for each signature."""
-        inner = [*self._methods.values(), *self._runners.values(), *self._steps.steps()]
+        inner = [
+            *(bound for _, bound in self._methods.values()),
+            *self._runners.values(),
+            *self._steps.steps(),
+        ]
         return self._num_traces + sum(f.experimental_get_tracing_count() for f in inner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,16 +82,15 @@ class Function:
         if state.current_frame() is not None:
             return self._python_function(*args, **kwargs)
         frame = context.current_frame()
-        latest = self._latest
-        if latest is not None and latest.fits(frame):
-            # JAX's own cache, in C++, compares the arguments with those of the latest program.
-            try:
-                return latest.program.run_directly((args, kwargs))
-            except SignatureMiss:
-                pass
-            except (TypeError, ValueError):
-                if latest.program.has_lost_arrays():
-                    raise
+        if not config.functions_run_eagerly() and not jax_settings.checks_results():
+            for recent in self._recent:
+                if recent.fits(frame):
+                    try:
+                        ran, result = recent.program.run_if_alike(args, kwargs)
+                    except SettingsChanged:
+                        break
+                    if ran:
+                        return result
         return self._find_and_run(frame, args, kwargs)
 
     def _find_and_run(
@@ -105,11 +109,13 @@ class Function:
         if self._loops:
             return self._run_eagerly(args, kwargs, self._steps)
         settings = jax_settings.current_settings()
-        key = (inputs.key, frame.strategy, replica is None, settings)
+        strategy = weakref.ref(frame.strategy)
+        key = (inputs.key, strategy, replica is None, settings)
         for program in self._programs.get(key, ()):
-            if program.takes_arguments_directly:
+            if program.is_quick_to_match:
                 implementation = jax_settings.random_implementation()
-                self._latest = _Latest(program, frame.strategy, replica is None, implementation)
+                recent = _Recent(program, strategy, replica is None, implementation)
+                self._recent = [recent, *self._recent[: _RECENT - 1]]
             try:
                 return program.run(inputs)
             except DrawMiss:
@@ -140,18 +146,23 @@ class Function:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
+        # By identity: instances that are equal may still hold different variables.
+        known = self._methods.get(id(instance))
+        if known is not None and known[0]() is instance:
+            return known[1]
+        methods, key = self._methods, id(instance)
         try:
-            bound = self._methods.get(instance)
-        except TypeError:  # the instance cannot be a dictionary's key
+            reference = weakref.ref(instance, lambda _: methods.pop(key, None))
+        except TypeError:  # the instance does not allow weak references
             return types.MethodType(self, instance)
-        if bound is None:
-            reference, python_function = weakref.ref(instance), self._python_function
+        python_function = self._python_function
 
-            def method(*args: Any, **kwargs: Any) -> Any:
-                return python_function(reference(), *args, **kwargs)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return python_function(reference(), *args, **kwargs)
 
-            functools.update_wrapper(method, python_function)
-            bound = self._methods[instance] = Function(method)
+        functools.update_wrapper(method, python_function)
+        bound = Function(method)
+        methods[key] = (reference, bound)
         return bound
 
     def __repr__(self) -> str:
@@ -182,13 +193,8 @@ class Function:
     def _run_eagerly(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
     ) -> Any:
-        journal = state.Journal()
-        try:
-            with state.journaled(journal), looping(steps):
-                return self._python_function(*args, **kwargs)
-        except BaseException:
-            journal.roll_back()
-            raise
+        with state.transaction(), looping(steps):
+            return self._python_function(*args, **kwargs)
 
 
 def function(func: Callable[..., Any] | None = None) -> Any:

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 
 from stratagem.core import jax_settings
 from stratagem.core.errors import ContextError, TracedValueError
+from stratagem.core.launch import launch
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer, jax_core
 from stratagem.execution.callbacks import guard_callbacks
 from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.program import Program, ResultLeaf, VariableWrite
-from stratagem.execution.signature import CallInputs, SignatureMiss
+from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
@@ -26,6 +27,12 @@ from stratagem.values.registry import live_variables
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
 __all__ = ["trace_program"]
+
+_NEEDS_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 def trace_program(
@@ -56,10 +63,11 @@ def trace_program(
     avals = [jax.ShapeDtypeStruct(v.program_shape, v.dtype) for v in candidates]
     try:
         closed = jax.make_jaxpr(traced)(avals, inputs.avals())
-    except jax.errors.ConcretizationTypeError as error:
+    except _NEEDS_VALUE as error:
         raise _explain(error) from error
     finally:
         put_back(frame.draws)
+        frame.close()
     draws = [DrawSpec.of(draw, inputs.iterators, closed.consts) for draw in frame.draws]
     group = _find_group(frame, inputs, closed, candidates)
     if frame.created:
@@ -173,11 +181,10 @@ def _build(
     num_results = len(positions)
 
     def program(
-        donated_values: list[Any], kept_values: list[Any], consts: list[Any], argument: Any
+        donated_values: list[Any], kept_values: list[Any], consts: list[Any], arrays: list[Any]
     ) -> tuple[list[Any], list[Any]]:
         if jax_settings.current_settings() != settings:
-            raise SignatureMiss
-        arrays = inputs.arrays_of_argument(argument)
+            raise SettingsChanged
         values: list[Any] = [None] * num_candidates
         for i, value in zip([*donated, *kept], [*donated_values, *kept_values], strict=True):
             values[i] = value
@@ -207,8 +214,14 @@ def _build(
         group=group,
         inputs=inputs,
         draws=draws,
+        smallest_output=_smallest([jaxpr.outvars[position] for position in chosen]),
         callback_errors=errors if has_callbacks else None,
     )
+
+
+def _smallest(outvars: Sequence[Any]) -> int:
+    sizes = [var.aval.size for var in outvars]
+    return sizes.index(min(sizes)) if sizes else 0
 
 
 def _initialize_created(
@@ -219,8 +232,8 @@ def _initialize_created(
     group: ReplicaGroup | None,
 ) -> None:
     """Computes the initial values of variables that were created while tracing."""
-    jaxpr = closed.jaxpr
     count = len(frame.created)
+    jaxpr = _only_for_last_outputs(closed.jaxpr, count)
     used = _mentioned(jaxpr)
     with STORAGE_LOCK:
         values = [
@@ -229,12 +242,27 @@ def _initialize_created(
         ]
 
     def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:
-        outs = jax.core.eval_jaxpr(jaxpr, closed.consts, *values, *arrays)
-        return outs[len(outs) - count :]
+        return jax.core.eval_jaxpr(jaxpr, closed.consts, *values, *arrays)
 
-    computed = jax.jit(initial_values)(values, arrays)
-    for (variable, _), value in zip(frame.created, computed, strict=True):
-        variable.initialize(value.addressable_data(0))
+    serialize = group is not None and group.serialize_programs
+    computed = launch(jax.jit(initial_values), (values, arrays), serialize)
+    for (variable, initial_value), value in zip(frame.created, computed, strict=True):
+        if is_tracer(initial_value):
+            variable.initialize(value.addressable_data(0))
+
+
+def _only_for_last_outputs(jaxpr: Any, count: int) -> Any:
+    """Returns ``jaxpr`` with its last outputs only and what they need, without any effects."""
+    outvars = jaxpr.outvars[len(jaxpr.outvars) - count :]
+    needed = {id(v) for v in outvars}
+    eqns = []
+    for eqn in reversed(jaxpr.eqns):
+        if any(id(v) in needed for v in eqn.outvars):
+            needed |= {id(v) for v in eqn.invars}
+            eqns.append(eqn)
+    return jaxpr.replace(
+        eqns=eqns[::-1], outvars=outvars, debug_info=jaxpr.debug_info.with_unknown_names()
+    )
 
 
 def _explain(error: Exception) -> TracedValueError:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import jax
 
-from stratagem.core.launch import launch
+from stratagem.core.launch import begin, end
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import (
@@ -19,7 +21,7 @@ from stratagem.execution.draws import (
     draw_element,
     put_back,
 )
-from stratagem.execution.signature import CallInputs, SignatureMiss
+from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
@@ -84,6 +86,7 @@ class Program:
         group: The replicas, if the program uses several or particular devices.
         inputs: The call that was traced.
         draws: The elements that the program draws from iterators.
+        smallest_output: Which of all outputs to hold on to until the program has finished.
         callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
     """
 
@@ -100,6 +103,7 @@ class Program:
         group: ReplicaGroup | None,
         inputs: CallInputs,
         draws: list[DrawSpec],
+        smallest_output: int,
         callback_errors: list[BaseException] | None,
     ) -> None:
         self._jitted = jitted
@@ -110,12 +114,15 @@ class Program:
         self._results = results
         self._structure = structure
         self._group = group
+        self._inputs = inputs
         self._plain_positions = inputs.plain_positions() if group is not None else []
         self._returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
         self._serialize = group is not None and group.serialize_programs
         self._callback_errors = callback_errors
         self._draws = draws
-        self.takes_arguments_directly = inputs.has_only_arrays() and not draws
+        self._callback_lock = threading.RLock()
+        self._smallest_output = smallest_output
+        self.is_quick_to_match = inputs.has_only_arrays() and not draws
 
     def run(self, inputs: CallInputs) -> Any:
         """Runs the program with the arguments of a call and returns the function's result.
@@ -124,18 +131,23 @@ class Program:
             DrawMiss: If the next elements are not of the kind that was traced; they are put back.
             OutOfRangeError: If there is no next element.
         """
-        group, arrays = self._group, inputs.arrays
-        if group is not None:
-            for position in self._plain_positions:
-                arrays[position] = _place(arrays[position], group)
         if not self._draws:
-            return self.run_directly(inputs.program_argument())
+            return self.run_arrays(inputs.arrays, self._consts)
         draws, consts = self._draw(inputs)
         try:
-            return self.run_directly(inputs.program_argument(), consts)
+            return self.run_arrays(inputs.arrays, consts)
         except BaseException:
             put_back(draws)
             raise
+
+    def run_if_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any]:
+        """Runs the program if it was made for such arguments; returns whether, and the result.
+
+        Raises:
+            SettingsChanged: If it was made under other JAX settings.
+        """
+        arrays = self._inputs.arrays_if_alike(args, kwargs)
+        return (False, None) if arrays is None else (True, self.run_arrays(arrays, self._consts))
 
     def _draw(self, inputs: CallInputs) -> tuple[list[Draw], list[Any]]:
         draws: list[Draw] = []
@@ -155,48 +167,71 @@ class Program:
                     consts[position] = array
         return draws, consts
 
-    def run_directly(self, argument: Any, consts: list[Any] | None = None) -> Any:
-        """Runs the program with the structure that its compiled form takes.
-
-        Args:
-            argument: The call's arguments.
-            consts: The constants of the program, if elements drawn take the place of some.
-
-        Raises:
-            SignatureMiss: If the argument is not of the kind that was traced.
-        """
+    def run_arrays(self, arrays: list[Any], consts: list[Any]) -> Any:
+        """Runs the program with the arrays of the arguments and those in place of its constants."""
         group = self._group
-        with STORAGE_LOCK:
-            journal = state.current_journal()
-            if journal is not None:
-                for write in self._writes:
-                    journal.record(write.variable)
-            outputs, new_values = launch(
-                self._jitted,
-                (
+        if group is not None:
+            for position in self._plain_positions:
+                arrays[position] = _place(arrays[position], group)
+        if self._callback_errors is None:
+            return self._run(arrays, consts)
+        # One call at a time: a call that waits for its callbacks has read values it will write.
+        with self._callback_lock:
+            return self._run(arrays, consts)
+
+    def _run(self, arrays: list[Any], consts: list[Any]) -> Any:
+        group = self._group
+        finished: list[Any] = []
+        if self._serialize:
+            begin()
+        try:
+            with STORAGE_LOCK:
+                journal = state.current_journal()
+                if journal is not None:
+                    for variable, _ in self._writes:
+                        journal.record(variable)
+                call = (
                     [variable.take_for_program(group, True) for variable in self._donated],
                     [variable.take_for_program(group, False) for variable in self._kept],
-                    self._consts if consts is None else consts,
-                    argument,
-                ),
-                self._serialize,
-            )
-            if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
-                # Called inside the user's own jax.jit, which the slow way deals with.
-                raise SignatureMiss
-            if self._callback_errors is None:
-                return self._accept(outputs, new_values)
-        self._wait_for_callbacks(outputs, new_values)
-        with STORAGE_LOCK:
-            return self._accept(outputs, new_values)
+                    consts,
+                    arrays,
+                )
+                try:
+                    # An interrupt can arrive between the call and an assignment, when the arguments
+                    # have been given away already: list.extend keeps the results from C.
+                    finished.extend(starmap(self._jitted, (call,)))
+                    outputs, new_values = finished[0]
+                    if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
+                        finished.clear()
+                        raise SettingsChanged
+                    if self._callback_errors is None:
+                        self._accept(new_values)
+                except BaseException:
+                    if finished and self._callback_errors is None:
+                        self._accept_despite_interrupts(finished[0][1])
+                    raise
+        finally:
+            if self._serialize:
+                leaves = jax.tree.leaves(finished)
+                end(leaves[self._smallest_output] if leaves else None)
+        if self._callback_errors is not None:
+            self._wait_for_callbacks(outputs, new_values)
+            with STORAGE_LOCK:
+                self._accept(new_values)
+        return self._result(outputs)
 
-    def has_lost_arrays(self) -> bool:
-        """Returns whether a failed run left a variable without its array."""
-        return any(variable.is_lost() for variable in self._donated)
-
-    def _accept(self, outputs: list[Any], new_values: list[Any]) -> Any:
+    def _accept(self, new_values: list[Any]) -> None:
         for (variable, shared), value in zip(self._writes, new_values, strict=True):
             variable.accept_from_program(value, shared)
+
+    def _accept_despite_interrupts(self, new_values: list[Any]) -> None:
+        while True:
+            try:
+                return self._accept(new_values)
+            except KeyboardInterrupt:
+                continue
+
+    def _result(self, outputs: list[Any]) -> Any:
         if self._returns_one_array:
             return outputs[0]
         return self._structure.unflatten([result.build(outputs) for result in self._results])
@@ -207,8 +242,7 @@ class Program:
         jax.block_until_ready((outputs, new_values))
         jax.effects_barrier()
         if errors:
-            first = errors[0]
-            errors.clear()
+            first, errors[:] = errors[0], []
             raise first
 
 

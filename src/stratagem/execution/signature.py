@@ -15,7 +15,7 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import Variable
 
-__all__ = ["CallInputs", "SignatureMiss"]
+__all__ = ["CallInputs", "SettingsChanged"]
 
 _STATIC = 0
 _ARRAY = 1
@@ -23,8 +23,8 @@ _PER_REPLICA = 2
 _ITERATOR = 3
 
 
-class SignatureMiss(Exception):
-    """Arguments that a program was not made for."""
+class SettingsChanged(Exception):
+    """A program is called under other JAX settings, or other circumstances, than it was made for."""
 
 
 class CallInputs:
@@ -96,29 +96,34 @@ class CallInputs:
         return kind
 
     def has_only_arrays(self) -> bool:
-        """Returns whether the arguments hold nothing but arrays and per-replica values of them.
-
-        A program can then take them as they are, and JAX's compiled cache tells whether they fit.
-        """
+        """Returns whether the arguments hold nothing but arrays and per-replica values of them."""
         return all(kind[0] in (_ARRAY, _PER_REPLICA) for kind in self._kinds)
 
-    def program_argument(self) -> Any:
-        """Returns the arrays in the structure that the program takes."""
-        return self.rebuild(self.arrays) if self.has_only_arrays() else self.arrays
+    def arrays_if_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """Returns the arrays of other arguments if their key is this one; a quick way to say so.
 
-    def arrays_of_argument(self, argument: Any) -> list[Any]:
-        """Returns the arrays in what a program got, while it is traced.
-
-        Raises:
-            SignatureMiss: If they are not of the kind that these inputs are.
+        Only for inputs that hold nothing but arrays.
         """
-        if not self.has_only_arrays():
-            arrays: list[Any] = argument
-            return arrays
-        given = CallInputs(*argument)
-        if given.key != self.key:
-            raise SignatureMiss
-        return given.arrays
+        leaves, structure = jax.tree.flatten((args, kwargs), is_value_leaf)
+        if structure != self._structure:
+            return None
+        arrays = []
+        for leaf, kind in zip(leaves, self._kinds, strict=True):
+            array = leaf
+            if kind[0] == _PER_REPLICA:
+                if type(leaf) is not PerReplica or leaf.kept_global is not kind[3]:
+                    return None
+                array = leaf._array
+                if leaf._scalar is not kind[4]:
+                    return None
+            elif (
+                not isinstance(leaf, jax.Array) or getattr(leaf, "weak_type", False) is not kind[3]
+            ):
+                return None
+            if array.shape != kind[1] or array.dtype != kind[2]:
+                return None
+            arrays.append(array)
+        return arrays
 
     def avals(self) -> list[jax.ShapeDtypeStruct]:
         """Returns the shapes and dtypes of the arrays."""

@@ -66,7 +66,10 @@ class _DefaultExtended(StrategyExtended):
         local_args, local_kwargs = map_values(_only_component, (tuple(args), dict(kwargs or {})))
         replica = ReplicaContext(self._strategy, SingleChannel(self._strategy))
         with context.enter(context.Frame(self._strategy, replica)):
-            return fn(*local_args, **local_kwargs)
+            if state.current_frame() is not None:
+                return fn(*local_args, **local_kwargs)
+            with state.transaction():
+                return fn(*local_args, **local_kwargs)
 
 
 def _only_component(leaf: Any) -> Any:

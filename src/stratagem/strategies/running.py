@@ -43,6 +43,11 @@ def call_for_each_replica(
         if not staged and not config.functions_run_eagerly():
             return fn.runner(strategy)(tuple(args), kwargs)
         fn = fn.python_function
+    if frame is not None and frame.spmd:
+        raise ContextError(
+            "strategy.run() cannot be called from merge_call inside a compiled step, which is one "
+            "program for all replicas already. Call the function directly, or run the step eagerly."
+        )
     if group.size == 1:
         return _run_alone(strategy, group, fn, args, kwargs, staged=staged)
     if not staged:
@@ -90,13 +95,8 @@ def _run_alone(
     with context.enter(context.Frame(strategy, replica)):
         if staged:
             return fn(*local_args, **local_kwargs)
-        journal = state.Journal()
-        try:
-            with state.journaled(journal), jax.default_device(group.devices[0]):
-                return fn(*local_args, **local_kwargs)
-        except BaseException:
-            journal.roll_back()
-            raise
+        with state.transaction(), jax.default_device(group.devices[0]):
+            return fn(*local_args, **local_kwargs)
 
 
 def _run_threads(
@@ -121,7 +121,8 @@ def _run_threads(
 
         return call
 
-    return regroup(group, threads.run([body(index) for index in range(group.size)]))
+    bodies = [body(index) for index in range(group.size)]
+    return threads.run(bodies, lambda results: regroup(group, results))
 
 
 def _spread(leaf: Any, group: ReplicaGroup) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stratagem.core.errors import NotAnArrayError
@@ -13,7 +14,7 @@ from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values.distributed_values import DistributedValues, describe
 
-__all__ = ["PerReplica", "SpmdPerReplica"]
+__all__ = ["PerReplica", "SpmdPerReplica", "check_size"]
 
 
 class PerReplica(DistributedValues):
@@ -32,13 +33,14 @@ class PerReplica(DistributedValues):
     }
     """
 
-    __slots__ = ("_array", "_group", "_scalar", "_values")
+    __slots__ = ("_array", "_group", "_joined", "_scalar", "_values")
 
     def __init__(self, values: Sequence[Any], group: ReplicaGroup | None = None) -> None:
         self._values: tuple[Any, ...] | None = tuple(values)
-        self._group = group
+        self._group = group or _group_of(self._values)
         self._array: Any = None
-        self._scalar = False
+        self._joined: Any = None
+        self._scalar = bool(self._values) and np.ndim(self._values[0]) == 0
 
     @classmethod
     def from_global(cls, group: ReplicaGroup, array: Any, *, scalar: bool) -> PerReplica:
@@ -70,11 +72,16 @@ class PerReplica(DistributedValues):
     @property
     def staged(self) -> bool:
         """Whether what is done with the value becomes part of a program instead of happening now."""
-        return is_tracer(self._array) or under_jit()
+        if is_tracer(self._array):
+            return True
+        return under_jit() or any(is_tracer(value) for value in self._values or ())
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """Shape of one component of a value that is kept as one global array."""
+        """Shape of one component, where all have the same."""
+        if self._array is None:
+            assert self._values is not None
+            return np.shape(self._values[0])
         assert self._group is not None
         return self._group.local_shape(self._array.shape, self._scalar)
 
@@ -83,20 +90,31 @@ class PerReplica(DistributedValues):
         """Whether the components are scalars."""
         return self._scalar
 
+    @property
+    def kept_global(self) -> ReplicaGroup | None:
+        """The replicas, if the value is kept as one global array."""
+        return self._group if self._array is not None else None
+
     def global_array(self, group: ReplicaGroup) -> Any | None:
-        """Returns the components as one array sharded over ``group``; ``None`` if they differ in shape.
+        """Returns the components as one array over ``group``; ``None`` if they differ in shape.
 
         Components that are not arrays also give ``None``.
+
+        Raises:
+            ValueError: If there is not one component for each replica.
         """
-        if self._array is None:
-            assert self._values is not None
-            if len(self._values) != group.size or not _stackable(self._values):
-                return None
+        check_size(self, group)
+        if self._array is not None:
+            return self._array
+        assert self._values is not None
+        if not _stackable(self._values):
+            return None
+        if any(is_tracer(value) for value in self._values):
+            return jnp.stack(self._values) if self._scalar else jnp.concatenate(self._values)
+        if self._joined is None:
             with jax.ensure_compile_time_eval():
-                self._array = group.join(self._values)
-            self._scalar = np.ndim(self._values[0]) == 0
-            self._group = group
-        return self._array if self._group is group else None
+                self._joined = group.join(self._values)
+        return self._joined
 
     def __repr__(self) -> str:
         if is_tracer(self._array):
@@ -114,9 +132,12 @@ class PerReplica(DistributedValues):
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
     __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
     __neg__ = __pos__ = __abs__ = __bool__ = __int__ = __float__ = __index__ = __complex__ = _refuse
     __len__ = __iter__ = __getitem__ = __array__ = __jax_array__ = _refuse
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 class SpmdPerReplica(PerReplica):
@@ -142,27 +163,48 @@ class SpmdPerReplica(PerReplica):
         return f"PerReplica:{{{self.local!r}}}"
 
 
+def check_size(value: PerReplica, group: ReplicaGroup) -> None:
+    """Checks that a value has one component for each replica of ``group``.
+
+    Raises:
+        ValueError: If not.
+    """
+    if value._group is group:
+        return
+    count = len(value.values) if value._array is None else value._group and value._group.size
+    if count != group.size or value._array is not None:
+        raise ValueError(
+            f"A PerReplica value must have a component for each of the {group.size} replicas on "
+            f"{', '.join(group.device_names)}, got {count} of "
+            f"{value._group or 'another strategy'}. Use the value with the strategy it came from."
+        )
+
+
+def _group_of(values: tuple[Any, ...]) -> ReplicaGroup | None:
+    """Returns the replicas of components that lie on one device each."""
+    devices = []
+    for value in values:
+        if not isinstance(value, jax.Array) or is_tracer(value) or len(value.devices()) != 1:
+            return None
+        devices.extend(value.devices())
+    return ReplicaGroup.of(devices) if devices and len(set(devices)) == len(devices) else None
+
+
 def _stackable(values: Sequence[Any]) -> bool:
     first = values[0]
     if not all(isinstance(v, (jax.Array, np.ndarray, np.generic)) for v in values):
         return False
+    if first.dtype.kind in "OSU":
+        return False
     return all(v.shape == first.shape and v.dtype == first.dtype for v in values)
 
 
-def _flatten(value: PerReplica) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    if value._array is not None:
-        return (value._array,), (value._group, value._scalar)
-    return value.values, (value._group, None)
-
-
-def _unflatten(aux: tuple[Any, ...], children: Sequence[Any]) -> PerReplica:
-    group, scalar = aux
-    if scalar is None:
-        return PerReplica(children, group)
-    return PerReplica.from_global(group, children[0], scalar=scalar)
-
-
-jax.tree_util.register_pytree_node(PerReplica, _flatten, _unflatten)
+# To jax.tree.map and the like a value is its components, whichever way it is kept.
+jax.tree_util.register_pytree_node(
+    PerReplica,
+    lambda value: (value.values, value._group),
+    lambda group, children: PerReplica(children, group),
+)
 jax.tree_util.register_pytree_node(
     SpmdPerReplica,
     lambda value: ((value.local,), value._group),

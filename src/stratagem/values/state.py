@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from stratagem.values.updates import Update
     from stratagem.values.variable import Variable
 
-__all__ = ["Journal", "StateFrame", "current_frame", "current_journal", "enter", "journaled"]
+__all__ = [
+    "Journal",
+    "StateFrame",
+    "current_frame",
+    "current_journal",
+    "enter",
+    "journaled",
+    "transaction",
+]
 
 
 class StateFrame(abc.ABC):
@@ -29,11 +37,14 @@ class StateFrame(abc.ABC):
 
     Attributes:
         spmd: Whether values are those of one replica, inside the program that all replicas run.
-        candidates: The variables that a program made from this trace may use.
     """
 
     spmd = False
-    candidates: Sequence[Variable] = ()
+
+    @property
+    def candidates(self) -> Sequence[Variable]:
+        """The variables that a program made from this trace may use."""
+        return ()
 
     def __init__(self) -> None:
         self._trace_state: Any = None
@@ -93,9 +104,14 @@ class StateFrame(abc.ABC):
 
 
 class Journal:
-    """Remembers what variables held, to put it back if the call fails."""
+    """Remembers what variables held, to put it back if the call fails.
 
-    def __init__(self) -> None:
+    Args:
+        parent: The journal of the call around this one, which must hear of every change too.
+    """
+
+    def __init__(self, parent: Journal | None = None) -> None:
+        self._parent = parent
         self._before: dict[int, tuple[Variable, Any]] = {}
         self._rolled_back = False
 
@@ -112,6 +128,8 @@ class Journal:
             )
         if id(variable) not in self._before:
             self._before[id(variable)] = (variable, variable.snapshot())
+            if self._parent is not None:
+                self._parent.record(variable)
 
     def roll_back(self) -> None:
         """Gives every changed variable the content it had."""
@@ -158,3 +176,15 @@ def journaled(journal: Journal) -> Iterator[None]:
         yield
     finally:
         _state.journal = before
+
+
+@contextlib.contextmanager
+def transaction() -> Iterator[Journal]:
+    """Takes back every change of variables in the block if it ends with an error."""
+    journal = Journal(_state.journal)
+    try:
+        with journaled(journal):
+            yield journal
+    except BaseException:
+        journal.roll_back()
+        raise

@@ -95,6 +95,11 @@ class SyncOnReadVariable(DistributedVariable):
         """Shape of the global array of all replicas' values."""
         return self.group.global_shape(super().program_shape)
 
+    def program_value(self, value: Any) -> Any:
+        """Returns the value once for each replica."""
+        copies = [jnp.asarray(value)] * self.group.size
+        return jnp.stack(copies) if self._is_scalar else jnp.concatenate(copies)
+
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
         """Returns whether the stored array is one value for all: no."""
         return False

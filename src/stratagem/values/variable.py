@@ -279,7 +279,8 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             return
         self.check_not_tracing(operand)
         with STORAGE_LOCK:
-            self.store(update.apply(self._stored(), self.place(operand)))
+            new = update.apply(self._stored(), self.place(operand))
+            self.store(new, shared=update is updates.ASSIGN)
 
     def commit(self, value: Any) -> None:
         """Sets the value that ``value_and_grad`` kept back while it traced."""
@@ -375,13 +376,18 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             return jnp.asarray(value)
         return jax.device_put(value, self._array.sharding)
 
-    def store(self, array: Any) -> None:
-        """Replaces the stored array, noting the old one in the call's journal."""
+    def store(self, array: Any, *, shared: bool = False) -> None:
+        """Replaces the stored array, noting the old one in the call's journal.
+
+        Args:
+            array: The new array.
+            shared: Whether someone else may hold it too.
+        """
         journal = state.current_journal()
         if journal is not None:
             journal.record(self)
         self._array = array
-        self._shared = False
+        self._shared = shared
 
     def snapshot(self) -> Any:
         """Returns what is stored, safe from being given away to a program."""
@@ -425,6 +431,10 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
     def program_shape(self) -> tuple[int, ...]:
         """Shape of the array that goes into a program."""
         return tuple(dim or 0 for dim in self._shape)
+
+    def program_value(self, value: Any) -> Any:
+        """Returns a first value in the form that a program sees it."""
+        return value
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
         """Returns whether the stored array is what a program on ``group`` returns for the value."""
