@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,19 +23,13 @@ _SETTINGS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
 )
 
 
+_read = operator.attrgetter(*(name for name, _ in _SETTINGS))
+
+
 def current_settings() -> tuple[Any, ...]:
     """Returns this thread's settings, to compare or to apply in another thread."""
-    config: Any = jax.config
-    return (
-        config.jax_enable_x64,
-        config.jax_default_matmul_precision,
-        config.jax_numpy_dtype_promotion,
-        config.jax_numpy_rank_promotion,
-        config.jax_default_prng_impl,
-        config.jax_debug_nans,
-        config.jax_debug_infs,
-        config.jax_disable_jit,
-    )
+    settings: tuple[Any, ...] = _read(jax.config)
+    return settings
 
 
 def checks_results() -> bool:

@@ -18,9 +18,18 @@ import jax
 from stratagem.core.errors import ContextError
 from stratagem.core.tracing import is_tracer
 
-__all__ = ["begin", "end", "in_host_callback", "launch"]
+__all__ = [
+    "LAUNCH_LOCK",
+    "check_not_in_callback",
+    "in_host_callback",
+    "launch",
+    "note_launched",
+    "wait_for_previous",
+]
 
-_lock = threading.Lock()
+LAUNCH_LOCK = threading.Lock()
+"""Held from waiting for the program before until the next one is launched."""
+
 _in_flight: jax.Array | None = None
 
 
@@ -41,11 +50,21 @@ def in_host_callback() -> Iterator[None]:
         _callback.active = before
 
 
-def begin() -> None:
-    """Waits for the program before, and keeps others from being launched until ``end``.
+def wait_for_previous() -> None:
+    """Waits until the program before has finished; the caller holds ``LAUNCH_LOCK``."""
+    array = _in_flight
+    if array is None or array.is_deleted():
+        return
+    # Its own reader is told of an error; this program has nothing to do with it.
+    with contextlib.suppress(Exception):
+        array.block_until_ready()
+
+
+def check_not_in_callback() -> None:
+    """Checks that the code may wait for a program.
 
     Raises:
-        ContextError: In a host callback, which the program before may be waiting for.
+        ContextError: In a host callback, which the program may be waiting for.
     """
     if _callback.active:
         raise ContextError(
@@ -53,20 +72,13 @@ def begin() -> None:
             "cannot run another program with collectives: the step waits for the callback. Return the "
             "value from the callback and go on after the step."
         )
-    _lock.acquire()
-    _wait(_in_flight)
 
 
-def end(result: Any) -> None:
-    """Lets the next program be launched, after ``result`` of this one is there.
-
-    Args:
-        result: An array of the program that was launched, or ``None`` if it was not.
-    """
+def note_launched(result: Any) -> None:
+    """Notes an array of the program that was launched, to wait for; ``None`` if there is none."""
     global _in_flight
     if isinstance(result, jax.Array) and not is_tracer(result):
         _in_flight = result
-    _lock.release()
 
 
 def launch(program: Callable[..., Any], args: tuple[Any, ...], serialize: bool) -> Any:
@@ -79,18 +91,9 @@ def launch(program: Callable[..., Any], args: tuple[Any, ...], serialize: bool) 
     """
     if not serialize:
         return program(*args)
-    results: list[Any] = []
-    begin()
-    try:
+    check_not_in_callback()
+    with LAUNCH_LOCK:
+        wait_for_previous()
         results = program(*args)
-    finally:
-        end(results[0] if results else None)
+        note_launched(results[0] if results else None)
     return results
-
-
-def _wait(array: jax.Array | None) -> None:
-    if array is None or array.is_deleted():
-        return
-    # Its own reader is told of an error; this program has nothing to do with it.
-    with contextlib.suppress(Exception):
-        array.block_until_ready()

@@ -86,12 +86,6 @@ class ReplicaGroup:
             return value
         return jax.device_put(value, self.replicated)
 
-    def from_copies(self, copies: Sequence[jax.Array]) -> jax.Array:
-        """Returns the replicated array whose copies are given, one on each device."""
-        return jax.make_array_from_single_device_arrays(
-            copies[0].shape, self.replicated, list(copies)
-        )
-
     def __repr__(self) -> str:
         return f"ReplicaGroup({', '.join(self.device_names)})"
 

@@ -9,7 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["is_tracer", "jax_core", "trace_state", "under_jit", "under_trace"]
+__all__ = [
+    "is_tracer",
+    "jax_core",
+    "mentioned_variables",
+    "trace_state",
+    "under_jit",
+    "under_trace",
+]
 
 
 @functools.cache
@@ -42,3 +49,8 @@ def under_trace() -> bool:
 def under_jit() -> bool:
     """Returns whether operations are being staged into a program instead of run."""
     return under_trace() and is_tracer(jnp.zeros(()))
+
+
+def mentioned_variables(jaxpr: Any) -> set[int]:
+    """Returns the identities of the jaxpr's variables that are used or returned."""
+    return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}

@@ -55,11 +55,13 @@ def value_and_grad(
     def value_and_gradients(*args: Any, **kwargs: Any) -> Any:
         parent = state.current_frame()
         frame = GradientFrame(parent)
-        values = [_differentiable_value(leaf, parent) for leaf in leaves]
+        # A variable that occurs twice, as tied weights do, is differentiated once.
+        unique = {id(leaf): leaf for leaf in leaves}
+        values = [_differentiable_value(leaf, parent) for leaf in unique.values()]
         kept: dict[str, Any] = {}
 
         def lifted(values: list[Any]) -> Any:
-            frame.differentiate(leaves, values)
+            frame.differentiate(list(unique.values()), values)
             with state.enter(frame):
                 result = fn(*args, **kwargs)
             value, aux = result if has_aux else (result, None)
@@ -75,7 +77,8 @@ def value_and_grad(
                 parent.write(variable, new_value)
             else:
                 variable.commit(new_value)
-        shaped = [g.reshape(leaf.shape) for g, leaf in zip(gradients, leaves, strict=True)]
+        by_variable = dict(zip(unique, gradients, strict=True))
+        shaped = [by_variable[id(leaf)].reshape(leaf.shape) for leaf in leaves]
         gradients = jax.tree.unflatten(structure, shaped)
         if not has_aux:
             return value, gradients

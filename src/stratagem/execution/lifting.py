@@ -13,7 +13,7 @@ from stratagem.core import jax_settings
 from stratagem.core.errors import ContextError, TracedValueError
 from stratagem.core.launch import launch
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.core.tracing import is_tracer, jax_core
+from stratagem.core.tracing import is_tracer, jax_core, mentioned_variables
 from stratagem.execution.callbacks import guard_callbacks
 from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
@@ -100,7 +100,7 @@ def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
 def _find_group(
     frame: FunctionFrame, inputs: CallInputs, closed: Any, candidates: Sequence[Variable]
 ) -> ReplicaGroup | None:
-    used = _mentioned(closed.jaxpr)
+    used = mentioned_variables(closed.jaxpr)
     groups = dict.fromkeys([*frame.groups, *inputs.groups()])
     for variable, invar in zip(candidates, closed.jaxpr.invars, strict=False):
         strategy = getattr(variable, "strategy", None)
@@ -112,11 +112,6 @@ def _find_group(
             f"{' and '.join(map(repr, groups))}. Split it into one function for each strategy."
         )
     return next(iter(groups), None)
-
-
-def _mentioned(jaxpr: Any) -> set[int]:
-    """Returns the identities of the jaxpr's variables that are used or returned."""
-    return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
 
 
 def _build(
@@ -170,7 +165,7 @@ def _build(
         )
         for k in changed
     ]
-    mentioned = _mentioned(jaxpr)
+    mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
     may_donate = not has_callbacks and not jax_settings.checks_results()
     donated = [i for i in used if may_donate and id(candidates[i]) in written_ids]
@@ -234,7 +229,7 @@ def _initialize_created(
     """Computes the initial values of variables that were created while tracing."""
     count = len(frame.created)
     jaxpr = _only_for_last_outputs(closed.jaxpr, count)
-    used = _mentioned(jaxpr)
+    used = mentioned_variables(jaxpr)
     with STORAGE_LOCK:
         values = [
             variable.take_for_program(group, False) if id(invar) in used else None

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from stratagem.core.launch import begin, end
+from stratagem.core.launch import (
+    LAUNCH_LOCK,
+    check_not_in_callback,
+    note_launched,
+    wait_for_previous,
+)
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import (
@@ -174,51 +179,56 @@ class Program:
             for position in self._plain_positions:
                 arrays[position] = _place(arrays[position], group)
         if self._callback_errors is None:
-            return self._run(arrays, consts)
+            return self._result(self._launch(arrays, consts)[0])
         # One call at a time: a call that waits for its callbacks has read values it will write.
         with self._callback_lock:
-            return self._run(arrays, consts)
-
-    def _run(self, arrays: list[Any], consts: list[Any]) -> Any:
-        group = self._group
-        finished: list[Any] = []
-        if self._serialize:
-            begin()
-        try:
-            with STORAGE_LOCK:
-                journal = state.current_journal()
-                if journal is not None:
-                    for variable, _ in self._writes:
-                        journal.record(variable)
-                call = (
-                    [variable.take_for_program(group, True) for variable in self._donated],
-                    [variable.take_for_program(group, False) for variable in self._kept],
-                    consts,
-                    arrays,
-                )
-                try:
-                    # An interrupt can arrive between the call and an assignment, when the arguments
-                    # have been given away already: list.extend keeps the results from C.
-                    finished.extend(starmap(self._jitted, (call,)))
-                    outputs, new_values = finished[0]
-                    if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
-                        finished.clear()
-                        raise SettingsChanged
-                    if self._callback_errors is None:
-                        self._accept(new_values)
-                except BaseException:
-                    if finished and self._callback_errors is None:
-                        self._accept_despite_interrupts(finished[0][1])
-                    raise
-        finally:
-            if self._serialize:
-                leaves = jax.tree.leaves(finished)
-                end(leaves[self._smallest_output] if leaves else None)
-        if self._callback_errors is not None:
+            outputs, new_values = self._launch(arrays, consts)
             self._wait_for_callbacks(outputs, new_values)
             with STORAGE_LOCK:
                 self._accept(new_values)
         return self._result(outputs)
+
+    def _launch(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
+        if not self._serialize:
+            return self._exchange(arrays, consts)
+        check_not_in_callback()
+        with LAUNCH_LOCK:
+            wait_for_previous()
+            finished = self._exchange(arrays, consts)
+            leaves = jax.tree.leaves(finished)
+            note_launched(leaves[self._smallest_output] if leaves else None)
+        return finished
+
+    def _exchange(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Gives the variables' arrays to the program and stores its results in their place."""
+        group = self._group
+        finished: list[Any] = []
+        with STORAGE_LOCK:
+            journal = state.current_journal()
+            if journal is not None:
+                for variable, _ in self._writes:
+                    journal.record(variable)
+            call = (
+                [variable.take_for_program(group, True) for variable in self._donated],
+                [variable.take_for_program(group, False) for variable in self._kept],
+                consts,
+                arrays,
+            )
+            try:
+                # An interrupt can arrive between the call and an assignment, when the arguments have
+                # been given away already: list.extend keeps the results from C.
+                finished.extend(starmap(self._jitted, (call,)))
+                outputs, new_values = finished[0]
+                if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
+                    finished.clear()
+                    raise SettingsChanged
+                if self._callback_errors is None:
+                    self._accept(new_values)
+                return outputs, new_values
+            except BaseException:
+                if finished and self._callback_errors is None:
+                    self._accept_despite_interrupts(finished[0][1])
+                raise
 
     def _accept(self, new_values: list[Any]) -> None:
         for (variable, shared), value in zip(self._writes, new_values, strict=True):

@@ -105,7 +105,8 @@ class CallInputs:
         Only for inputs that hold nothing but arrays.
         """
         leaves, structure = jax.tree.flatten((args, kwargs), is_value_leaf)
-        if structure != self._structure:
+        expected: Any = self._structure
+        if expected != structure:
             return None
         arrays = []
         for leaf, kind in zip(leaves, self._kinds, strict=True):

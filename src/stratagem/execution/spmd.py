@@ -16,7 +16,7 @@ from stratagem.core import context
 from stratagem.core.errors import ShapeMismatchError
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem.core.tracing import is_tracer
+from stratagem.core.tracing import is_tracer, mentioned_variables
 from stratagem.execution.frames import ForeignFrame, ReplicaFrame
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
@@ -142,8 +142,10 @@ def run_spmd(
         [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
         [item.local_aval for item in arrays],
     )
+    if frame is not None:
+        frame.close()
     jaxpr, consts = closed.jaxpr, [_placed(const, group) for const in closed.consts]
-    mentioned = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+    mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
     written = list(frame.written.values()) if frame is not None else []
     num_results = outputs.num_arrays
@@ -274,4 +276,6 @@ def _placed(value: Any, group: ReplicaGroup) -> Any:
 def _unwrap(leaf: Any) -> Any:
     if isinstance(leaf, SpmdPerReplica):
         return leaf.local
+    if isinstance(leaf, PerReplica):
+        return jnp.stack(leaf.values)[jax.lax.axis_index(REPLICA_AXIS)]
     return leaf._value() if isinstance(leaf, Mirrored) else leaf

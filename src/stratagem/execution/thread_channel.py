@@ -48,8 +48,10 @@ class ThreadChannel:
             merged_args, merged_kwargs = regroup(self._group, payloads, unwrap_same_arrays=True)
             return self._hand_back(merge_fn(self._strategy, *merged_args, **merged_kwargs))
 
-        name = getattr(merge_fn, "__name__", type(merge_fn).__name__)
-        return self._meet(f"merge_call({name})", hold, (tuple(args), kwargs))
+        code = getattr(merge_fn, "__code__", None)
+        name = getattr(merge_fn, "__qualname__", type(merge_fn).__name__)
+        line = "" if code is None else f", line {code.co_firstlineno}"
+        return self._meet(f"merge_call({name}{line})", hold, (tuple(args), kwargs))
 
     def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
         """Calls ``fn`` in the thread that called ``run``."""
@@ -65,13 +67,20 @@ class ThreadChannel:
         """Returns each leaf combined over the replicas; differentiable in reverse mode."""
         if not any(is_tracer(part) for part in jax.tree.leaves(leaves)):
             return self._all_reduce(op, leaves, options)
+        leaves = [x if isinstance(x, IndexedSlices) else jnp.asarray(x) for x in leaves]
         results: list[Any] = [None] * len(leaves)
-        dense = [i for i, leaf in enumerate(leaves) if not isinstance(leaf, IndexedSlices)]
+        dense = [
+            i
+            for i, leaf in enumerate(leaves)
+            if not isinstance(leaf, IndexedSlices) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+        ]
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, IndexedSlices):
                 values, indices = self.all_gather([leaf.values, leaf.indices], 0)
                 values = values / self._group.size if op is ReduceOp.MEAN else values
                 results[i] = IndexedSlices(values, indices, leaf.dense_shape)
+            elif i not in dense:
+                results[i] = self._all_reduce(op, [_without_gradient(leaf)], options)[0]
         reduced = self._traced_reduce(op, [leaves[i] for i in dense], options)
         for i, result in zip(dense, reduced, strict=True):
             results[i] = result
@@ -132,7 +141,7 @@ class ThreadChannel:
         def reduce_all(strategy: Any, values: list[Any]) -> list[Any]:
             return strategy.extended.reduce_values(op, values, options)
 
-        arrays = map_values(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(x), leaves)
+        arrays = map_values(jnp.asarray, leaves)
         reduced: list[Any] = self.merge_per_replica(f"all_reduce({op.name})", reduce_all, arrays)
         return reduced
 
@@ -177,3 +186,17 @@ class ThreadChannel:
             select_replica(index, placed) if self._group.size > 1 else result
             for index in range(self._group.size)
         ]
+
+
+def _without_gradient(value: Any) -> Any:
+    """Returns the value of whole numbers that are traced only because a gradient is taken."""
+    kept: list[Any] = []
+
+    @jax.custom_vjp
+    def keep(x: Any) -> Any:
+        kept.append(x)
+        return x
+
+    keep.defvjp(lambda x: (keep(x), None), lambda _, ct: (ct,))
+    keep(value)
+    return jnp.asarray(kept[-1])

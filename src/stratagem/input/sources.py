@@ -147,9 +147,14 @@ def _length(dataset: Any) -> int | None:
 
 
 def _to_numpy(leaf: Any) -> Any:
-    """Returns arrays of other libraries as NumPy arrays, without a copy where that is possible."""
-    if isinstance(leaf, (np.ndarray, np.generic, jax.Array, int, float, bool, bytes)):
+    """Returns arrays of other libraries as NumPy arrays of their own.
+
+    A loader may fill the same memory with the next batch, while JAX still uses this one.
+    """
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    if isinstance(leaf, (np.generic, jax.Array, int, float, bool, bytes)):
         return leaf
     if hasattr(leaf, "detach"):
         leaf = leaf.detach().cpu()
-    return np.asarray(leaf) if hasattr(leaf, "__array__") else leaf
+    return np.array(leaf) if hasattr(leaf, "__array__") else leaf

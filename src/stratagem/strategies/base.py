@@ -321,7 +321,9 @@ class Strategy:
         if not is_per_replica(value):
             if group.size > 1 and op is ReduceOp.SUM:
                 return self._extended.reduce_value(op, value)
-            return _combine(op, [_partial(op, jnp.asarray(value), axes)], lambda x: x[0])
+            array = jnp.asarray(value)
+            dtype = _mean_dtype(array.dtype)
+            return _combine(op, dtype, [_partial(op, array, axes)], lambda x: x[0])
         if isinstance(value, SpmdPerReplica):
             return self._reduce_along_spmd(op, value.local, axes)
         if value.staged:
@@ -329,6 +331,7 @@ class Strategy:
         partials = [_partial(op, jnp.asarray(part), axes) for part in value.values]
         return _combine(
             op,
+            _mean_dtype(jnp.asarray(value.values[0]).dtype),
             partials,
             lambda parts: (
                 self._extended.reduce_value(_across(op), PerReplica(parts, group))
@@ -343,6 +346,7 @@ class Strategy:
         across = SpmdPerReplica(self.replica_group, partial)
         return _combine(
             op,
+            _mean_dtype(local.dtype),
             [(partial, count)] * size,
             lambda _: self._extended.reduce_value(_across(op), across),
         )
@@ -360,6 +364,10 @@ def _across(op: ReduceOp) -> ReduceOp:
     return ReduceOp.SUM if op is ReduceOp.MEAN else op
 
 
+def _mean_dtype(dtype: Any) -> Any:
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.promote_types(dtype, jnp.float32)
+
+
 def _partial(op: ReduceOp, array: Any, axes: tuple[int, ...]) -> tuple[Any, int]:
     """Returns one replica's array combined along ``axes``, and how many elements went into each."""
     for axis in axes:
@@ -370,31 +378,41 @@ def _partial(op: ReduceOp, array: Any, axes: tuple[int, ...]) -> tuple[Any, int]
     positions = tuple(axis % array.ndim for axis in axes)
     count = math.prod(array.shape[position] for position in positions)
     if op in (ReduceOp.SUM, ReduceOp.MEAN):
-        if op is ReduceOp.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
-            array = array.astype(jnp.promote_types(array.dtype, jnp.float32))
+        if op is ReduceOp.MEAN and array.dtype != jnp.float64:
+            # Half types too: a sum of many may not fit though their mean does.
+            wide = jnp.issubdtype(array.dtype, jnp.complexfloating)
+            array = array if wide else array.astype(jnp.promote_types(array.dtype, jnp.float32))
         return jnp.sum(array, axis=positions), count
     if array.dtype == jnp.bool_:
         combine = jnp.any if op is ReduceOp.MAX else jnp.all
         return combine(array, axis=positions), count
-    info: Any = jnp.finfo if jnp.issubdtype(array.dtype, jnp.inexact) else jnp.iinfo
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(f"{op.name} needs numbers that have an order, got {array.dtype.name}.")
+    inexact = jnp.issubdtype(array.dtype, jnp.inexact)
+    low, high = (
+        (-np.inf, np.inf) if inexact else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+    )
     if op is ReduceOp.MIN:
-        return jnp.min(array, axis=positions, initial=info(array.dtype).max), count
-    return jnp.max(array, axis=positions, initial=info(array.dtype).min), count
+        return jnp.min(array, axis=positions, initial=high), count
+    return jnp.max(array, axis=positions, initial=low), count
 
 
 def _combine(
-    op: ReduceOp, partials: list[tuple[Any, int]], across: Callable[[list[Any]], Any]
+    op: ReduceOp,
+    dtype: Any,
+    partials: list[tuple[Any, int]],
+    across: Callable[[list[Any]], Any],
 ) -> Any:
     total = sum(count for _, count in partials)
     if total == 0 and op in (ReduceOp.MIN, ReduceOp.MAX):
         raise ShapeMismatchError(f"{op.name} of no elements at all is not defined.")
     result = across([partial for partial, _ in partials])
-    return result / total if op is ReduceOp.MEAN else result
+    return (result / total).astype(dtype) if op is ReduceOp.MEAN else result
 
 
 def _as_array(value: Any, device: jax.Device) -> Any:
     if isinstance(value, jax.Array):
         return jax.device_put(value, device)
     if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
-        return jax.device_put(np.asarray(value, jnp.result_type(value)), device)
+        return jax.device_put(np.array(value, jnp.result_type(value)), device)
     return value

@@ -73,7 +73,14 @@ class _DefaultExtended(StrategyExtended):
 
 
 def _only_component(leaf: Any) -> Any:
-    return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
+    if isinstance(leaf, PerReplica):
+        if len(leaf.values) != 1:
+            raise ValueError(
+                f"A PerReplica value of {len(leaf.values)} replicas was given to a strategy with one. "
+                "Use it with the strategy it came from."
+            )
+        return leaf.values[0]
+    return leaf
 
 
 def _default_frame() -> context.Frame:

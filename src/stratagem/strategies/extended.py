@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from stratagem.collectives.cross_device_ops import CrossDeviceOps, first_replica, gather
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context
-from stratagem.core.errors import ContextError, VariableError
+from stratagem.core.devices import resolve_devices
+from stratagem.core.errors import VariableError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
@@ -20,9 +21,11 @@ from stratagem.core.tracing import is_tracer
 from stratagem.execution.single import reduce_alone
 from stratagem.strategies.running import call_for_each_replica
 from stratagem.strategies.update_context import call_in_each_replica
+from stratagem.values import state
 from stratagem.values.array_operators import array_of
 from stratagem.values.mirrored import Mirrored
-from stratagem.values.per_replica import PerReplica
+from stratagem.values.mirrored_variable import MirroredVariable
+from stratagem.values.per_replica import PerReplica, SpmdPerReplica, check_size
 from stratagem.values.regroup import map_values
 from stratagem.values.sync_on_read_variable import SyncOnReadVariable
 from stratagem.values.variable import Variable
@@ -205,8 +208,7 @@ class StrategyExtended:
         if isinstance(destinations, (str, jax.Device)):
             if is_tracer(value):
                 return value
-            from_name = _device(destinations)
-            return jax.device_put(value, from_name)
+            return jax.device_put(value, resolve_devices(destinations)[0])
         return Mirrored(self._group, value)
 
     def reduce_values(
@@ -218,7 +220,7 @@ class StrategyExtended:
         for position, value in enumerate(values):
             value = per_replica_of(value)
             if self._group.size == 1:
-                results[position] = reduce_alone(op, _only(value))
+                results[position] = reduce_alone(op, _only(value, self._group))
             elif is_per_replica(value):
                 distributed.append(position)
             elif op is ReduceOp.SUM:
@@ -229,12 +231,27 @@ class StrategyExtended:
                 )
             else:
                 results[position] = reduce_alone(op, value)
-        pairs = [(per_replica_of(values[position]), self._group) for position in distributed]
+        pairs = [
+            (self._own(per_replica_of(values[position])), self._group) for position in distributed
+        ]
         if pairs:
             reduced = self._cross_device_ops.batch_reduce(op, pairs, options)
             for position, result in zip(distributed, reduced, strict=True):
                 results[position] = result
         return results
+
+    def _own(self, value: Any) -> Any:
+        """Returns a per-replica value of this strategy's replicas, with numbers as arrays."""
+        if isinstance(value, (IndexedSlices, SpmdPerReplica)):
+            return value
+        check_size(value, self._group)
+        if value.kept_global is None and not all(hasattr(v, "dtype") for v in value.values):
+            arrays = [
+                jax.device_put(jnp.asarray(v), device)
+                for v, device in zip(value.values, self._group.devices, strict=True)
+            ]
+            return PerReplica(arrays, self._group)
+        return value
 
     def reduce_value(self, op: ReduceOp, value: Any) -> Any:
         """Returns one per-replica value combined over the replicas."""
@@ -252,8 +269,8 @@ class StrategyExtended:
         """Returns the replicas' arrays concatenated along ``axis``."""
         value = per_replica_of(value)
         if self._group.size == 1:
-            return _only(value)
-        return gather(value, axis, self._group) if isinstance(value, PerReplica) else value
+            return _only(value, self._group)
+        return gather(self._own(value), axis, self._group) if is_per_replica(value) else value
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -303,21 +320,30 @@ class StrategyExtended:
                 f"extended.update() of {var.name!r} got a PerReplica argument, with which its copies "
                 "would diverge. Reduce it first with extended.reduce_to(...)."
             )
-        return _only(leaf) if isinstance(leaf, (PerReplica, Mirrored)) else leaf
+        return _only(leaf, self._group) if isinstance(leaf, (PerReplica, Mirrored)) else leaf
 
 
 def per_replica_of(value: Any) -> Any:
     """Returns a distributed value or variable as per-replica values; anything else as it is."""
     if isinstance(value, SyncOnReadVariable):
         return value.per_replica()
+    if isinstance(value, MirroredVariable):
+        return _copies(value.group, value._value(), lambda: value.values)
     if isinstance(value, Variable):
-        values = getattr(value, "values", None)
-        if values is None or len(values) == 1 or is_tracer(value._value()):
-            return value._value()
-        return PerReplica(values, value.group)
+        return value._value()
     if isinstance(value, Mirrored):
-        return value if is_tracer(value._value()) else PerReplica(value.values, value._group)
+        return _copies(value._group, value._value(), lambda: value.values)
     return value
+
+
+def _copies(group: ReplicaGroup, array: Any, components: Callable[[], Any]) -> Any:
+    """Returns an array that every replica has as a per-replica value."""
+    frame = state.current_frame()
+    if group.size == 1:
+        return array
+    if frame is not None and frame.spmd:
+        return SpmdPerReplica(group, array)
+    return PerReplica(components(), group)
 
 
 def is_per_replica(value: Any) -> bool:
@@ -335,23 +361,8 @@ def flatten_reducible(value: Any) -> tuple[list[Any], Any]:
     )
 
 
-def _only(value: Any) -> Any:
+def _only(value: Any, group: ReplicaGroup) -> Any:
     if isinstance(value, PerReplica):
+        check_size(value, group)
         return value.values[0]
     return array_of(value)
-
-
-def _device(destination: str | jax.Device) -> jax.Device:
-    from stratagem.core.devices import resolve_devices
-
-    return resolve_devices(destination)[0]
-
-
-def require_not_in_replica(caller: str) -> None:
-    """Checks that the code does not run inside a replica.
-
-    Raises:
-        ContextError: Inside a replica of a strategy.
-    """
-    if context.has_strategy() and context.get_replica_context() is not None:
-        raise ContextError(f"{caller} cannot be used inside a replica.")

@@ -21,7 +21,7 @@ from stratagem.execution.thread_channel import ThreadChannel
 from stratagem.strategies.replica_context import ReplicaContext
 from stratagem.values import state
 from stratagem.values.mirrored import Mirrored
-from stratagem.values.per_replica import PerReplica
+from stratagem.values.per_replica import PerReplica, check_size
 from stratagem.values.regroup import map_values, regroup
 
 __all__ = ["call_for_each_replica"]
@@ -85,6 +85,8 @@ def _run_alone(
         frame.use_group(group)
 
     def component(leaf: Any) -> Any:
+        if isinstance(leaf, PerReplica):
+            check_size(leaf, group)
         if isinstance(leaf, (PerReplica, Mirrored)):
             leaf = leaf.values[0]
         if isinstance(leaf, jax.Array) and not staged:
@@ -130,11 +132,7 @@ def _spread(leaf: Any, group: ReplicaGroup) -> Any:
     if isinstance(leaf, Mirrored):
         return PerReplica(leaf.values, group)
     if isinstance(leaf, PerReplica):
-        if len(leaf.values) != group.size:
-            raise ValueError(
-                f"A PerReplica argument must have a value for each of the {group.size} replicas, got "
-                f"{len(leaf.values)}."
-            )
+        check_size(leaf, group)
         return leaf
     if not isinstance(leaf, jax.Array):
         return leaf

@@ -50,7 +50,7 @@ class CentralVariable(AggregatingVariable):
     @property
     def values(self) -> tuple[Any, ...]:
         """The one copy."""
-        return (self._eager_value(),)
+        return (self._value(),)
 
     def place(self, value: Any) -> Any:
         """Returns ``value`` on the parameter device."""
@@ -80,7 +80,7 @@ class CentralVariable(AggregatingVariable):
             array = on_device[self._parameter_device]
         else:
             array = jax.device_put(array.addressable_data(0), self._parameter_device)
-        super().accept_from_program(array, shared)
+        self._array, self._shared = array, shared
 
 
 _register(CentralVariable)

@@ -10,11 +10,12 @@ from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.protocols import StrategyProtocol
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import under_jit
 from stratagem.values import state, updates
 from stratagem.values.distributed_values import DistributedValues, describe
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.updates import Update, combine_rows
-from stratagem.values.variable import STORAGE_LOCK, Variable
+from stratagem.values.variable import Variable
 from stratagem.values.variable_options import VariableAggregation
 
 __all__ = ["AggregatingVariable", "DistributedVariable"]
@@ -46,12 +47,23 @@ class DistributedVariable(Variable, DistributedValues):
             ContextError: Inside a replica of another strategy.
         """
         replica = context.get_replica_context()
-        if replica is None or replica.strategy is self._strategy or not context.has_strategy():
-            return None if replica is None or replica.strategy is not self._strategy else replica
+        if replica is None or not context.has_strategy():
+            return None
+        if replica.strategy is self._strategy:
+            return replica
         raise ContextError(
             f"Variable {self.name!r} belongs to {self._strategy!r} and cannot be used in a replica "
             f"of {replica.strategy!r}. Create it in that strategy's scope."
         )
+
+    def _value(self) -> Any:
+        self.check_own_replica()
+        return super()._value()
+
+    def _check_readable_now(self) -> None:
+        """Raises if reading the stored copies would compile them into the user's own program."""
+        if under_jit():
+            super()._value()
 
     def _describe_components(self, kind: str) -> str:
         if state.current_frame() is not None or self._array is None or self.group.size == 1:
@@ -149,14 +161,3 @@ class AggregatingVariable(DistributedVariable):
         if self._aggregation.reduce_op is None:
             return extended.first_replica(value)
         return self._combine(update, extended.reduce_value(self._sum_op(update), value))
-
-    def apply(self, update: Update, operand: Any) -> None:
-        """Replaces the one value by the update of it."""
-        frame = state.current_frame()
-        if frame is not None:
-            frame.check_writable(self)
-            frame.write(self, update.apply(frame.read(self), operand))
-            return
-        self.check_not_tracing(operand)
-        with STORAGE_LOCK:
-            self.store(update.apply(self._stored(), self.place(operand)))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.values import state
 from stratagem.values.distributed_variable import AggregatingVariable
 from stratagem.values.variable import STORAGE_LOCK, _register
 
@@ -37,6 +38,13 @@ class MirroredVariable(AggregatingVariable):
     @property
     def values(self) -> tuple[Any, ...]:
         """The copies, each on its own device."""
+        frame = state.current_frame()
+        if frame is not None:
+            return (frame.read(self),) * self.group.size
+        self._check_readable_now()
+        return self._copies()
+
+    def _copies(self) -> tuple[Any, ...]:
         with STORAGE_LOCK:
             self._shared = True
             return self.group.shards(self._stored())
@@ -48,7 +56,7 @@ class MirroredVariable(AggregatingVariable):
     def _eager_value(self) -> Any:
         replica = self.check_own_replica()
         if replica is not None and replica.replica_index is not None:
-            return self.values[replica.replica_index]
+            return self._copies()[replica.replica_index]
         with STORAGE_LOCK:
             self._shared = True
             return self._stored()
@@ -62,6 +70,11 @@ class MirroredVariable(AggregatingVariable):
         if donate and self._shared:
             return jnp.copy(self._stored())
         return self._array if self._array is not None else self._stored()
+
+    def accept_from_program(self, array: Any, shared: bool) -> None:
+        """Stores the replicated array."""
+        self._array = array
+        self._shared = shared
 
     def __repr__(self) -> str:
         return self._describe_components("MirroredVariable")

@@ -182,7 +182,7 @@ def check_size(value: PerReplica, group: ReplicaGroup) -> None:
 
 def _group_of(values: tuple[Any, ...]) -> ReplicaGroup | None:
     """Returns the replicas of components that lie on one device each."""
-    devices = []
+    devices: list[jax.Device] = []
     for value in values:
         if not isinstance(value, jax.Array) or is_tracer(value) or len(value.devices()) != 1:
             return None

@@ -52,9 +52,9 @@ class SyncOnReadVariable(DistributedVariable):
             self._shared = True
         return super()._stored()
 
-    def store(self, array: Any) -> None:
+    def store(self, array: Any, *, shared: bool = False) -> None:
         """Replaces the global array of all replicas' values."""
-        super().store(array)
+        super().store(array, shared=shared)
         self._parts = None
 
     def snapshot(self) -> Any:
@@ -79,6 +79,9 @@ class SyncOnReadVariable(DistributedVariable):
     @property
     def values(self) -> tuple[Any, ...]:
         """Each replica's value, on its own device."""
+        if state.current_frame() is not None:
+            return self.per_replica().values
+        self._check_readable_now()
         with STORAGE_LOCK:
             if self._parts is None:
                 self._parts = list(self.group.split(self._stored(), self._is_scalar))
@@ -112,7 +115,7 @@ class SyncOnReadVariable(DistributedVariable):
     def accept_from_program(self, array: Any, shared: bool) -> None:
         """Stores the global array of all replicas' values."""
         self._parts = None
-        super().accept_from_program(array, shared)
+        self._array, self._shared = array, shared
 
     # --- reading ----------------------------------------------------------------------------------
 

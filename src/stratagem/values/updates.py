@@ -50,7 +50,8 @@ class Update:
 def _scatter(name: str, method: str, *, adds: bool = False, reducible: bool = True) -> Update:
     def apply(old: Any, slices: IndexedSlices) -> Any:
         rows = jnp.asarray(old).at[jnp.asarray(slices.indices)]
-        return getattr(rows, method)(slices.values, mode="drop")
+        # Negative indices are out of range too, not counted from the end.
+        return getattr(rows, method)(slices.values, mode="drop", wrap_negative_indices=False)
 
     return Update(name, apply, sparse=True, adds=adds, reducible=reducible)
 

@@ -73,6 +73,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         "_dtype",
         "_name",
         "_number",
+        "_on_mesh",
         "_shape",
         "_shared",
         "_synchronization",
@@ -100,6 +101,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         self._synchronization = synchronization
         self._aggregation = aggregation
         self._array: Any = None
+        self._on_mesh: tuple[Any, Any] | None = None
         self._shared = False
         if aggregation is VariableAggregation.MEAN and not jnp.issubdtype(self._dtype, jnp.inexact):
             raise VariableError(
@@ -329,6 +331,10 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
                 f"{type(operand).__name__}."
             )
         values, indices = self._cast(update, operand.values), jnp.asarray(operand.indices)
+        if not self._shape:
+            raise ShapeMismatchError(
+                f"{update.name}() needs a variable with rows, but {self.name!r} is a scalar."
+            )
         if indices.ndim != 1 or values.shape != (indices.shape[0], *self._shape[1:]):
             raise ShapeMismatchError(
                 f"{update.name}() of {self.name!r} (shape {tuple(self._shape)}) needs a vector of n "
@@ -352,16 +358,36 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
                 f"{update.name}() of {self.name!r} got a PerReplica value. Reduce it first, with "
                 "strategy.reduce(...) or strategy.extended.reduce_to(...)."
             )
-        value = operand if isinstance(operand, jax.Array) else np.asarray(operand)
-        source = np.dtype(value.dtype)
+        # A copy: JAX may go on using the memory of a NumPy array that its owner changes.
+        value = operand if isinstance(operand, jax.Array) else np.array(operand)
+        source = value.dtype
         if source == self._dtype:
-            return value
+            weak = getattr(value, "weak_type", False)
+            return jax.lax.convert_element_type(value, self._dtype) if weak else value
         if _kind(source) > _kind(self._dtype):
             raise VariableError(
                 f"{update.name}() of {self.name!r} needs {self._dtype.name}, got {source.name}, which "
                 "would lose information. Cast it with .astype(...) if that is meant."
             )
+        self._check_range(update, value)
         return value.astype(self._dtype)
+
+    def _check_range(self, update: Update, value: Any) -> None:
+        """Checks that whole numbers survive the cast to a narrower type."""
+        both_whole = jnp.issubdtype(value.dtype, jnp.integer) and jnp.issubdtype(
+            self._dtype, jnp.integer
+        )
+        if not both_whole or np.can_cast(value.dtype, self._dtype):
+            return
+        limits = np.iinfo(self._dtype)
+        known = isinstance(value, np.ndarray)
+        if known and (value.size == 0 or (value.min() >= limits.min and value.max() <= limits.max)):
+            return
+        raise VariableError(
+            f"{update.name}() of {self.name!r} needs {self._dtype.name}, got {value.dtype.name}"
+            f"{f' values from {value.min()} to {value.max()}' if known else ''}, which may not fit. "
+            "Cast it with .astype(...) if that is meant."
+        )
 
     # --- storage: what a placement defines --------------------------------------------------------
 
@@ -418,7 +444,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             return jax.device_put(
                 array, replica.strategy.replica_group.devices[replica.replica_index]
             )
-        return array if len(array.devices()) == 1 else array.addressable_data(0)
+        return array
 
     # --- storage: what a compiled program needs ---------------------------------------------------
 
@@ -448,15 +474,22 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             donate: Whether the program may overwrite the array.
         """
         array = self._stored()
-        moved = group is not None and array.sharding != group.replicated
-        if moved and group is not None:
-            array = group.replicate(array)
-        return jnp.copy(array) if donate and (self._shared or moved) else array
+        if group is None:
+            return jnp.copy(array) if donate and self._shared else array
+        on_mesh = self._on_mesh
+        if on_mesh is None or on_mesh[0] is not array or on_mesh[1].sharding != group.replicated:
+            return jnp.copy(group.replicate(array))
+        return jnp.copy(on_mesh[1]) if donate and self._shared else on_mesh[1]
 
     def accept_from_program(self, array: Any, shared: bool) -> None:
         """Stores a program's result; ``shared`` says whether someone else holds the array too."""
-        self._array = array
         self._shared = shared
+        if len(array.sharding.device_set) == 1:
+            self._array, self._on_mesh = array, None
+        else:
+            # The next program gets the copies; everyone else sees one device, as before.
+            self._array = array.addressable_data(0)
+            self._on_mesh = (self._array, array)
 
     def is_lost(self) -> bool:
         """Returns whether a failed program took the array with it."""
@@ -508,17 +541,18 @@ def _initial_array(value: Any, dtype: Any) -> Any:
     if isinstance(value, PerReplica):
         raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        value = np.asarray(
-            value, None if dtype is not None else jnp.result_type(*jax.tree.leaves(value))
-        )
+        leaves = jax.tree.leaves(value)
+        natural = jnp.result_type(*leaves) if leaves else np.float32
+        value = np.asarray(value, natural if dtype is None else None)
     _kind(value.dtype)
     dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
     return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
 
 
 def _concrete(value: Any, dtype: Any) -> jax.Array:
+    # NumPy's memory may be changed by its owner later, so it is copied.
     with jax.ensure_compile_time_eval():
-        return jnp.asarray(value, dtype)
+        return jnp.array(value, dtype, copy=not isinstance(value, jax.Array))
 
 
 # Flattened into a JAX function's arguments a variable becomes its value, which is what jnp.sum(v)
