@@ -1,6 +1,6 @@
 """A compiled step against the same step written by hand with ``jax.shard_map``.
 
-Both sides do the same: forward, backward, gradients joined into one all-reduce, plain SGD, parameters
+Both sides do the same: forward, backward, gradients joined into the same packs, plain SGD, parameters
 given away to the program, and one step in flight at a time (see stratagem/core/launch.py). Rounds of
 the two sides are interleaved; the ratio is that of the medians. With ``--tensorflow-python`` naming an
 interpreter that has TensorFlow, the same steps run under its MirroredStrategy too.
@@ -24,6 +24,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import stratagem as sg
+from stratagem.collectives.packing import PACK_BYTES, plan_packs
 
 LEARNING_RATE = 0.01
 ROWS_PER_REPLICA = 32
@@ -67,18 +68,21 @@ def by_hand(case: Case, devices: list[jax.Device]) -> Callable[[], float]:
     replicated = NamedSharding(mesh, PartitionSpec())
     sharded = NamedSharding(mesh, PartitionSpec("replica"))
 
+    packs = plan_packs(initial_parameters(case), bytes_per_pack=PACK_BYTES)
+
     def replica_step(parameters, x, y):
         def loss_fn(parameters):
             return jnp.mean((predict(parameters, x) - y) ** 2)
 
         loss, gradients = jax.value_and_grad(loss_fn)(parameters)
-        flat = jnp.concatenate([g.ravel() for g in gradients])
-        flat = jax.lax.pmean(flat, "replica")
-        starts = np.cumsum([0, *(g.size for g in gradients)])
-        updated = [
-            p - LEARNING_RATE * flat[start : start + p.size].reshape(p.shape)
-            for p, start in zip(parameters, starts, strict=False)
-        ]
+        updated = list(parameters)
+        for pack in packs:
+            flat = jnp.concatenate([gradients[i].ravel() for i in pack])
+            flat = jax.lax.pmean(flat, "replica")
+            starts = np.cumsum([0, *(gradients[i].size for i in pack)])
+            for i, start in zip(pack, starts, strict=False):
+                part = flat[start : start + parameters[i].size].reshape(parameters[i].shape)
+                updated[i] = parameters[i] - LEARNING_RATE * part
         return updated, jax.lax.pmean(loss, "replica")
 
     step = jax.jit(

@@ -327,3 +327,43 @@ def test_wrong_cross_device_ops():
     ones = strategy.run(lambda: jnp.ones(1))
     with pytest.raises(NotImplementedError, match="reduce_implementation"):
         strategy.reduce("SUM", ones, axis=None)
+
+
+def test_merge_call_may_return_per_replica_values_of_its_own(many, execute):
+    def merge(strategy, x):
+        return sg.distribute.PerReplica([v * 10 for v in x.values])
+
+    parts = run_all(many, execute, lambda i: replica().merge_call(merge, args=(i * 1.0,)))
+    assert [float(p) for p in parts] == [10.0 * i for i in range(many.num_replicas_in_sync)]
+
+
+def test_gradients_through_a_reduction_with_counts(strategy, execute):
+    def step(i):
+        def loss(x):
+            total, count = replica().all_reduce("SUM", [x * x, jnp.int32(1)])
+            return total / count
+
+        return jax.grad(loss)(jnp.float32(3))
+
+    for part in run_all(strategy, execute, step):
+        assert float(part) == pytest.approx(6)
+
+
+def test_replicas_that_merge_with_different_functions(many):
+    def step():
+        if int(replica().replica_id_in_sync_group) == 0:
+            return replica().merge_call(lambda strategy: 1)
+        return replica().merge_call(
+            lambda strategy: 2
+        )  # fmt: skip
+
+    with pytest.raises(RuntimeError, match="same merge_call"):
+        many.run(step)
+
+
+def test_run_inside_a_compiled_merge_call(many):
+    def step():
+        return replica().merge_call(lambda strategy: strategy.run(lambda: jnp.ones(1)))
+
+    with pytest.raises(RuntimeError, match="merge_call inside a compiled step"):
+        sg.function(lambda: many.run(step))()

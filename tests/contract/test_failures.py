@@ -240,3 +240,161 @@ def test_an_interrupt_ends_an_eager_call_and_its_late_replica_changes_nothing(ma
             thread.join(30)
     assert float(v) == 1
     assert still_usable(many)
+
+
+def test_interrupts_of_compiled_steps_lose_nothing(many):
+    """Arrays given away to a program are always replaced by its results."""
+    with many.scope():
+        made = [sg.Variable(jnp.zeros(4)) for _ in range(10)]
+
+    @sg.function
+    def step():
+        for variable in made:
+            variable.assign_add(jnp.ones(4))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    step()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupts = 0
+    try:
+        while interrupts < 60:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.002, 0.01)
+                while True:
+                    step()
+            except KeyboardInterrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                interrupts += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    step()
+    counts = {float(variable.numpy()[0]) for variable in made}
+    assert len(counts) == 1
+    assert still_usable(many)
+
+
+def test_a_failure_around_a_run_takes_back_what_the_run_did(strategy):
+    with strategy.scope():
+        inner = sg.Variable(1.0, aggregation=sg.VariableAggregation.MEAN)
+
+    @sg.function
+    def step(x):
+        strategy.run(lambda: inner.assign_add(jnp.float32(1)))
+        raise Boom
+
+    sg.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(Boom):
+            step(1)
+    finally:
+        sg.config.run_functions_eagerly(False)
+    assert float(inner) == 1
+
+
+def test_results_that_cannot_be_merged_take_back_what_was_done(many, variables):
+    before = contents(many, variables)
+
+    def step():
+        update_all(variables)
+        return [1.0] * int(replica().replica_id_in_sync_group)
+
+    within_a_second(lambda: many.run(step), RuntimeError, "same structure")
+    assert contents(many, variables) == before
+
+
+def test_the_default_strategy_takes_back_what_a_failed_run_did():
+    v = sg.Variable(1.0)
+
+    def step():
+        v.assign_add(1.0)
+        raise Boom
+
+    with pytest.raises(Boom):
+        sg.distribute.get_strategy().run(step)
+    assert float(v) == 1
+
+
+def test_callbacks_from_two_threads_lose_no_update(strategy):
+    with strategy.scope():
+        v = sg.Variable(0.0)
+
+    @sg.function
+    def step(x):
+        jax.debug.callback(lambda x: None, x)
+        v.assign_add(x)
+
+    step(jnp.float32(1))
+    threads = [
+        threading.Thread(target=lambda: [step(jnp.float32(1)) for _ in range(20)]) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert float(v) == 61
+
+
+def test_a_callback_may_read_variables_while_other_threads_step(many):
+    with many.scope():
+        v = sg.Variable(1.0)
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    ended = threading.Event()
+
+    def replica_step():
+        x = io_callback(lambda: np.float32(v.numpy()), shape)
+        return replica().all_reduce("SUM", x)
+
+    with_callback = sg.function(lambda: many.run(replica_step))
+    other = sg.function(lambda: many.run(lambda: replica().all_reduce("SUM", v * 1)))
+    other()
+
+    def keep_stepping():
+        while not ended.is_set():
+            other()
+
+    thread = threading.Thread(target=keep_stepping)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert float(with_callback().values[0]) == many.num_replicas_in_sync
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_callback_that_runs_a_program_is_told_not_to(many):
+    values = many.run(lambda: jnp.ones(()))
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+
+    def replica_step():
+        x = io_callback(lambda: np.float32(many.reduce("SUM", values, axis=None)), shape)
+        return replica().all_reduce("SUM", x)
+
+    step = sg.function(lambda: many.run(replica_step))
+    if isinstance(many.extended.cross_device_ops, sg.distribute.NcclAllReduce):
+        with pytest.raises(RuntimeError, match="host callback"):
+            step()
+        assert still_usable(many)
+
+
+def test_an_error_of_a_callback_is_raised_once(strategy):
+    calls = []
+
+    def check(x):
+        calls.append(1)
+        if len(calls) == 3:
+            raise ValueError("of the user")
+
+    @sg.function
+    def step(x):
+        jax.debug.callback(check, x)
+        return x * 2
+
+    for _ in range(2):
+        step(jnp.float32(1))
+    with pytest.raises(ValueError, match="of the user"):
+        step(jnp.float32(1))
+    assert len(calls) == 3

@@ -180,7 +180,7 @@ def test_context_is_part_of_the_signature(many):
         return (
             sg.distribute.has_strategy(),
             sg.distribute.in_cross_replica_context(),
-            sg.Variable if False else sg.distribute.get_strategy() is many,
+            sg.distribute.get_strategy() is many,
         )
 
     assert where() == (False, False, False)
@@ -284,3 +284,58 @@ def test_decorator_keeps_the_functions_identity():
     assert step.python_function(3) == 6
     assert float(sg.function(functools.partial(lambda a, b: a + b, 1))(jnp.float32(2))) == 3
     assert isinstance(sg.function()(lambda: 1), type(step))
+
+
+def test_a_variable_in_place_of_an_array(strategy):
+    @sg.function
+    def step(x):
+        if isinstance(x, sg.Variable):
+            x.assign_add(1.0)
+        return x * 2
+
+    v = make(strategy, 1.0)
+    for _ in range(3):
+        step(jnp.float32(1))
+    step(v)
+    assert float(v) == 2
+
+
+def test_methods_of_equal_instances(strategy):
+    import dataclasses
+
+    @dataclasses.dataclass(frozen=True)
+    class Model:
+        name: str
+
+        def variable(self):
+            return holder[id(self)]
+
+        @sg.function
+        def step(self):
+            self.variable().assign_add(1.0)
+
+    a, b = Model("m"), Model("m")
+    holder = {id(a): make(strategy, 0.0), id(b): make(strategy, 0.0)}
+    for _ in range(2):
+        a.step()
+        b.step()
+    assert [float(v) for v in holder.values()] == [2, 2]
+
+
+def test_tree_map_of_a_per_replica_value_is_by_component(many):
+    eager = many.run(lambda: jnp.ones(3))
+    compiled = sg.function(lambda: many.run(lambda: jnp.ones(3)))()
+    for value in (eager, compiled):
+        sums = jax.tree.map(lambda z: z.sum(), value)
+        assert [float(s) for s in sums.values] == [3] * many.num_replicas_in_sync
+        sg.function(lambda x: many.run(lambda x: x, args=(x,)))(value)
+        again = jax.tree.map(lambda z: z.sum(), value)
+        assert [float(s) for s in again.values] == [3] * many.num_replicas_in_sync
+        jax.block_until_ready(value)
+
+
+def test_a_per_replica_value_without_a_group_is_compiled(many):
+    parts = many.run(lambda: jnp.ones(2)).values
+    step = sg.function(lambda x: many.run(lambda x: x + 1, args=(x,)))
+    step(sg.distribute.PerReplica(parts))
+    assert step.experimental_get_tracing_count() == 1

@@ -104,7 +104,44 @@ def test_gather_of_a_mirrored_variable(execute):
     strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
         v = sg.Variable([[1], [2]])
-    np.testing.assert_array_equal(strategy.gather(v, axis=0), [[1], [2], [1], [2]])
+    gathered = execute(lambda: strategy.gather(v, axis=0))
+    np.testing.assert_array_equal(gathered, [[1], [2], [1], [2]])
+    assert int(execute(lambda: strategy.reduce("SUM", v, axis=None))[1, 0]) == 4
+
+
+def test_reduce_of_infinities_and_halves(strategy, execute):
+    infinite = distribute(
+        strategy, [np.full(3, np.inf, np.float32)] * strategy.num_replicas_in_sync
+    )
+    assert np.isposinf(execute(lambda x: strategy.reduce("MIN", x, axis=0), infinite))
+    assert np.isneginf(
+        execute(
+            lambda x: strategy.reduce("MAX", x, axis=0),
+            distribute(strategy, [np.full(3, -np.inf, np.float32)] * strategy.num_replicas_in_sync),
+        )
+    )
+    halves = distribute(strategy, [np.full(1000, 100, np.float16)] * strategy.num_replicas_in_sync)
+    mean = execute(lambda x: strategy.reduce("MEAN", x, axis=0), halves)
+    assert mean.dtype == jnp.float16
+    assert float(mean) == 100
+
+
+def test_a_value_of_other_replicas(strategy):
+    count = strategy.num_replicas_in_sync + 1
+    other = sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
+    foreign = other.run(lambda: jnp.ones(1))
+    for call in (
+        lambda: strategy.reduce("SUM", foreign, axis=None),
+        lambda: strategy.gather(foreign, axis=0),
+        lambda: strategy.run(lambda x: x, args=(foreign,)),
+    ):
+        with pytest.raises(ValueError, match="strategy it came from"):
+            call()
+
+
+def test_reduce_of_python_numbers(many):
+    numbers = many.run(lambda: int(sg.distribute.get_replica_context().replica_id_in_sync_group))
+    assert int(many.reduce("SUM", numbers, axis=None)) == sum(range(many.num_replicas_in_sync))
 
 
 def test_gather_shows_shapes_that_do_not_fit(many):

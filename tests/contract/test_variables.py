@@ -494,3 +494,116 @@ def test_variables_created_on_every_call_raise(strategy):
 
     with strategy.scope(), pytest.raises(ValueError, match="first call only"):
         step()
+
+
+def test_lazily_created_variables_are_used_by_run_in_the_same_call(strategy):
+    made = {}
+
+    @sg.function
+    def step():
+        if not made:
+            made["w"] = sg.Variable(jnp.ones(2) * 3, aggregation=Aggregation.MEAN)
+            made["n"] = sg.Variable(0.0, synchronization=ON_READ, aggregation=Aggregation.SUM)
+
+        def replica():
+            made["n"].assign_add(jnp.float32(1))
+            made["w"].assign_add(jnp.ones(2))
+            return made["w"] * 1
+
+        return strategy.run(replica), made["n"].read_value()
+
+    with strategy.scope():
+        for expected in (4, 5):
+            result, count = step()
+            first = strategy.experimental_local_results(result)[0]
+            np.testing.assert_array_equal(first, [expected] * 2)
+            assert float(count) == (expected - 3) * strategy.num_replicas_in_sync
+
+
+def test_a_lazily_created_variable_survives_a_failed_first_call(strategy):
+    made = []
+
+    @sg.function
+    def step(fail):
+        if not made:
+            made.append(sg.Variable(1.0))
+        if fail:
+            raise RuntimeError("first call")
+        return made[0] + 1
+
+    with strategy.scope():
+        with pytest.raises(RuntimeError, match="first call"):
+            step(True)
+        assert float(step(False)) == 2
+
+
+def test_effects_of_a_creating_call_happen_once(strategy):
+    calls, made = [], []
+
+    @sg.function
+    def step(x):
+        jax.debug.callback(lambda x: calls.append(1), x)
+        if not made:
+            made.append(sg.Variable(x * 2))
+        return made[0] + x
+
+    with strategy.scope():
+        assert float(step(jnp.float32(1))) == 3
+    assert len(calls) == 1
+
+
+def test_assigned_arrays_stay_with_their_owner(strategy):
+    v, other = make(strategy, jnp.ones(3)), make(strategy, jnp.zeros(3))
+    step = sg.function(lambda: (v.assign_add(jnp.ones(3)), other.assign_add(jnp.ones(3))))
+    saved = v.read_value()
+    step()
+    v.assign(saved)
+    other.assign(v)
+    step()
+    np.testing.assert_array_equal(saved, np.ones(3))
+    np.testing.assert_array_equal(v.numpy(), 2 * np.ones(3))
+    np.testing.assert_array_equal(other.numpy(), 2 * np.ones(3))
+
+
+def test_numpy_memory_is_copied(strategy):
+    memory = np.zeros(4096, np.float32)
+    aligned = memory[(-memory.ctypes.data // 4) % 16 :][:1024]
+    created = make(strategy, aligned)
+    assigned = make(strategy, np.ones(1024, np.float32))
+    assigned.assign(aligned)
+    aligned[:] = 7
+    assert float(created.numpy()[0]) == 0
+    assert float(assigned.numpy()[0]) == 0
+
+
+def test_copies_inside_a_function_are_the_current_ones(many, execute):
+    v = make(many, 1.0)
+    n = make(many, 1.0, synchronization=ON_READ, aggregation=Aggregation.SUM)
+    step = sg.function(lambda: [x + 0 for w in (v, n) for x in many.experimental_local_results(w)])
+    step()
+    v.assign(5.0)
+    many.run(lambda: n.assign(3.0))
+    assert {float(x) for x in step()} == {5.0, 3.0}
+
+
+def test_narrow_whole_numbers_do_not_wrap(strategy):
+    v = make(strategy, np.int8(0))
+    v.assign(100)
+    with pytest.raises(ValueError, match="may not fit"):
+        v.assign(300)
+    with pytest.raises(ValueError, match="may not fit"):
+        v.assign(jnp.int32(3))
+    assert int(v) == 100
+
+
+def test_weak_types_do_not_stick_to_a_variable(strategy, execute):
+    v = make(strategy, 1.0)
+    v.assign(jnp.asarray(2.0))
+    assert execute(lambda: v * jnp.ones((), jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_tied_variables_get_the_whole_gradient(strategy, execute):
+    v = make(strategy, 2.0)
+    _, gradients = execute(lambda: strategy.run(lambda: sg.value_and_grad(lambda: v * v, [v, v])()))
+    first = [float(strategy.experimental_local_results(g)[0]) for g in gradients]
+    assert first == [4, 4]

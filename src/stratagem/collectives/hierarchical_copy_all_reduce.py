@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from stratagem.collectives.cross_device_ops import CrossDeviceOps, find_group
 from stratagem.collectives.options import CommunicationOptions
-from stratagem.collectives.packing import apply_in_packs, plan_packs
+from stratagem.collectives.packing import Packing, apply_in_packs
 from stratagem.collectives.point_to_point import accumulator, finish
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -36,10 +36,8 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
 
     _colocate_components = False
 
-    def __init__(self, num_packs: int = 1) -> None:
-        if num_packs < 0:
-            raise ValueError(f"num_packs must be >= 0, got {num_packs}.")
-        self._num_packs = num_packs
+    def __init__(self, num_packs: int | None = None) -> None:
+        self._packing = Packing(num_packs)
 
     def reduce_implementation(
         self,
@@ -68,7 +66,7 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
                 finish(reduce_op, _reduce_eagerly(value.values, group, accumulate), group.size)
                 for value in values
             ]
-        packs = plan_packs(parts, num_packs=self._num_packs, bytes_per_pack=options.bytes_per_pack)
+        packs = self._packing.plan(parts, options)
         return apply_in_packs(
             lambda pack: finish(reduce_op, _reduce_spmd(pack, group.size, accumulate), group.size),
             parts,

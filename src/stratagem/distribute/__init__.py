@@ -32,7 +32,7 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 
 if TYPE_CHECKING:
-    from stratagem.distribute import cluster_resolver
+    from stratagem.distribute import cluster_resolver, partitioners
     from stratagem.input.distributed_dataset import DistributedDataset
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
+    "partitioners",
 ]
 
 
@@ -70,6 +71,7 @@ __all__ = [
 _LAZY = {
     "DistributedDataset": ("stratagem.input.distributed_dataset", "DistributedDataset"),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
+    "partitioners": ("stratagem.distribute.partitioners", None),
 }
 
 

@@ -260,6 +260,7 @@ def _place(array: Any, group: ReplicaGroup) -> Any:
     """Returns an input where a program on ``group`` can take it."""
     if not isinstance(array, jax.Array):
         return array if group.size > 1 else jax.device_put(array, group.replicated)
-    if array.sharding == group.replicated or (group.size > 1 and not array.committed):
+    if array.sharding == group.replicated:
         return array
-    return jax.device_put(array, group.replicated)
+    in_place = array.devices() == group.device_set if group.size == 1 else not array.committed
+    return array if in_place else jax.device_put(array, group.replicated)

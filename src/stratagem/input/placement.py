@@ -32,7 +32,7 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
     assert step.parts is not None
     if group.size == 1:
         return jax.tree.map(
-            lambda leaf: _put(leaf, group.devices[0]) if fetch_to_device else leaf, step.parts[0]
+            lambda leaf: _put(leaf, group.replicated) if fetch_to_device else leaf, step.parts[0]
         )
     flattened = [jax.tree.flatten(part) for part in step.parts]
     structure = flattened[0][1]
@@ -64,8 +64,8 @@ def _place_parts(parts: Sequence[Any], group: ReplicaGroup, fetch_to_device: boo
     )
 
 
-def _put(leaf: Any, device: jax.Device) -> Any:
-    return jax.device_put(leaf, device) if _fits_device(leaf) else leaf
+def _put(leaf: Any, place: jax.Device | jax.sharding.Sharding) -> Any:
+    return jax.device_put(leaf, place) if _fits_device(leaf) else leaf
 
 
 def _fits_device(leaf: Any) -> bool:

@@ -5,6 +5,7 @@ from stratagem.collectives.options import (
     CommunicationImplementation,
     CommunicationOptions,
 )
+from stratagem.distribute import partitioners
 from stratagem.strategies.central_storage import CentralStorageStrategy
 from stratagem.strategies.replica_context import ValueContext
 
@@ -14,4 +15,5 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "ValueContext",
+    "partitioners",
 ]
