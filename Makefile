@@ -23,6 +23,7 @@ types: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/step.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/input.py $(BENCH_FLAGS)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
