@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
@@ -19,7 +18,7 @@ from stratagem.cluster.launch.console import Console
 from stratagem.cluster.launch.failure_report import failure_excerpt
 from stratagem.cluster.launch.local_job import Deadline, run_local_job
 from stratagem.cluster.launch.program import Program
-from stratagem.cluster.launch.task_counts import TaskCounts
+from stratagem.cluster.launch.task_counts import JOBS, TaskCounts
 from stratagem.cluster.launch.task_ending import TaskEnding
 from stratagem.testing import task_process
 from stratagem.testing.errors import ClusterTestError, TaskFailure
@@ -83,49 +82,51 @@ def run_cluster(
         call = cloudpickle.dumps((fn, args, dict(kwargs or {})))
         (folder / "call.pickle").write_bytes(call)
         (folder / "sys_path.json").write_text(json.dumps(sys.path))
-        # They are remembered anyway, and shown only if the job fails.
-        unseen = io.StringIO()
+        command = (sys.executable, _TASK_PROCESS, name)
         result = run_local_job(
             counts,
-            Program(
-                (sys.executable, _TASK_PROCESS, name),
-                {**os.environ, **(env or {})},
-                devices_per_worker,
-            ),
-            Console(unseen, unseen),
+            Program(command, {**os.environ, **(env or {})}, devices_per_worker),
+            Console(sys.stdout, sys.stderr),
             grace_seconds=_GRACE_SECONDS,
             deadline=Deadline(timeout, signal.SIGABRT),
         )
-        outcomes = {ending.task: _outcome(folder, ending) for ending in result.endings}
-    if result.exit_code != 0:
-        failures = [
-            _failure(ending, outcomes[ending.task], timeout)
-            for ending in result.endings
-            if ending.failed or ending.returncode == -signal.SIGABRT
-        ]
+        late = timeout if result.timed_out else None
+        outcomes = {ending.task: _outcome(folder, ending, late) for ending in result.endings}
+    failures = [outcome for outcome in outcomes.values() if isinstance(outcome, TaskFailure)]
+    if failures:
         raise ClusterTestError(failures)
-    order = [*counts.jobs()]
-    tasks = sorted(outcomes, key=lambda task: (order.index(task.task_type), task.task_id))
-    return [outcomes[task].get("result") for task in tasks]
+    tasks = sorted(outcomes, key=lambda task: (JOBS.index(task.task_type), task.task_id))
+    return [outcomes[task] for task in tasks]
 
 
-def _outcome(folder: Path, ending: TaskEnding) -> dict[str, Any]:
+def _outcome(folder: Path, ending: TaskEnding, late: float | None) -> Any:
+    """Returns what a task returned, or how it failed."""
     path = task_process.outcome_file(folder, *ending.task)
-    if not path.exists():
-        return {}
-    outcome: dict[str, Any] = pickle.loads(path.read_bytes())
-    return outcome
-
-
-def _failure(ending: TaskEnding, outcome: dict[str, Any], timeout: float) -> TaskFailure:
+    outcome = pickle.loads(path.read_bytes()) if path.exists() else {}
+    if "result" in outcome and ending.returncode == 0:
+        try:
+            return pickle.loads(outcome["result"])
+        except Exception as error:
+            summary = f"returned something that cannot be unpickled: {error!r}"
+            return TaskFailure(ending.task, summary, ending.exit_code)
     if "raised" in outcome:
-        summary = f"raised {outcome['raised']}"
-        exception = outcome.get("exception")
+        summary, exception = f"raised {outcome['raised']}", _exception(outcome["exception"])
         return TaskFailure(ending.task, summary, ending.exit_code, exception, outcome["traceback"])
+    if ending.by_launcher and late is None:
+        return None
     if ending.by_launcher:
-        summary = f"was not done after {timeout:g} s"
+        summary = f"was not done after {late:g} s"
+    elif ending.returncode == 0:
+        summary = "exited before the function returned"
     else:
         summary = ending.describe().removeprefix(f"{ending.task} ")
-    return TaskFailure(
-        ending.task, summary, ending.exit_code, traceback=failure_excerpt(ending.output)
-    )
+    excerpt = failure_excerpt(ending.output)
+    return TaskFailure(ending.task, summary, ending.exit_code, traceback=excerpt)
+
+
+def _exception(pickled: bytes) -> BaseException | None:
+    try:
+        exception = pickle.loads(pickled)
+    except Exception:  # many exceptions can be written, but not read
+        return None
+    return exception if isinstance(exception, BaseException) else None

@@ -29,38 +29,35 @@ def main(folder: Path) -> int:
     faulthandler.enable()
     sys.path[:] = json.loads((folder / "sys_path.json").read_text())
     task = json.loads(os.environ["TF_CONFIG"])["task"]
+    outcome: dict[str, bytes | str]
     try:
         function, args, kwargs = pickle.loads((folder / "call.pickle").read_bytes())
-        outcome = pickled({"result": function(*args, **kwargs)})
-        exit_code = 0
+        outcome = {"result": _pickled(function(*args, **kwargs))}
     except Exception as error:
         traceback.print_exc()
-        outcome = pickled_failure(error)
-        exit_code = 1
+        outcome = {
+            "raised": type(error).__name__,
+            "traceback": "".join(traceback.format_exception(error)),
+            "exception": _pickled_if_possible(error),
+        }
     path = outcome_file(folder, task["type"], task["index"])
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_bytes(outcome)
+    unfinished.write_bytes(pickle.dumps(outcome))
     unfinished.replace(path)
-    return exit_code
+    return 0 if "result" in outcome else 1
 
 
-def pickled_failure(error: Exception) -> bytes:
-    """Returns an exception pickled with its traceback, or the traceback alone."""
-    text = "".join(traceback.format_exception(error))
-    named = {"raised": type(error).__name__, "traceback": text}
-    try:
-        whole = pickled({**named, "exception": error})
-        pickle.loads(whole)  # many exceptions can be written, but not read
-    except Exception:
-        return pickled(named)
-    return whole
-
-
-def pickled(value: Any) -> bytes:
-    """Returns a value pickled, functions and classes of the main program included."""
+def _pickled(value: Any) -> bytes:
     import cloudpickle  # here, because only now is it known where modules are
 
     return bytes(cloudpickle.dumps(value))
+
+
+def _pickled_if_possible(error: Exception) -> bytes:
+    try:
+        return _pickled(error)
+    except Exception:
+        return _pickled(None)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import time
 from dataclasses import dataclass
 
@@ -10,7 +12,7 @@ from stratagem.cluster.launch.console import Console
 from stratagem.cluster.launch.event_loop import EventLoop
 from stratagem.cluster.launch.events import Interrupted
 from stratagem.cluster.launch.job_host import JobHost
-from stratagem.cluster.launch.job_state import JobState
+from stratagem.cluster.launch.job_state import JobState, Phase
 from stratagem.cluster.launch.node_runner import Node, NodeRunner
 from stratagem.cluster.launch.program import Program
 from stratagem.cluster.launch.secret import new_secret
@@ -33,10 +35,17 @@ class Deadline:
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended: its exit code, and how every task did in the last attempt."""
+    """How a job ended.
+
+    Attributes:
+        exit_code: 0, or that of the first task that failed, or 128 and the signal that ended it.
+        endings: How every task of this node did in the last attempt, in the order they ended.
+        timed_out: Whether its deadline passed.
+    """
 
     exit_code: int
     endings: tuple[TaskEnding, ...]
+    timed_out: bool = False
 
 
 def run_local_job(
@@ -69,11 +78,19 @@ def run_local_job(
         host.add_node(0, runner.obey)
         if signals is not None:
             stack.enter_context(signals).attach(loop, host.report)
+        timed_out = False
+
+        def end_late_job(number: int) -> None:
+            nonlocal timed_out
+            if host.state.phase is Phase.RUNNING:
+                timed_out = True
+                host.report(Interrupted(number))
+
         if deadline is not None:
-            report = Interrupted(deadline.signal)
-            loop.call_at(time.monotonic() + deadline.seconds, lambda: host.report(report))
+            moment = time.monotonic() + deadline.seconds
+            loop.call_at(moment, functools.partial(end_late_job, deadline.signal))
         runner.join()
-        return finish(loop, runner)
+        return dataclasses.replace(finish(loop, runner), timed_out=timed_out)
 
 
 def finish(loop: EventLoop, runner: NodeRunner) -> JobResult:
