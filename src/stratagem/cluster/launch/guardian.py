@@ -38,6 +38,7 @@ class Guardian:
     def __init__(self, control: socket.socket, launcher: int, command: list[str]) -> None:
         self._control = control
         self._launcher = launcher
+        self._is_alone = False
         self._kill_at: float | None = None
         self._received = b""
         for number in _IGNORED:
@@ -86,12 +87,14 @@ class Guardian:
         if self._kill_at is not None:
             seconds = min(seconds, max(0.0, self._kill_at - now))
         control = self._control.fileno()
-        readable = select.select([self._woken, control], [], [], seconds)[0]
+        watched = [self._woken] if self._is_alone else [self._woken, control]
+        readable = select.select(watched, [], [], seconds)[0]
         if self._woken in readable:
             os.read(self._woken, 4096)
         if control in readable:
             self._listen()
-        if os.getppid() != self._launcher:
+        if self._is_alone or os.getppid() != self._launcher:
+            self._is_alone = True
             self._kill_at = 0.0
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._signal(signal.SIGKILL)
@@ -103,8 +106,7 @@ class Guardian:
         except OSError:
             received = b""
         if not received:
-            self._signal(signal.SIGKILL)
-            os.waitid(os.P_PID, self._task, os.WEXITED | os.WNOWAIT)
+            self._is_alone = True
             return
         *lines, self._received = (self._received + received).split(b"\n")
         for line in lines:

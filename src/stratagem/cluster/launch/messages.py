@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from signal import Signals
 from typing import Any
 
-from stratagem.cluster.errors import RendezvousError
+from stratagem.cluster.address import Address
+from stratagem.cluster.errors import LaunchError, RendezvousError
 from stratagem.cluster.launch.cluster_plan import ClusterPlan, NodeOffer
 from stratagem.cluster.launch.events import (
     Finish,
@@ -72,7 +74,7 @@ def _decode(decoders: dict[str, Callable[..., Any]], message: dict[str, Any]) ->
     kind = fields.pop("kind", None)
     try:
         return decoders[kind](**fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, LaunchError) as error:
         raise RendezvousError(
             f"Nodes of a job must run the same version of stratagem, but a message of kind {kind!r} "
             f"was not understood ({type(error).__name__}: {error})."
@@ -84,7 +86,9 @@ def _joined(offer: dict[str, Any]) -> NodeJoined:
     ports = tuple(int(port) for port in offer["ports"])
     if len(ports) != counts.num_ports:
         raise ValueError(f"{len(ports)} ports for {counts.num_ports} tasks")
-    return NodeJoined(NodeOffer(int(offer["node"]), str(offer["host"]), counts, ports))
+    for port in ports:
+        Address(offer["host"], port)
+    return NodeJoined(NodeOffer(int(offer["node"]), offer["host"], counts, ports))
 
 
 def _ended(ending: dict[str, Any]) -> TaskEnded:
@@ -112,11 +116,11 @@ _REPORTS: dict[str, Callable[..., Report]] = {
     "NodeJoined": _joined,
     "TaskEnded": _ended,
     "NodeStopped": lambda node: NodeStopped(int(node)),
-    "Interrupted": lambda signal: Interrupted(int(signal)),
+    "Interrupted": lambda signal: Interrupted(Signals(signal)),
 }
 _ORDERS: dict[str, Callable[..., Order]] = {
     "Start": _start,
-    "Stop": lambda signal, seconds: Stop(int(signal), float(seconds)),
+    "Stop": lambda signal, seconds: Stop(Signals(signal), float(seconds)),
     "JoinAgain": lambda attempt, reason: JoinAgain(int(attempt), str(reason)),
     "Finish": lambda exit_code, message: Finish(int(exit_code), str(message)),
 }

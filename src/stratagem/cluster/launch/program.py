@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stratagem.cluster.errors import LaunchError
@@ -24,7 +24,7 @@ class Program:
     """
 
     command: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)  # there may be secrets in it
     num_devices: int | None = None
     quiet: bool = False
     log_dir: Path | None = None

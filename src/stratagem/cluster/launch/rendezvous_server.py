@@ -21,6 +21,7 @@ __all__ = ["RendezvousServer"]
 
 _MOST_STRANGERS = 64
 _SECONDS_TO_GREET = 10.0
+_SECONDS_TO_LEAVE = 1.0
 
 
 class RendezvousServer:
@@ -67,6 +68,8 @@ class RendezvousServer:
         """Ends every conversation."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
+        for node in self.nodes.values():
+            node.let_go()
         for peer in [*self.strangers, *self.nodes.values()]:
             peer.close()
 
@@ -173,6 +176,14 @@ class _Peer:
             del self._server.nodes[self._answer.node]
             self._server.host.remove_node(self._answer.node)
             self._server.host.report(NodeLost(self._answer.node))
+
+    def let_go(self) -> None:
+        """Waits until the node has left: closing before would take the last order from it."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            self._connection.settimeout(_SECONDS_TO_LEAVE)
+            while self._connection.recv(4096):
+                continue
 
     def close(self) -> None:
         self._loop.remove_reader(self._connection)
