@@ -93,11 +93,11 @@ def test_killed_worker_is_named_and_gives_128_and_the_signal(start, script, read
     assert "stratagem: worker 1 was killed by SIGKILL and printed nothing." in job.stderr
 
 
-def test_killed_guardian_takes_its_task_along(start, script, ready):
+def test_killed_guardian_takes_its_task_along(start, script, ready, mark):
     job = start("run", "--workers", 2, script("hang()"))
     task, _ = ready("worker-0", "worker-1")
     psutil.Process(task).parent().kill()
-    poll(lambda: not psutil.pid_exists(task))
+    poll(lambda: task not in [process.pid for process in marked(mark)])
     assert job.finish().returncode == 137
 
 

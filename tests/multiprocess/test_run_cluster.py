@@ -1,6 +1,5 @@
 """``run_cluster``: results, failures and deadlines of functions in real processes."""
 
-import json
 import os
 import signal
 import sys
@@ -8,28 +7,13 @@ import threading
 import time
 
 import pytest
+from task_functions import NotReadableError, fail_in_worker_1, task
 
 from stratagem.cluster import Task
 from stratagem.cluster.errors import LaunchError
 from stratagem.testing import ClusterTestError, run_cluster
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("mark")]
-
-
-def task():
-    config = json.loads(os.environ["TF_CONFIG"])["task"]
-    return config["type"], config["index"]
-
-
-class NotReadableError(Exception):
-    def __init__(self, one, two):
-        super().__init__(one)
-
-
-def fail_in_worker_1():
-    if task() == ("worker", 1):
-        raise ValueError("worker 1 is broken")
-    signal.pause()
 
 
 def test_results_in_order_of_the_tasks():

@@ -63,6 +63,7 @@ class Guardian:
 
     def _start(self, command: list[str]) -> int:
         guardian = os.getpid()
+        started, starting = os.pipe()
         task = os.fork()
         if task == 0:
             try:
@@ -76,6 +77,10 @@ class Guardian:
                 os.write(2, f"{command[0]} cannot be run: {error}\n".encode())
             finally:
                 os._exit(_CANNOT_RUN)
+        # Ends when the command has replaced the fork. A signal sent before would be ignored.
+        os.close(starting)
+        os.read(started, 1)
+        os.close(started)
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)

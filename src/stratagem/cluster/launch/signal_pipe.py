@@ -21,16 +21,17 @@ class SignalPipe:
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
+        # First, or a signal between this and the handlers would be lost.
+        self._wakeup = signal.set_wakeup_fd(self._writing)
         # A program started with nohup goes on when its terminal closes.
         handled = [n for n in _ENDING if signal.getsignal(n) is not signal.SIG_IGN]
         self._handlers = {n: signal.signal(n, lambda *_: None) for n in handled}
-        self._wakeup = signal.set_wakeup_fd(self._writing)
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
         os.close(self._reading)
         os.close(self._writing)
 
