@@ -4,35 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 
-import psutil
 import pytest
-
-_MARK = "LAUNCH_TEST_MARK"
-
-
-def poll(condition, seconds=10.0):
-    """Waits until a condition is true and returns its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
-        time.sleep(0.01)
-    return value
-
-
-def marked(mark):
-    """Returns the processes that have the mark in their environment, but are not dead."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_marked = process.environ().get(_MARK) == mark
-            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+from processes import MARK, marked, poll
 
 
 class Launcher:
@@ -60,7 +35,7 @@ class Launcher:
 def mark(monkeypatch):
     """Marks every process that the test starts, and fails the test if one is left."""
     mark = uuid.uuid4().hex
-    monkeypatch.setenv(_MARK, mark)
+    monkeypatch.setenv(MARK, mark)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
     yield mark
     try:

@@ -7,8 +7,8 @@ import signal
 import socket
 
 import pytest
+from processes import poll
 
-from conftest import poll
 from stratagem.cluster.launch.held_ports import HeldPorts
 
 pytestmark = pytest.mark.timeout(60)

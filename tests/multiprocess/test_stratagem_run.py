@@ -10,8 +10,7 @@ import time
 
 import psutil
 import pytest
-
-from conftest import marked, poll
+from processes import marked, poll
 
 pytestmark = pytest.mark.timeout(60)
 
