@@ -9,6 +9,8 @@
     │   └── MissingVariableError (RuntimeError)       a variable that is needed and not set
     ├── UnknownAddressesError (RuntimeError)          a launcher that names only the coordinator
     ├── SlurmAllocationError (RuntimeError)           jobs or GPUs that do not fit the Slurm step
+    ├── LaunchError (RuntimeError)                    processes that cannot be started as asked
+    │   └── RendezvousError                           nodes that cannot meet
     ├── UnsupportedTPUFeatureError (NotImplementedError)
     └── CloudError (RuntimeError)                     a cloud service failed or is not ready
         └── CloudResourceNotFoundError (ValueError)   what was asked for does not exist
@@ -55,6 +57,14 @@ class UnknownAddressesError(StratagemError, RuntimeError):
 
 class SlurmAllocationError(StratagemError, RuntimeError):
     """The jobs or GPUs asked for do not fit what Slurm allocated."""
+
+
+class LaunchError(StratagemError, RuntimeError):
+    """Processes that cannot be started as asked."""
+
+
+class RendezvousError(LaunchError):
+    """Nodes of a job that cannot meet: one is missing, unreachable, or not trusted."""
 
 
 class UnsupportedTPUFeatureError(StratagemError, NotImplementedError):

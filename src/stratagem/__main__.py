@@ -1,0 +1,8 @@
+"""``python -m stratagem`` is ``stratagem``."""
+
+import sys
+
+from stratagem.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

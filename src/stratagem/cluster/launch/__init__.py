@@ -1,0 +1,1 @@
+"""Starting the processes of a cluster, watching them, and ending them."""

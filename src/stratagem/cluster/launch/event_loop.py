@@ -1,0 +1,63 @@
+"""``EventLoop``: calls back when something can be read or a moment has come."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import selectors
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["EventLoop"]
+
+Callback = Callable[[], object]
+
+
+class EventLoop:
+    """Waits for several things at once, in the thread that calls it.
+
+    Unlike asyncio's it runs inside another loop's callback, as a cell of a notebook is, and in any
+    thread.
+
+    >>> import time
+    >>> from stratagem.cluster.launch.event_loop import EventLoop
+    >>> with EventLoop() as loop:
+    ...     loop.call_at(time.monotonic(), lambda: print("now"))
+    ...     loop.run_once()
+    now
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, Callback]] = []
+        self._order = itertools.count()
+
+    def add_reader(self, file: Any, callback: Callback) -> None:
+        """Calls back whenever the file can be read."""
+        self._selector.register(file, selectors.EVENT_READ, callback)
+
+    def remove_reader(self, file: Any) -> None:
+        """Stops watching a file, if it was watched."""
+        if file in self._selector.get_map():
+            self._selector.unregister(file)
+
+    def call_at(self, moment: float, callback: Callback) -> None:
+        """Calls back when ``time.monotonic()`` has reached the moment."""
+        heapq.heappush(self._timers, (moment, next(self._order), callback))
+
+    def run_once(self) -> None:
+        """Waits until something happens and makes the calls that are due."""
+        seconds = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+        for key, _ in self._selector.select(seconds):
+            # A callback before it may have removed it.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
+
+    def __enter__(self) -> EventLoop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()

@@ -1,0 +1,62 @@
+"""``TaskOutput``: what one task prints, to the console, to its file, and remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stratagem.cluster.launch.console import Console
+from stratagem.cluster.launch.lines import LineSplitter, Tail
+from stratagem.cluster.leadership import Task
+
+__all__ = ["TaskOutput", "log_file_name"]
+
+_REMEMBERED_BYTES = 32 * 1024
+
+
+def log_file_name(task: Task, attempt: int) -> str:
+    """Returns the name of the file with a task's output.
+
+    >>> from stratagem.cluster import Task
+    >>> from stratagem.cluster.launch.task_output import log_file_name
+    >>> log_file_name(Task("worker", 0), 0), log_file_name(Task("worker", 0), 2)
+    ('worker-0.log', 'worker-0.restart-2.log')
+    """
+    restart = f".restart-{attempt}" if attempt else ""
+    return f"{task.task_type}-{task.task_id}{restart}.log"
+
+
+class TaskOutput:
+    """Takes in what a task prints.
+
+    Args:
+        task: Which task.
+        console: Where its lines are shown; ``None`` to show nothing.
+        log_file: The file that keeps all of it, if any.
+    """
+
+    def __init__(self, task: Task, console: Console | None, log_file: Path | None) -> None:
+        self._task = task
+        self._console = console
+        self._file = log_file.open("wb", buffering=0) if log_file is not None else None
+        self._splitters = (LineSplitter(), LineSplitter())
+        self._tail = Tail(_REMEMBERED_BYTES)
+
+    def feed(self, chunk: bytes, is_error: bool) -> None:
+        """Takes in some output."""
+        self._tail.feed(chunk)
+        if self._file is not None:
+            self._file.write(chunk)
+        self._show(self._splitters[is_error].feed(chunk), is_error)
+
+    def close(self) -> str:
+        """Shows what is left, and returns the end of the output."""
+        for is_error in (False, True):
+            self._show(self._splitters[is_error].flush(), is_error)
+        if self._file is not None:
+            self._file.close()
+        return self._tail.text()
+
+    def _show(self, lines: list[str], is_error: bool) -> None:
+        if self._console is not None:
+            for line in lines:
+                self._console.line(self._task, line, is_error)

@@ -1,0 +1,65 @@
+"""``stratagem doctor`` and reaching the other tasks."""
+
+import json
+import re
+import socket
+import threading
+
+import pytest
+
+from stratagem.cli import main
+from stratagem.cli.peers import reach_peers
+from stratagem.cluster import Task
+from stratagem.cluster.launch.held_ports import HeldPorts
+
+W0, W1 = Task("worker", 0), Task("worker", 1)
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for variable in ("TF_CONFIG", "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_alone_all_is_well(capsys):
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"versions: stratagem .*, jax \d", said)
+    assert "devices: 8 cpu (cpu)" in said
+    assert re.search(r"all-reduce of 4 MB between them in [\d.]+ ms", said)
+    assert "cluster: none, because neither TF_CONFIG" in said
+    assert said.endswith("verdict: all is well\n")
+
+
+def test_task_that_does_not_answer_is_a_problem(monkeypatch, capsys):
+    with HeldPorts(2) as ports, socket.create_server(("127.0.0.1", 0)) as alive:
+        own, dead = (f"127.0.0.1:{port}" for port in ports)
+        workers = [own, dead, f"127.0.0.1:{alive.getsockname()[1]}"]
+        task = {"type": "worker", "index": 0}
+        config = json.dumps({"cluster": {"worker": workers}, "task": task})
+        monkeypatch.setenv("TF_CONFIG", config)
+        assert main(["doctor", "--timeout", "0.5"]) == 1
+    said = capsys.readouterr().out
+    assert f"this is worker 0, process 0 of 3; coordinator {own}" in said
+    assert f"worker 1 at {dead}: does not answer" in said
+    assert f"worker 2 at {workers[2]}: answers" in said
+    assert said.endswith("verdict: 1 problem: worker 1 cannot be reached\n")
+
+
+def test_malformed_cluster_is_a_problem(monkeypatch, capsys):
+    monkeypatch.setenv("TF_CONFIG", "{")
+    assert main(["doctor"]) == 1
+    assert "verdict: 1 problem: TF_CONFIG must hold JSON" in capsys.readouterr().out
+
+
+def test_two_that_look_for_each_other_find_each_other():
+    with HeldPorts(2) as ports:
+        first, second = (f"127.0.0.1:{port}" for port in ports)
+        found = {}
+        other = threading.Thread(
+            target=lambda: found.update(reach_peers(second, {W0: first}, timeout=10))
+        )
+        other.start()
+        found.update(reach_peers(first, {W1: second}, timeout=10))
+        other.join()
+    assert found == {W0: "", W1: ""}
