@@ -34,7 +34,7 @@ from stratagem.values.variable import Variable
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
 if TYPE_CHECKING:
-    from stratagem import data, io, train
+    from stratagem import data, io, testing, train
 
 __version__ = "0.1.0"
 
@@ -63,6 +63,7 @@ __all__ = [
     "int32",
     "int64",
     "io",
+    "testing",
     "train",
     "uint8",
     "uint16",
@@ -73,7 +74,7 @@ __all__ = [
 
 
 # Loaded when first asked for, to keep `import stratagem` quick.
-_LAZY_MODULES = ("data", "io", "train")
+_LAZY_MODULES = ("data", "io", "testing", "train")
 
 
 def __getattr__(name: str) -> Any:

@@ -184,6 +184,7 @@ class GradientFrame(StateFrame):
     def __init__(self, parent: StateFrame | None) -> None:
         super().__init__()
         self.spmd = parent is not None and parent.spmd
+        self.eager = parent is None or parent.eager
         self.parent = parent
         self.written: dict[int, Variable] = {}
         self._values: dict[int, Any] = {}

@@ -39,7 +39,7 @@ class MirroredVariable(AggregatingVariable):
     def values(self) -> tuple[Any, ...]:
         """The copies, each on its own device."""
         frame = state.current_frame()
-        if frame is not None:
+        if frame is not None and not frame.eager:
             return (frame.read(self),) * self.group.size
         self._check_readable_now()
         return self._copies()

@@ -37,9 +37,11 @@ class StateFrame(abc.ABC):
 
     Attributes:
         spmd: Whether values are those of one replica, inside the program that all replicas run.
+        eager: Whether no program is made, only a gradient taken.
     """
 
     spmd = False
+    eager = False
 
     @property
     def candidates(self) -> Sequence[Variable]:

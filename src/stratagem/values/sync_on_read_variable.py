@@ -79,9 +79,13 @@ class SyncOnReadVariable(DistributedVariable):
     @property
     def values(self) -> tuple[Any, ...]:
         """Each replica's value, on its own device."""
-        if state.current_frame() is not None:
+        frame = state.current_frame()
+        if frame is not None and not frame.eager:
             return self.per_replica().values
         self._check_readable_now()
+        return self._components()
+
+    def _components(self) -> tuple[Any, ...]:
         with STORAGE_LOCK:
             if self._parts is None:
                 self._parts = list(self.group.split(self._stored(), self._is_scalar))
@@ -122,7 +126,7 @@ class SyncOnReadVariable(DistributedVariable):
     def per_replica(self) -> PerReplica:
         """Returns every replica's value, in the form that fits the present context."""
         frame = state.current_frame()
-        if frame is None:
+        if frame is None or frame.eager:
             with STORAGE_LOCK:
                 self._shared = True
                 array = self._stored()
@@ -141,7 +145,7 @@ class SyncOnReadVariable(DistributedVariable):
     def _eager_value(self) -> Any:
         replica = self.check_own_replica()
         if replica is not None or self.group.size == 1:
-            return self.values[(replica and replica.replica_index) or 0]
+            return self._components()[(replica and replica.replica_index) or 0]
         return self._reduced()
 
     def _reduced(self) -> Any:
@@ -180,7 +184,7 @@ class SyncOnReadVariable(DistributedVariable):
             journal = state.current_journal()
             if journal is not None:
                 journal.record(self)
-            parts = list(self.values)
+            parts = list(self._components())
             placed = jax.device_put(operand, self.group.devices[index])
             parts[index] = update.apply(parts[index], placed)
             self._parts = parts
