@@ -85,12 +85,12 @@ class Function:
         if not config.functions_run_eagerly() and not jax_settings.checks_results():
             for recent in self._recent:
                 if recent.fits(frame):
-                    try:
-                        ran, result = recent.program.run_if_alike(args, kwargs)
-                    except SettingsChanged:
-                        break
-                    if ran:
-                        return result
+                    arrays = recent.program.arrays_if_alike(args, kwargs)
+                    if arrays is not None:
+                        try:
+                            return recent.program.run_arrays(arrays)
+                        except SettingsChanged:
+                            break
         return self._find_and_run(frame, args, kwargs)
 
     def _find_and_run(

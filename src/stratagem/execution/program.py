@@ -119,7 +119,7 @@ class Program:
         self._results = results
         self._structure = structure
         self._group = group
-        self._inputs = inputs
+        self.arrays_if_alike = inputs.arrays_if_alike
         self._plain_positions = inputs.plain_positions() if group is not None else []
         self._returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
         self._serialize = group is not None and group.serialize_programs
@@ -137,22 +137,13 @@ class Program:
             OutOfRangeError: If there is no next element.
         """
         if not self._draws:
-            return self.run_arrays(inputs.arrays, self._consts)
+            return self.run_arrays(inputs.arrays)
         draws, consts = self._draw(inputs)
         try:
             return self.run_arrays(inputs.arrays, consts)
         except BaseException:
             put_back(draws)
             raise
-
-    def run_if_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any]:
-        """Runs the program if it was made for such arguments; returns whether, and the result.
-
-        Raises:
-            SettingsChanged: If it was made under other JAX settings.
-        """
-        arrays = self._inputs.arrays_if_alike(args, kwargs)
-        return (False, None) if arrays is None else (True, self.run_arrays(arrays, self._consts))
 
     def _draw(self, inputs: CallInputs) -> tuple[list[Draw], list[Any]]:
         draws: list[Draw] = []
@@ -172,14 +163,22 @@ class Program:
                     consts[position] = array
         return draws, consts
 
-    def run_arrays(self, arrays: list[Any], consts: list[Any]) -> Any:
-        """Runs the program with the arrays of the arguments and those in place of its constants."""
+    def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
+        """Runs the program with the arrays of the arguments, and others in place of its constants.
+
+        Raises:
+            SettingsChanged: If it was made under other JAX settings.
+        """
+        consts = self._consts if consts is None else consts
         group = self._group
         if group is not None:
             for position in self._plain_positions:
-                arrays[position] = _place(arrays[position], group)
+                array = arrays[position]
+                if getattr(array, "sharding", None) is not group.replicated:
+                    arrays[position] = _place(array, group)
         if self._callback_errors is None:
-            return self._result(self._launch(arrays, consts)[0])
+            outputs = self._launch(arrays, consts)[0]
+            return outputs[0] if self._returns_one_array else self._result(outputs)
         # One call at a time: a call that waits for its callbacks has read values it will write.
         with self._callback_lock:
             outputs, new_values = self._launch(arrays, consts)
@@ -209,8 +208,14 @@ class Program:
                 for variable, _ in self._writes:
                     journal.record(variable)
             call = (
-                [variable.take_for_program(group, True) for variable in self._donated],
-                [variable.take_for_program(group, False) for variable in self._kept],
+                # What take_for_program does, without a call for the common case.
+                [
+                    v._array
+                    if v.stored_for_programs and not v._shared
+                    else v.take_for_program(group, True)
+                    for v in self._donated
+                ],
+                [v.take_for_program(group, False) for v in self._kept],
                 consts,
                 arrays,
             )
@@ -232,7 +237,11 @@ class Program:
 
     def _accept(self, new_values: list[Any]) -> None:
         for (variable, shared), value in zip(self._writes, new_values, strict=True):
-            variable.accept_from_program(value, shared)
+            if variable.stored_for_programs:
+                variable._array = value
+                variable._shared = shared
+            else:
+                variable.accept_from_program(value, shared)
 
     def _accept_despite_interrupts(self, new_values: list[Any]) -> None:
         while True:
@@ -242,8 +251,6 @@ class Program:
                 continue
 
     def _result(self, outputs: list[Any]) -> Any:
-        if self._returns_one_array:
-            return outputs[0]
         return self._structure.unflatten([result.build(outputs) for result in self._results])
 
     def _wait_for_callbacks(self, outputs: list[Any], new_values: list[Any]) -> None:

@@ -39,9 +39,11 @@ class CallInputs:
     """
 
     __slots__ = (
+        "_flat",
         "_kinds",
         "_static",
         "_structure",
+        "_types",
         "arrays",
         "iterators",
         "key",
@@ -51,6 +53,9 @@ class CallInputs:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves, self._structure = jax.tree.flatten((args, kwargs), is_value_leaf)
+        self._types = [type(leaf) for leaf in leaves]
+        # Whether the arguments are the leaves, so that matching others needs no flattening.
+        self._flat = not kwargs and len(leaves) == len(args)
         self.arrays: list[Any] = []
         self.iterators: list[DistributedIterator] = []
         self.traced = self.ragged = False
@@ -64,6 +69,7 @@ class CallInputs:
         described._structure, described._kinds = self._structure, self._kinds
         described._static, described.key = self._static, self.key
         described.traced, described.ragged = self.traced, self.ragged
+        described._types, described._flat = self._types, self._flat
         described.arrays = []
         described.iterators = []
         return described
@@ -96,31 +102,35 @@ class CallInputs:
         return kind
 
     def has_only_arrays(self) -> bool:
-        """Returns whether the arguments hold nothing but arrays and per-replica values of them."""
-        return all(kind[0] in (_ARRAY, _PER_REPLICA) for kind in self._kinds)
+        """Returns whether the arguments hold nothing but JAX arrays and per-replica values of them."""
+        return all(
+            kind[0] == _PER_REPLICA or (kind[0] == _ARRAY and hasattr(leaf_type, "weak_type"))
+            for kind, leaf_type in zip(self._kinds, self._types, strict=True)
+        )
 
     def arrays_if_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """Returns the arrays of other arguments if their key is this one; a quick way to say so.
 
         Only for inputs that hold nothing but arrays.
         """
-        leaves, structure = jax.tree.flatten((args, kwargs), is_value_leaf)
-        expected: Any = self._structure
-        if expected != structure:
-            return None
-        arrays = []
-        for leaf, kind in zip(leaves, self._kinds, strict=True):
-            array = leaf
-            if kind[0] == _PER_REPLICA:
-                if type(leaf) is not PerReplica or leaf.kept_global is not kind[3]:
-                    return None
-                array = leaf._array
-                if leaf._scalar is not kind[4]:
-                    return None
-            elif (
-                not isinstance(leaf, jax.Array) or getattr(leaf, "weak_type", False) is not kind[3]
-            ):
+        leaves: Any = args
+        if not self._flat or kwargs or len(args) != len(self._kinds):
+            leaves, structure = jax.tree.flatten((args, kwargs), is_value_leaf)
+            expected: Any = self._structure
+            if expected != structure:
                 return None
+        arrays = []
+        for leaf, kind, leaf_type in zip(leaves, self._kinds, self._types, strict=True):
+            if type(leaf) is not leaf_type:
+                return None
+            if kind[0] == _PER_REPLICA:
+                array = leaf._array
+                if array is None or leaf._group is not kind[3] or leaf._scalar is not kind[4]:
+                    return None
+            else:
+                array = leaf
+                if array.weak_type is not kind[3]:
+                    return None
             if array.shape != kind[1] or array.dtype != kind[2]:
                 return None
             arrays.append(array)

@@ -35,6 +35,8 @@ class MirroredVariable(AggregatingVariable):
 
     __slots__ = ()
 
+    stored_for_programs = True
+
     @property
     def values(self) -> tuple[Any, ...]:
         """The copies, each on its own device."""
@@ -67,14 +69,8 @@ class MirroredVariable(AggregatingVariable):
 
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns the replicated array."""
-        if donate and self._shared:
-            return jnp.copy(self._stored())
-        return self._array if self._array is not None else self._stored()
-
-    def accept_from_program(self, array: Any, shared: bool) -> None:
-        """Stores the replicated array."""
-        self._array = array
-        self._shared = shared
+        array = self._stored()
+        return jnp.copy(array) if donate and self._shared else array
 
     def __repr__(self) -> str:
         return self._describe_components("MirroredVariable")

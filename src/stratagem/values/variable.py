@@ -120,6 +120,9 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             self.initialize(value)
         self._number = register_variable(self)
 
+    # Whether the stored array goes in and out of programs as it is.
+    stored_for_programs = False
+
     # --- what it is -----------------------------------------------------------------------------
 
     @property
