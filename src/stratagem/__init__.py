@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+bool = bool_  # tf.bool; the builtin is not used in this module
+
 __all__ = [
     "IndexedSlices",
     "TensorShape",
@@ -45,6 +47,7 @@ __all__ = [
     "VariableAggregation",
     "VariableSynchronization",
     "bfloat16",
+    "bool",
     "bool_",
     "complex64",
     "complex128",
