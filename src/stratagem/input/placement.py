@@ -36,6 +36,12 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
         )
     flattened = [jax.tree.flatten(part) for part in step.parts]
     structure = flattened[0][1]
+    for index, (_, other) in enumerate(flattened):
+        if other != structure:
+            raise InvalidArgumentError(
+                "The batches of one step must have the same structure, got "
+                f"{structure} for replica 0 and {other} for replica {index}."
+            )
     columns: Any = zip(*(leaves for leaves, _ in flattened), strict=True)
     return jax.tree.unflatten(
         structure, [_place_parts(column, group, fetch_to_device) for column in columns]

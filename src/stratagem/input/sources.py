@@ -97,7 +97,7 @@ def as_source(dataset: Any) -> Source:
     """Returns a source of what the user gave: a dataset of some library, arrays, or an iterable.
 
     ``tf.data``, Grain and PyTorch objects are recognised by what they offer, without importing
-    those libraries.
+    those libraries. An array is one batch.
 
     Raises:
         InvalidArgumentError: If it cannot be iterated over.
@@ -108,11 +108,7 @@ def as_source(dataset: Any) -> Source:
     if hasattr(dataset, "as_numpy_iterator"):
         return _IterableSource(dataset.as_numpy_iterator, what, _length(dataset))
     if isinstance(dataset, (np.ndarray, jax.Array)):
-        raise InvalidArgumentError(
-            f"A dataset of batches is needed, got an array of shape {dataset.shape}. Use "
-            "Dataset.from_tensor_slices(array).batch(global_batch_size), or "
-            "strategy.experimental_make_numpy_dataset(array)."
-        )
+        return _IterableSource(lambda: [dataset], "an array", 1)
     if isinstance(dataset, Iterator):
         return _once(dataset, what)
     if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
@@ -156,5 +152,5 @@ def _to_numpy(leaf: Any) -> Any:
     if isinstance(leaf, (np.generic, jax.Array, int, float, bool, bytes)):
         return leaf
     if hasattr(leaf, "detach"):
-        leaf = leaf.detach().cpu()
+        leaf = leaf.detach().cpu().numpy()
     return np.array(leaf) if hasattr(leaf, "__array__") else leaf

@@ -252,7 +252,7 @@ class Strategy:
 
         Args:
             dataset: A ``Dataset`` batched by the global batch size; or a dataset of ``tf.data``, Grain
-                or PyTorch, or an iterable of batches.
+                or PyTorch, an iterable of batches, or an array as the only batch.
             options: See ``InputOptions``.
 
         >>> import stratagem as sg

@@ -43,6 +43,31 @@ def test_an_iterable_resumes_by_reading_again(strategy):
         as_source([1]).open(3)
 
 
+def test_an_array_is_one_batch(strategy):
+    distributed = strategy.experimental_distribute_dataset(np.arange(4.0, dtype=np.float32))
+    assert len(distributed) == 1
+    assert rows(distributed) == EXPECTED[:1]
+
+
+def test_a_loader_that_fills_the_same_memory(strategy):
+    memory = np.zeros(4, np.float32)
+
+    def batches():
+        for step in range(6):
+            memory[:] = step
+            yield memory
+
+    assert rows(strategy.experimental_distribute_dataset(batches())) == [[s] * 4 for s in range(6)]
+
+
+def test_batches_of_different_structure_in_one_step(strategy):
+    distributed = strategy.distribute_datasets_from_function(
+        lambda _: [np.ones(2), (np.ones(2), np.ones(2))]
+    )
+    with pytest.raises(ValueError, match="same structure"):
+        list(distributed)
+
+
 class TensorFlowLike:
     """What a ``tf.data.Dataset`` offers, as far as it is used."""
 
@@ -86,7 +111,7 @@ def test_numpy_dataset(strategy):
     ("dataset", "message"),
     [
         (5, "iterable of batches"),
-        (np.ones(4), "from_tensor_slices"),
+        (np.ones(()), "batched by the global batch size"),
         ([1.0, 2.0], "batched by the global batch size"),
         ([{}], "must have arrays"),
         ([(np.ones(2), np.ones(3))], "same number of rows"),
