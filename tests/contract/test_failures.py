@@ -242,6 +242,7 @@ def test_an_interrupt_ends_an_eager_call_and_its_late_replica_changes_nothing(ma
     assert still_usable(many)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_of_compiled_steps_lose_nothing(many):
     """Arrays given away to a program are always replaced by its results."""
     with many.scope():
@@ -264,8 +265,13 @@ def test_interrupts_of_compiled_steps_lose_nothing(many):
                 signal.setitimer(signal.ITIMER_REAL, 0.002, 0.01)
                 while True:
                     step()
-            except KeyboardInterrupt:
+            except BaseException as error:
                 signal.setitimer(signal.ITIMER_REAL, 0)
+                # JAX's C++ code passes on an interrupt of its Python parts as an error.
+                if not isinstance(error, KeyboardInterrupt) and "KeyboardInterrupt" not in str(
+                    error
+                ):
+                    raise
                 interrupts += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -34,6 +34,8 @@ from stratagem.values.variable import STORAGE_LOCK, Variable
 
 __all__ = ["Program", "ResultLeaf", "VariableWrite"]
 
+_ACCEPT_ATTEMPTS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class ResultLeaf:
@@ -244,11 +246,15 @@ class Program:
                 variable.accept_from_program(value, shared)
 
     def _accept_despite_interrupts(self, new_values: list[Any]) -> None:
-        while True:
+        # Some parts of JAX turn an interrupt into an error of their own.
+        for attempt in reversed(range(_ACCEPT_ATTEMPTS)):
             try:
-                return self._accept(new_values)
-            except KeyboardInterrupt:
-                continue
+                self._accept(new_values)
+            except BaseException:
+                if not attempt:
+                    raise
+            else:
+                return
 
     def _result(self, outputs: list[Any]) -> Any:
         return self._structure.unflatten([result.build(outputs) for result in self._results])
