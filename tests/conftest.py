@@ -3,9 +3,16 @@
 import os
 import threading
 
+import hypothesis
 import pytest
 
 import stratagem as sg
+
+# How long examples take depends on what else the machine does, and on what is compiled meanwhile.
+hypothesis.settings.register_profile(
+    "steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("steady")
 
 sg.config.set_num_cpu_devices(8)
 

@@ -24,7 +24,7 @@ class Launcher:
             start_new_session=True,
         )
 
-    def finish(self, timeout=30):
+    def finish(self, timeout=60):
         """Waits until it has ended; keeps its output."""
         self.stdout, self.stderr = self.process.communicate(timeout=timeout)
         self.returncode = self.process.returncode

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.timeout(60)
 def test_every_task_gets_its_place_arguments_devices_and_the_same_secret(start, script):
     program = script(
         "print(kind, index, sys.argv[1:], os.environ['JAX_NUM_CPU_DEVICES'],"
-        " os.environ['STRATAGEM_CLUSTER_SECRET'], sorted(config['cluster']))"
+        " os.environ['STRATAGEM_CLUSTER_SECRET'], sorted(config['cluster']), flush=True)\n"
+        "say_ready()\n"
+        "while kind == 'chief' and len(list(Path().glob('ready-worker-*'))) < 2:\n"
+        "    time.sleep(0.01)  # the job is done, and workers are ended, when the chief is"
     )
     flags = ["--workers", 2, "--ps", 1, "--chief", "--evaluator", "--devices-per-worker", 4]
     job = start("run", *flags, program, "--lr", "0.1", "--workers", "9").finish()
@@ -166,7 +169,9 @@ def test_restarts_with_new_ports_and_a_new_secret_until_it_works(start, script):
         "tries = Path(f'tries-{index}')\n"
         "with tries.open('a') as file: file.write('x')\n"
         "if index == 1 and len(tries.read_text()) < 3: sys.exit(4)\n"
-        "if index == 0 and len(Path('tries-0').read_text()) < 3: hang()"
+        "others = Path('tries-1')\n"
+        "while index == 0 and not (others.exists() and len(others.read_text()) == 3):\n"
+        "    time.sleep(0.01)"
     )
     job = start("run", "--workers", 2, "--max-restarts", 2, "--log-dir", "logs", program).finish()
     assert job.returncode == 0
