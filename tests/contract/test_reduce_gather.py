@@ -165,7 +165,9 @@ def ragged_arrays(draw, count):
 
 
 SETTINGS = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 TWO = [f"CPU:{i}" for i in range(2)]
 THREE = [f"CPU:{i}" for i in range(3)]
