@@ -147,6 +147,8 @@ def main() -> None:
         path = Path(folder) / "records"
         write_records(path)
         records = best_rate(NUM_RECORDS, lambda: sum(1 for _ in TFRecordDataset(path)), repeats)
+        in_batches = TFRecordDataset(path).batch(1024)
+        record_batches = best_rate(NUM_RECORDS, lambda: count_rows(in_batches), repeats)
         if flags.tensorflow_python:
             peer = tensorflow_rates(flags.tensorflow_python, path, repeats)
 
@@ -154,7 +156,14 @@ def main() -> None:
         ("shuffle + batch", batches, "NumPy", gather, 0.5),
         ("shuffle + batch", batches, "tf.data", peer.get("batch"), None),
         ("shuffle + map + batch", scaled, "tf.data", peer.get("map"), 10.0),
-        (f"TFRecords of {RECORD_BYTES} bytes", records, "tf.data", peer.get("records"), 1.0),
+        ("TFRecords, one by one", records, "tf.data", peer.get("records"), 1.0),
+        (
+            "TFRecords in batches of 1024",
+            record_batches,
+            "tf.data",
+            peer.get("record batches"),
+            1.0,
+        ),
     ]
     print(f"{'pipeline':<32}{'M/s':>8}{'against':>10}{'M/s':>8}{'ratio':>8}{'at least':>10}")
     for name, rate, other, other_rate, wanted in rows:
