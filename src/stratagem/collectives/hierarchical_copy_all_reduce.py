@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stratagem.collectives.cross_device_ops import CrossDeviceOps, find_group
+from stratagem.collectives.cross_device_ops import find_group
 from stratagem.collectives.options import CommunicationOptions
-from stratagem.collectives.packing import Packing, apply_in_packs
+from stratagem.collectives.packed_ops import PackedOps
+from stratagem.collectives.packing import apply_in_packs
 from stratagem.collectives.point_to_point import accumulator, finish
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -20,7 +21,7 @@ from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 __all__ = ["HierarchicalCopyAllReduce"]
 
 
-class HierarchicalCopyAllReduce(CrossDeviceOps):
+class HierarchicalCopyAllReduce(PackedOps):
     """Reduces by copies in two levels: to a leader in each group of devices, then to one of them.
 
     The result goes back the same way. Meant for machines where devices within a group are connected
@@ -33,22 +34,6 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
     >>> strategy = sg.distribute.MirroredStrategy(
     ...     ["CPU:0", "CPU:1"], cross_device_ops=sg.distribute.HierarchicalCopyAllReduce())
     """
-
-    _colocate_components = False
-
-    def __init__(self, num_packs: int | None = None) -> None:
-        self._packing = Packing(num_packs)
-
-    def reduce_implementation(
-        self,
-        reduce_op: ReduceOp,
-        per_replica_value: PerReplica,
-        destinations: Any,
-        options: CommunicationOptions,
-    ) -> Any:
-        """Returns the reduced value."""
-        pairs = [(per_replica_value, destinations)]
-        return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
 
     def batch_reduce_implementation(
         self,

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 
-from stratagem.collectives.cross_device_ops import CrossDeviceOps, find_group, run_on_replicas
+from stratagem.collectives.cross_device_ops import find_group, run_on_replicas
 from stratagem.collectives.options import CommunicationOptions
-from stratagem.collectives.packing import Packing, apply_in_packs
+from stratagem.collectives.packed_ops import PackedOps
+from stratagem.collectives.packing import apply_in_packs
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
@@ -24,7 +25,7 @@ _COLLECTIVES: dict[ReduceOp, Any] = {
 }
 
 
-class NcclAllReduce(CrossDeviceOps):
+class NcclAllReduce(PackedOps):
     """Reduces with XLA's all-reduce: NCCL on GPU, the interconnect on TPU, shared memory on CPU.
 
     The default of ``MirroredStrategy``.
@@ -41,22 +42,6 @@ class NcclAllReduce(CrossDeviceOps):
     >>> strategy = sg.distribute.MirroredStrategy(
     ...     ["CPU:0", "CPU:1"], cross_device_ops=sg.distribute.NcclAllReduce(num_packs=2))
     """
-
-    _colocate_components = False
-
-    def __init__(self, num_packs: int | None = None) -> None:
-        self._packing = Packing(num_packs)
-
-    def reduce_implementation(
-        self,
-        reduce_op: ReduceOp,
-        per_replica_value: PerReplica,
-        destinations: Any,
-        options: CommunicationOptions,
-    ) -> Any:
-        """Returns the all-reduced value."""
-        pairs = [(per_replica_value, destinations)]
-        return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
 
     def batch_reduce_implementation(
         self,

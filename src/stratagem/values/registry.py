@@ -17,12 +17,10 @@ _variables: weakref.WeakValueDictionary[int, Variable] = weakref.WeakValueDictio
 _lock = threading.Lock()
 
 
-def register_variable(variable: Variable) -> int:
-    """Remembers ``variable`` for as long as it lives and returns its number."""
+def register_variable(variable: Variable) -> None:
+    """Remembers ``variable`` for as long as it lives."""
     with _lock:
-        number = next(_numbers)
-        _variables[number] = variable
-    return number
+        _variables[next(_numbers)] = variable
 
 
 def live_variables() -> list[Variable]:

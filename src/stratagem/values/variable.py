@@ -72,7 +72,6 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         "_array",
         "_dtype",
         "_name",
-        "_number",
         "_on_mesh",
         "_shape",
         "_shared",
@@ -118,7 +117,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             )
         else:
             self.initialize(value)
-        self._number = register_variable(self)
+        register_variable(self)
 
     # Whether the stored array goes in and out of programs as it is.
     stored_for_programs = False
@@ -493,10 +492,6 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             # The next program gets the copies; everyone else sees one device, as before.
             self._array = array.addressable_data(0)
             self._on_mesh = (self._array, array)
-
-    def is_lost(self) -> bool:
-        """Returns whether a failed program took the array with it."""
-        return self._array is not None and bool(self._array.is_deleted())
 
 
 def create_plain_variable(*args: Any, **kwargs: Any) -> Variable:
