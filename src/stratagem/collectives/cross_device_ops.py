@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core.errors import ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices
-from stratagem.core.launch import launch
+from stratagem.core.launch import launch, process_watch
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer
@@ -23,6 +23,7 @@ from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 
 __all__ = [
     "CrossDeviceOps",
+    "component_shapes",
     "find_group",
     "first_replica",
     "gather",
@@ -234,16 +235,25 @@ def spmd_map(fn: Callable[..., Any], values: Sequence[PerReplica], group: Replic
 
 
 def run_on_replicas(
+    name: str,
     key: tuple[Any, ...],
     make_fn: Callable[[], Callable[..., Any]],
     values: Sequence[PerReplica],
     group: ReplicaGroup,
 ) -> Any:
-    """Like ``spmd_map``, for concrete values: compiled once for each ``key`` and run now."""
+    """Like ``spmd_map``, for concrete values: compiled once for each ``key`` and run now.
+
+    Args:
+        name: What is done.
+        key: Tells programs apart.
+        make_fn: Makes the function.
+        values: The values.
+        group: The replicas.
+    """
     arrays = [value.global_array(group) for value in values]
     scalars = tuple(value.scalar for value in values)
-    program = _program((*key, scalars, group), make_fn, scalars, group)
-    return launch(program, tuple(arrays), group.serialize_programs)
+    program = _program((name, *key, scalars, group), make_fn, scalars, group)
+    return launch(program, tuple(arrays), group, name)
 
 
 _programs: dict[tuple[Any, ...], Any] = {}
@@ -338,26 +348,72 @@ def gather(value: PerReplica, axis: int, group: ReplicaGroup) -> Any:
         return gather_spmd(value.local, axis)
     if value.staged:
         return spmd_map(lambda part: gather_spmd(part, axis), [value], group)
-    components = value.values
-    position = _check_axis(np.ndim(components[0]), axis)
-    rests = {
-        (*np.shape(part)[:position], None, *np.shape(part)[position + 1 :]) for part in components
-    }
+    shapes = component_shapes(value, group)
+    position = _check_axis(len(shapes[0]), axis)
+    rests = {(*shape[:position], None, *shape[position + 1 :]) for shape in shapes}
     if len(rests) > 1:
         raise ShapeMismatchError(
-            f"gather along axis {axis} needs equal shapes in every other dimension, got "
-            f"{[np.shape(part) for part in components]}."
+            f"gather along axis {axis} needs equal shapes in every other dimension, got {shapes}."
         )
-    parts = [jax.device_put(part, group.devices[0]) for part in components]
+    if group.spans_processes:
+        sizes = [shape[position] for shape in shapes]
+        return group.replicate(_gather_across(value, position, sizes, group))
+    parts = [jax.device_put(part, group.devices[0]) for part in value.values]
     return group.replicate(jnp.concatenate(parts, axis=position))
+
+
+def component_shapes(value: PerReplica, group: ReplicaGroup) -> list[tuple[int, ...]]:
+    """Returns the shape of every replica's array, also of those in other processes."""
+    local = [np.shape(part) for part in value.values]
+    if not group.spans_processes:
+        return local
+    every = process_watch().exchange("shapes", local, f"gather of {local}")
+    return [tuple(shape) for shapes in every for shape in shapes]
+
+
+def _gather_across(
+    value: PerReplica, axis: int, sizes: Sequence[int], group: ReplicaGroup
+) -> Any:
+    """Gathers from other processes, where every part must travel in the size of the largest."""
+    largest = max(sizes)
+    padded = [
+        jnp.pad(part, [(0, largest - part.shape[axis] if i == axis else 0) for i in range(part.ndim)])
+        for part in value.values
+    ]
+    [gathered] = run_on_replicas(
+        f"gather along axis {axis}",
+        (),
+        lambda: lambda part: [gather_spmd(part, axis)],
+        [PerReplica(padded, group)],
+        group,
+    )
+    local = group.local_view(gathered)
+    if min(sizes) == largest:
+        return local
+    pieces = [
+        jax.lax.slice_in_dim(local, i * largest, i * largest + size, axis=axis)
+        for i, size in enumerate(sizes)
+    ]
+    return jnp.concatenate(pieces, axis=axis)
 
 
 def first_replica(value: PerReplica, group: ReplicaGroup) -> Any:
     """Returns the first replica's array, in every replica."""
     if isinstance(value, SpmdPerReplica):
         return gather_spmd(jnp.asarray(value.local)[None], 0)[0]
+    if value.staged and group.spans_processes:
+        return spmd_map(lambda part: gather_spmd(part[None], 0)[0], [value], group)
     if value.staged:
         return value.values[0]
+    if group.spans_processes:
+        [first] = run_on_replicas(
+            "broadcast of the first replica's value",
+            (),
+            lambda: lambda part: [gather_spmd(part[None], 0)[0]],
+            [value],
+            group,
+        )
+        return group.local_view(first)
     return group.replicate(value.values[0])
 
 

@@ -10,7 +10,7 @@ import jax
 from stratagem.collectives.cross_device_ops import find_group, run_on_replicas
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.collectives.packed_ops import PackedOps
-from stratagem.collectives.packing import apply_in_packs
+from stratagem.collectives.packing import Packing, apply_in_packs
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
@@ -23,6 +23,11 @@ _COLLECTIVES: dict[ReduceOp, Any] = {
     ReduceOp.MIN: jax.lax.pmin,
     ReduceOp.MAX: jax.lax.pmax,
 }
+
+
+def _described(packing: Packing, options: CommunicationOptions) -> str:
+    packs = "" if packing.num_packs is None else f" in {packing.num_packs} packs"
+    return f" in packs of {options.bytes_per_pack} bytes" if options.bytes_per_pack else packs
 
 
 class NcclAllReduce(PackedOps):
@@ -61,6 +66,9 @@ class NcclAllReduce(PackedOps):
         inside = [value.local for value in values if isinstance(value, SpmdPerReplica)]
         if inside:
             return reduce_parts(*inside)
-        key = (NcclAllReduce, self._packing, options, reduce_op, len(values))
-        reduced: list[Any] = run_on_replicas(key, lambda: reduce_parts, values, find_group(values))
+        name = f"all-reduce {reduce_op.name}{_described(self._packing, options)}"
+        key = (self._packing, options, reduce_op, len(values))
+        reduced: list[Any] = run_on_replicas(
+            name, key, lambda: reduce_parts, values, find_group(values)
+        )
         return reduced

@@ -12,7 +12,14 @@ import jax
 
 from stratagem.core.errors import BackendStartedError, DeviceError
 
-__all__ = ["DeviceName", "canonical_name", "parse_device", "resolve_devices", "set_num_cpu_devices"]
+__all__ = [
+    "DeviceName",
+    "canonical_name",
+    "name_processes",
+    "parse_device",
+    "resolve_devices",
+    "set_num_cpu_devices",
+]
 
 _NAME = re.compile(
     r"^/?(?:job:(?P<job>\w+)/)?(?:replica:(?P<replica>\d+)/)?(?:task:(?P<task>\d+)/)?"
@@ -59,8 +66,22 @@ def canonical_name(device: jax.Device) -> str:
     if jax.process_count() > 1:
         peers = [d for d in jax.devices(device.platform) if d.process_index == device.process_index]
         index = peers.index(device)
-    job = "localhost" if jax.process_count() == 1 else "worker"
-    return f"/job:{job}/replica:0/task:{device.process_index}/device:{platform}:{index}"
+    job, task = _process_name(device.process_index)
+    return f"/job:{job}/replica:0/task:{task}/device:{platform}:{index}"
+
+
+_process_names: list[tuple[str, int]] = []
+
+
+def name_processes(names: Sequence[tuple[str, int]]) -> None:
+    """Sets the job and the task index of each process, for the names of its devices."""
+    _process_names[:] = names
+
+
+def _process_name(process: int) -> tuple[str, int]:
+    if process < len(_process_names):
+        return _process_names[process]
+    return ("localhost" if jax.process_count() == 1 else "worker"), process
 
 
 def resolve_devices(

@@ -15,7 +15,8 @@
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
     ├── OutOfRangeError (IndexError)           a read past the end of the data
-    └── CardinalityError (TypeError)           the length of a dataset that has none
+    ├── CardinalityError (TypeError)           the length of a dataset that has none
+    └── UnavailableError (ConnectionError)     a task that is gone, stopped, or does not come in time
 
 Each also derives from the built-in exception that ``tf.distribute`` raises in its place, so existing
 ``except ValueError`` clauses keep working.
@@ -78,3 +79,7 @@ class OutOfRangeError(StratagemError, IndexError):
 
 class CardinalityError(StratagemError, TypeError):
     """The length of a dataset that is infinite or not known."""
+
+
+class UnavailableError(StratagemError, ConnectionError):
+    """A task that is gone, stopped, cannot be reached, or does not come in time."""

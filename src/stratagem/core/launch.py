@@ -4,6 +4,9 @@ XLA's in-process collectives on CPU share one thread pool: programs queued behin
 all of its threads while each waits for the other's participants, and XLA then aborts the process. So
 with several CPU devices a program is launched only when the one before it has finished. Elsewhere
 dispatch stays asynchronous.
+
+A program of several processes is launched when all of them are to launch the same, and on CPU it is
+waited for, so that a process that is gone ends in an error and not in a wait without end.
 """
 
 from __future__ import annotations
@@ -11,20 +14,24 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
 from stratagem.core.errors import ContextError
+from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer
 
 __all__ = [
     "LAUNCH_LOCK",
+    "ProcessWatch",
     "check_not_in_callback",
     "in_host_callback",
     "launch",
     "note_launched",
+    "process_watch",
     "wait_for_previous",
+    "watch_processes",
 ]
 
 LAUNCH_LOCK = threading.Lock()
@@ -81,19 +88,74 @@ def note_launched(result: Any) -> None:
         _in_flight = result
 
 
-def launch(program: Callable[..., Any], args: tuple[Any, ...], serialize: bool) -> Any:
+class ProcessWatch(Protocol):
+    """Watches over what several processes do together."""
+
+    def before_launch(self, name: str, fingerprint: str) -> None:
+        """Makes sure that all processes are to launch the same program."""
+
+    def wait(self, array: Any) -> None:
+        """Waits until the launched program has computed ``array``, or another process is gone."""
+
+    def exchange(
+        self,
+        channel: str,
+        value: Any,
+        what: str,
+        *,
+        in_sequence: bool = True,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> list[Any]:
+        """Returns what every process gives, in order; nothing if it is cancelled."""
+
+
+_watch: ProcessWatch | None = None
+
+
+def watch_processes(watch: ProcessWatch) -> None:
+    """Sets who watches over the programs of several processes."""
+    global _watch
+    _watch = watch
+
+
+def process_watch() -> ProcessWatch:
+    """Returns who watches over the programs of several processes."""
+    if _watch is None:
+        raise ContextError(
+            "Devices of several processes can be used with a strategy of several workers only: make a "
+            "MultiWorkerMirroredStrategy first."
+        )
+    return _watch
+
+
+def launch(
+    program: Callable[..., Any], args: tuple[Any, ...], group: ReplicaGroup | None, name: str
+) -> Any:
     """Calls a compiled program and returns its results.
 
     Args:
         program: A ``jax.jit`` function that returns a list of arrays.
         args: Its arguments.
-        serialize: Whether the program may contain collectives between CPU devices.
+        group: The devices between which the program may contain collectives.
+        name: What it does; the same in all processes.
     """
-    if not serialize:
+    if group is None or not group.serialize_programs:
         return program(*args)
     check_not_in_callback()
     with LAUNCH_LOCK:
         wait_for_previous()
+        if group.spans_processes:
+            return _launch_together(program, args, name)
         results = program(*args)
         note_launched(results[0] if results else None)
+    return results
+
+
+def _launch_together(program: Callable[..., Any], args: tuple[Any, ...], name: str) -> Any:
+    shapes = [f"{array.dtype}{list(array.shape)}" for array in jax.tree.leaves(args)]
+    described = f"{name} of {', '.join(shapes)}"
+    watch = process_watch()
+    watch.before_launch(described, described)
+    results = program(*args)
+    watch.wait(results[0])
     return results

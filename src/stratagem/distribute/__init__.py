@@ -34,6 +34,7 @@ from stratagem.values.per_replica import PerReplica
 if TYPE_CHECKING:
     from stratagem.distribute import cluster_resolver, partitioners
     from stratagem.input.distributed_dataset import DistributedDataset
+    from stratagem.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 
 __all__ = [
     "CentralStorageStrategy",
@@ -47,6 +48,7 @@ __all__ = [
     "InputReplicationMode",
     "Mirrored",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
     "PerReplica",
@@ -70,6 +72,10 @@ __all__ = [
 # Loaded when first asked for, to keep `import stratagem` quick.
 _LAZY = {
     "DistributedDataset": ("stratagem.input.distributed_dataset", "DistributedDataset"),
+    "MultiWorkerMirroredStrategy": (
+        "stratagem.strategies.multi_worker_mirrored",
+        "MultiWorkerMirroredStrategy",
+    ),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
     "partitioners": ("stratagem.distribute.partitioners", None),
 }

@@ -128,7 +128,7 @@ class ReplicaThreads:
                 if not self._aborted:
                     with contextlib.ExitStack() as stack:
                         stack.enter_context(jax_settings.applied(settings))
-                        stack.enter_context(jax.default_device(self._group.devices[index]))
+                        stack.enter_context(jax.default_device(self._group.local_devices[index]))
                         stack.enter_context(state.journaled(journal))
                         replica.result = body()
             except _Released:

@@ -9,7 +9,7 @@ import jax
 
 from stratagem.collectives.cross_device_ops import gather_spmd
 from stratagem.core.errors import ContextError, VariableError
-from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import Draw, draw_element
 from stratagem.execution.loops import LoopsOverDataset
@@ -159,9 +159,12 @@ class ReplicaFrame(TracingFrame):
                 (update, jax.tree.map(lambda x: gather_spmd(x[None], 0), operand))
                 for update, operand in noted
             ]
-            for replica in range(self._group.size):
+            # A variable of no strategy belongs to one process, whose replicas alone update it.
+            index = jax.lax.axis_index(REPLICA_AXIS)
+            first = index - index % self._group.local_size if self._group.spans_processes else 0
+            for replica in range(self._group.local_size):
                 for update, operands in gathered:
-                    mine = jax.tree.map(lambda x, replica=replica: x[replica], operands)
+                    mine = jax.tree.map(lambda x, turn=first + replica: x[turn], operands)
                     value = update.apply(value, mine)
             self.write(variable, value)
 

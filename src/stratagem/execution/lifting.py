@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +19,7 @@ from stratagem.core.tracing import is_tracer, jax_core, mentioned_variables
 from stratagem.execution.callbacks import guard_callbacks
 from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
-from stratagem.execution.program import Program, ResultLeaf, VariableWrite
+from stratagem.execution.program import Program, ProgramIdentity, ResultLeaf, VariableWrite
 from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
@@ -28,6 +30,7 @@ from stratagem.values.variable import STORAGE_LOCK, Variable
 
 __all__ = ["trace_program"]
 
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 _NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -75,7 +78,8 @@ def trace_program(
         return None
     written = list(frame.written.values())
     described = inputs.without_arrays()
-    return _build(closed, candidates, written, results, structure, group, described, draws)
+    name = getattr(fn, "__qualname__", repr(fn))
+    return _build(name, closed, candidates, written, results, structure, group, described, draws)
 
 
 def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
@@ -115,6 +119,7 @@ def _find_group(
 
 
 def _build(
+    name: str,
     closed: Any,
     candidates: Sequence[Variable],
     written: list[Variable],
@@ -167,7 +172,10 @@ def _build(
     ]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
-    may_donate = not has_callbacks and not jax_settings.checks_results()
+    identity = _identity(name, closed, inputs, group, candidates, used)
+    # Variables keep their values when a call fails, also because another process is gone.
+    may_fail = has_callbacks or (identity is not None and group is not None and group.on_cpu)
+    may_donate = not may_fail and not jax_settings.checks_results()
     donated = [i for i in used if may_donate and id(candidates[i]) in written_ids]
     kept = [i for i in used if i not in donated]
     num_candidates = len(candidates)
@@ -211,7 +219,30 @@ def _build(
         draws=draws,
         smallest_output=_smallest([jaxpr.outvars[position] for position in chosen]),
         callback_errors=errors if has_callbacks else None,
+        identity=identity,
     )
+
+
+def _identity(
+    name: str,
+    closed: Any,
+    inputs: CallInputs,
+    group: ReplicaGroup | None,
+    candidates: Sequence[Variable],
+    used: Sequence[int],
+) -> ProgramIdentity | None:
+    """Returns what makes the program the same in all processes, if they must run it together."""
+    if group is None or not group.spans_processes:
+        return None
+    text = str(closed.jaxpr)
+    sharded = [candidates[i].sharded_in_program for i in used]
+    if "shard_map" not in text and not any(sharded) and not inputs.groups():
+        return None
+    avals = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in inputs.avals())
+    # Functions appear in a jaxpr with their address, which is another in each process.
+    content = f"{_ADDRESS.sub('', text)} {sharded}"
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return ProgramIdentity(f"{name}({avals})", digest)
 
 
 def _smallest(outvars: Sequence[Any]) -> int:
@@ -239,8 +270,8 @@ def _initialize_created(
     def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:
         return jax.core.eval_jaxpr(jaxpr, closed.consts, *values, *arrays)
 
-    serialize = group is not None and group.serialize_programs
-    computed = launch(jax.jit(initial_values), (values, arrays), serialize)
+    names = ", ".join(variable.name for variable, _ in frame.created)
+    computed = launch(jax.jit(initial_values), (values, arrays), group, f"creation of {names}")
     for (variable, initial_value), value in zip(frame.created, computed, strict=True):
         if is_tracer(initial_value):
             variable.initialize(value.addressable_data(0))

@@ -14,6 +14,7 @@ from stratagem.core.launch import (
     LAUNCH_LOCK,
     check_not_in_callback,
     note_launched,
+    process_watch,
     wait_for_previous,
 )
 from stratagem.core.replica_group import ReplicaGroup
@@ -32,7 +33,7 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
-__all__ = ["Program", "ResultLeaf", "VariableWrite"]
+__all__ = ["Program", "ProgramIdentity", "ResultLeaf", "VariableWrite"]
 
 _ACCEPT_ATTEMPTS = 20
 
@@ -79,6 +80,13 @@ class VariableWrite(NamedTuple):
     shared: bool
 
 
+class ProgramIdentity(NamedTuple):
+    """What a program of several processes is called, and what is equal if it is the same."""
+
+    name: str
+    fingerprint: str
+
+
 class Program:
     """A compiled step together with the variables it reads and writes.
 
@@ -95,6 +103,7 @@ class Program:
         draws: The elements that the program draws from iterators.
         smallest_output: Which of all outputs to hold on to until the program has finished.
         callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
+        identity: Set if several processes run the program together.
     """
 
     def __init__(
@@ -112,6 +121,7 @@ class Program:
         draws: list[DrawSpec],
         smallest_output: int,
         callback_errors: list[BaseException] | None,
+        identity: ProgramIdentity | None,
     ) -> None:
         self._jitted = jitted
         self._donated = donated
@@ -125,11 +135,17 @@ class Program:
         self._plain_positions = inputs.plain_positions() if group is not None else []
         self._returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
         self._serialize = group is not None and group.serialize_programs
+        self._identity = identity
+        self._spans_processes = group is not None and group.spans_processes
+        self._waits_for_others = identity is not None and group is not None and group.on_cpu
         self._callback_errors = callback_errors
+        self._accepts_at_once = callback_errors is None and not self._waits_for_others
         self._draws = draws
         self._callback_lock = threading.RLock()
         self._smallest_output = smallest_output
-        self.is_quick_to_match = inputs.has_only_arrays() and not draws
+        self.is_quick_to_match = (
+            inputs.has_only_arrays() and not draws and not self._spans_processes
+        )
 
     def run(self, inputs: CallInputs) -> Any:
         """Runs the program with the arguments of a call and returns the function's result.
@@ -178,6 +194,8 @@ class Program:
                 array = arrays[position]
                 if getattr(array, "sharding", None) is not group.replicated:
                     arrays[position] = _place(array, group)
+        if self._spans_processes:
+            return self._run_together(arrays, consts)
         if self._callback_errors is None:
             outputs = self._launch(arrays, consts)[0]
             return outputs[0] if self._returns_one_array else self._result(outputs)
@@ -188,6 +206,28 @@ class Program:
             with STORAGE_LOCK:
                 self._accept(new_values)
         return self._result(outputs)
+
+    def _run_together(self, arrays: list[Any], consts: list[Any]) -> Any:
+        """Runs a program on the devices of several processes; its results can be used in each."""
+        group = self._group
+        assert group is not None
+        check_not_in_callback()
+        with self._callback_lock, LAUNCH_LOCK:
+            wait_for_previous()
+            if self._identity is not None:
+                process_watch().before_launch(*self._identity)
+            outputs, new_values = self._exchange(arrays, consts)
+            leaves = jax.tree.leaves((outputs, new_values))
+            if self._waits_for_others and leaves:
+                process_watch().wait(leaves[self._smallest_output])
+            if self._callback_errors is not None:
+                self._wait_for_callbacks(outputs, new_values)
+            if not self._accepts_at_once:
+                with STORAGE_LOCK:
+                    self._accept(new_values)
+            return self._structure.unflatten(
+                [group.local_view(result.build(outputs)) for result in self._results]
+            )
 
     def _launch(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
         if not self._serialize:
@@ -229,11 +269,11 @@ class Program:
                 if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
                     finished.clear()
                     raise SettingsChanged
-                if self._callback_errors is None:
+                if self._accepts_at_once:
                     self._accept(new_values)
                 return outputs, new_values
             except BaseException:
-                if finished and self._callback_errors is None:
+                if finished and self._accepts_at_once:
                     self._accept_despite_interrupts(finished[0][1])
                 raise
 
@@ -271,6 +311,8 @@ class Program:
 
 def _place(array: Any, group: ReplicaGroup) -> Any:
     """Returns an input where a program on ``group`` can take it."""
+    if group.spans_processes:
+        return group.replicate(array)
     if not isinstance(array, jax.Array):
         return array if group.size > 1 else jax.device_put(array, group.replicated)
     if array.sharding == group.replicated:

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from stratagem.collectives.cross_device_ops import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context
-from stratagem.core.errors import ShapeMismatchError
+from stratagem.core.errors import ContextError, ShapeMismatchError
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, mentioned_variables
@@ -277,5 +277,10 @@ def _unwrap(leaf: Any) -> Any:
     if isinstance(leaf, SpmdPerReplica):
         return leaf.local
     if isinstance(leaf, PerReplica):
+        if leaf._group is not None and leaf._group.spans_processes:
+            raise ContextError(
+                "A PerReplica that was made outside of a compiled function of several processes cannot "
+                "be returned from merge_call inside it. Pass it as an argument of the function."
+            )
         return jnp.stack(leaf.values)[jax.lax.axis_index(REPLICA_AXIS)]
     return leaf._value() if isinstance(leaf, Mirrored) else leaf

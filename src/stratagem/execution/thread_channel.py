@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.collectives.cross_device_ops import gather
+from stratagem.collectives.cross_device_ops import component_shapes, gather
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core.errors import ContextError
 from stratagem.core.indexed_slices import IndexedSlices
@@ -18,6 +18,7 @@ from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.execution.eager import Meeting, ReplicaThreads
 from stratagem.values.mirrored import Mirrored
+from stratagem.values.per_replica import PerReplica
 from stratagem.values.regroup import is_array, map_values, regroup, select_replica
 
 __all__ = ["ThreadChannel"]
@@ -37,7 +38,8 @@ class ThreadChannel:
 
     def replica_id(self) -> Any:
         """Returns the index as an array on the replica's device."""
-        return jax.device_put(np.int32(self._position), self._group.devices[self._position])
+        number = np.int32(self._group.first_local + self._position)
+        return jax.device_put(number, self._group.local_devices[self._position])
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -149,16 +151,19 @@ class ThreadChannel:
         def hold(payloads: list[Any]) -> Sequence[Any]:
             wrapped = self._wrap(payloads)
             gathered = self._hand_back([gather(value, axis, self._group) for value in wrapped])
-            sizes = [[np.shape(leaf)[axis] for leaf in payload] for payload in payloads]
-            starts = [
-                [sum(sizes[earlier][leaf] for earlier in range(i)) for leaf in range(len(sizes[i]))]
-                for i in range(len(sizes))
-            ]
+            # For each leaf, where each replica's part begins.
+            columns = [self._starts(value, axis) for value in wrapped]
+            starts = [list(row) for row in zip(*columns, strict=True)]
             return list(zip(gathered, starts, strict=True))
 
         arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
         answer: tuple[list[Any], list[int]] = self._meet(f"all_gather(axis={axis})", hold, arrays)
         return answer
+
+    def _starts(self, value: PerReplica, axis: int) -> list[int]:
+        sizes = [shape[axis] for shape in component_shapes(value, self._group)]
+        first = self._group.first_local
+        return [sum(sizes[:replica]) for replica in range(first, first + self._group.local_size)]
 
     def _meet(self, label: str, hold: Callable[[list[Any]], Sequence[Any]], payload: Any) -> Any:
         if under_jit() or any(is_tracer(leaf) for leaf in jax.tree.leaves(payload)):
@@ -184,7 +189,7 @@ class ThreadChannel:
         placed = map_values(place, result)
         return [
             select_replica(index, placed) if self._group.size > 1 else result
-            for index in range(self._group.size)
+            for index in range(self._group.local_size)
         ]
 
 

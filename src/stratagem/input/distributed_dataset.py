@@ -102,7 +102,7 @@ def distribute_dataset(
         group,
         options,
         num_steps=count if position.num_workers == 1 else None,
-        element_spec=None if spec is None else distributed_spec(spec, group.size),
+        element_spec=None if spec is None else distributed_spec(spec, group),
     )
 
 
@@ -140,5 +140,5 @@ def distribute_from_function(
         group,
         options,
         num_steps=num_steps if position.num_workers == 1 else None,
-        element_spec=None if spec is None else distributed_spec(spec, group.size),
+        element_spec=None if spec is None else distributed_spec(spec, group),
     )

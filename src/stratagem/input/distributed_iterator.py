@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from stratagem.core import context
 from stratagem.core.errors import InvalidArgumentError, NotAnArrayError, OutOfRangeError
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.input.agreement import agreed_steps
 from stratagem.input.input_options import InputOptions
 from stratagem.input.optional import Optional
 from stratagem.input.placement import place_step
@@ -55,10 +56,13 @@ class DistributedIterator:
     def _open(self, state: Any) -> None:
         self._state, steps = self._input(state)
         self._returned.clear()
+        closed = threading.Event()
+        if self._group.spans_processes:
+            steps = agreed_steps(steps, self._group.local_size, self._spec, self._state, closed)
         placed = _placed_steps(steps, self._group, self._options)
         prefetcher = Prefetcher(placed, self._options.experimental_per_replica_buffer_size)
         self._prefetcher = prefetcher
-        self._finalizer = weakref.finalize(self, prefetcher.close)
+        self._finalizer = weakref.finalize(self, _close, closed, prefetcher)
 
     def __iter__(self) -> Self:
         return self
@@ -143,6 +147,11 @@ class DistributedIterator:
     def current_state(self) -> Any:
         """Returns the state of the input, for ``put_back``."""
         return self._state
+
+
+def _close(closed: threading.Event, prefetcher: Prefetcher) -> None:
+    closed.set()
+    prefetcher.close()
 
 
 def _placed_steps(

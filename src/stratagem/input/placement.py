@@ -44,13 +44,17 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
             )
     columns: Any = zip(*(leaves for leaves, _ in flattened), strict=True)
     return jax.tree.unflatten(
-        structure, [_place_parts(column, group, fetch_to_device) for column in columns]
+        structure,
+        [_place_parts(column, group, fetch_to_device, uneven=step.uneven) for column in columns],
     )
 
 
 def _place_whole(leaves: list[Any], group: ReplicaGroup, fetch_to_device: bool) -> list[Any]:
-    if not fetch_to_device:
-        return [PerReplica(np.split(np.asarray(leaf), group.size), group) for leaf in leaves]
+    if not fetch_to_device or group.spans_processes:
+        return [
+            _place_parts(np.split(np.asarray(leaf), group.local_size), group, fetch_to_device)
+            for leaf in leaves
+        ]
     placed: list[Any] = [None] * len(leaves)
     on_device = [i for i, leaf in enumerate(leaves) if _fits_device(leaf)]
     arrays = jax.device_put([leaves[i] for i in on_device], group.sharded)
@@ -62,12 +66,17 @@ def _place_whole(leaves: list[Any], group: ReplicaGroup, fetch_to_device: bool) 
     return placed
 
 
-def _place_parts(parts: Sequence[Any], group: ReplicaGroup, fetch_to_device: bool) -> PerReplica:
+def _place_parts(
+    parts: Sequence[Any], group: ReplicaGroup, fetch_to_device: bool, *, uneven: bool = False
+) -> PerReplica:
     if not fetch_to_device:
-        return PerReplica(parts, group)
-    return PerReplica(
-        [_put(part, device) for part, device in zip(parts, group.devices, strict=True)], group
-    )
+        return PerReplica(parts, group, uneven=uneven)
+    placed = [_put(part, device) for part, device in zip(parts, group.local_devices, strict=True)]
+    value = PerReplica(placed, group, uneven=uneven)
+    if group.spans_processes:
+        # Joined here, in the background, and not when the step needs it.
+        value.global_array(group)
+    return value
 
 
 def _put(leaf: Any, place: jax.Device | jax.sharding.Sharding) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from stratagem.core.replica_group import ReplicaGroup
 from stratagem.data.tensor_spec import TensorSpec
 
 __all__ = ["PerReplicaSpec", "distributed_spec"]
@@ -33,11 +34,11 @@ TensorSpec(shape=(None,), dtype=int32, name=None))
         return f"PerReplicaSpec({', '.join(map(repr, self.value_specs))})"
 
 
-def distributed_spec(element_spec: Any, num_replicas: int) -> Any:
-    """Returns the spec of a distributed element: rows unknown, once for each replica."""
+def distributed_spec(element_spec: Any, group: ReplicaGroup) -> Any:
+    """Returns the spec of a distributed element: rows unknown, once for each local replica."""
 
     def spread(spec: TensorSpec) -> Any:
         rows_unknown = TensorSpec([None, *spec.shape[1:]], spec.dtype, spec.name)
-        return rows_unknown if num_replicas == 1 else PerReplicaSpec(*[rows_unknown] * num_replicas)
+        return rows_unknown if group.size == 1 else PerReplicaSpec(*[rows_unknown] * group.local_size)
 
     return jax.tree.map(spread, element_spec, is_leaf=lambda x: isinstance(x, TensorSpec))

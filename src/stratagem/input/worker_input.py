@@ -12,7 +12,7 @@ from stratagem.core.errors import InvalidArgumentError
 from stratagem.input.sources import Source, SourceIterator
 from stratagem.input.splitting import Rows, WorkerPosition, split_rows, worker_share
 
-__all__ = ["HostStep", "WorkerInput", "dealt_steps", "split_steps"]
+__all__ = ["HostStep", "WorkerInput", "dealt_steps", "split_steps", "take_rows"]
 
 
 class HostStep:
@@ -22,14 +22,18 @@ class HostStep:
         parts: One element for each replica.
         whole: The parts in one piece, if they are equal in size and lie next to each other.
         state: Where the worker's input stands after this step.
+        uneven: Whether the parts differ in size from those of another worker.
     """
 
-    __slots__ = ("parts", "state", "whole")
+    __slots__ = ("parts", "state", "uneven", "whole")
 
-    def __init__(self, parts: list[Any] | None, whole: Any, state: Any) -> None:
+    def __init__(
+        self, parts: list[Any] | None, whole: Any, state: Any, *, uneven: bool = False
+    ) -> None:
         self.parts = parts
         self.whole = whole
         self.state = state
+        self.uneven = uneven
 
 
 WorkerInput = Callable[[Any], tuple[Any, Iterator[HostStep]]]
@@ -103,7 +107,7 @@ def dealt_steps(sources: list[Source], num_replicas: int) -> WorkerInput:
             empty = None
             for replica, part in enumerate(parts):
                 if part is None:
-                    empty = _rows(given, (0, 0)) if empty is None else empty
+                    empty = take_rows(given, (0, 0)) if empty is None else empty
                     parts[replica] = empty
             yield HostStep(parts, None, [iterator.get_state() for iterator in iterators])
 
@@ -114,13 +118,13 @@ def _split(batch: Any, rows: Rows, num_replicas: int, state: Any) -> HostStep:
     first, end = rows
     ranges = split_rows(rows, num_replicas)
     if num_replicas == 1:
-        return HostStep([_rows(batch, rows)], None, state)
+        return HostStep([take_rows(batch, rows)], None, state)
     if (end - first) % num_replicas == 0 and end > first:
-        return HostStep(None, _rows(batch, rows), state)
-    return HostStep([_rows(batch, part) for part in ranges], None, state)
+        return HostStep(None, take_rows(batch, rows), state)
+    return HostStep([take_rows(batch, part) for part in ranges], None, state)
 
 
-def _rows(batch: Any, rows: Rows) -> Any:
+def take_rows(batch: Any, rows: Rows) -> Any:
     first, end = rows
 
     def cut(leaf: Any) -> Any:

@@ -16,6 +16,7 @@ from stratagem.collectives.cross_device_ops import spmd_map
 from stratagem.core import context
 from stratagem.core.errors import ContextError, ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.launch import process_watch
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.input.input_options import InputOptions
@@ -204,7 +205,7 @@ class Strategy:
         leaves = jax.tree.leaves(value, is_leaf=is_value_leaf)
         if not any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
             return (value,)
-        return tuple(select_replica(index, value) for index in range(self.num_replicas_in_sync))
+        return tuple(select_replica(index, value) for index in range(self.replica_group.local_size))
 
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
@@ -225,7 +226,8 @@ class Strategy:
         """
         context.require_cross_replica(self, "experimental_distribute_values_from_function")
         group = self.replica_group
-        made = [value_fn(ValueContext(i, group.size)) for i in range(group.size)]
+        local = range(group.first_local, group.first_local + group.local_size)
+        made = [value_fn(ValueContext(index, group.size)) for index in local]
         flattened = [jax.tree.flatten(value) for value in made]
         structure: Any = flattened[0][1]
         for index, (_, other) in enumerate(flattened):
@@ -239,7 +241,7 @@ class Strategy:
             structure,
             [
                 PerReplica(
-                    [_as_array(v, d) for v, d in zip(column, group.devices, strict=True)], group
+                    [_as_array(v, d) for v, d in zip(column, group.local_devices, strict=True)], group
                 )
                 for column in columns
             ],
@@ -323,7 +325,8 @@ class Strategy:
                 return self._extended.reduce_value(op, value)
             array = jnp.asarray(value)
             dtype = _mean_dtype(array.dtype)
-            return _combine(op, dtype, [_partial(op, array, axes)], lambda x: x[0])
+            partial = _partial(op, array, axes)
+            return _combine(op, dtype, [partial], partial[1], lambda x: x[0])
         if isinstance(value, SpmdPerReplica):
             return self._reduce_along_spmd(op, value.local, axes)
         if value.staged:
@@ -333,12 +336,20 @@ class Strategy:
             op,
             _mean_dtype(jnp.asarray(value.values[0]).dtype),
             partials,
+            self._count_everywhere(partials),
             lambda parts: (
                 self._extended.reduce_value(_across(op), PerReplica(parts, group))
                 if group.size > 1
                 else parts[0]
             ),
         )
+
+    def _count_everywhere(self, partials: list[tuple[Any, int]]) -> int:
+        """Returns how many elements went into the partial results of all replicas."""
+        count = sum(count for _, count in partials)
+        if not self.replica_group.spans_processes:
+            return count
+        return sum(process_watch().exchange("counts", count, "reduce along an axis"))
 
     def _reduce_along_spmd(self, op: ReduceOp, local: Any, axes: tuple[int, ...]) -> Any:
         partial, count = _partial(op, local, axes)
@@ -348,6 +359,7 @@ class Strategy:
             op,
             _mean_dtype(local.dtype),
             [(partial, count)] * size,
+            count * size,
             lambda _: self._extended.reduce_value(_across(op), across),
         )
 
@@ -401,9 +413,9 @@ def _combine(
     op: ReduceOp,
     dtype: Any,
     partials: list[tuple[Any, int]],
+    total: int,
     across: Callable[[list[Any]], Any],
 ) -> Any:
-    total = sum(count for _, count in partials)
     if total == 0 and op in (ReduceOp.MIN, ReduceOp.MAX):
         raise ShapeMismatchError(f"{op.name} of no elements at all is not defined.")
     result = across([partial for partial, _ in partials])

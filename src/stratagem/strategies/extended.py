@@ -65,13 +65,13 @@ class StrategyExtended:
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Full names of the devices that replicas run on."""
-        return self._group.device_names
+        """Full names of the devices that replicas of this process run on."""
+        return self._group.local_device_names
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """Full names of the devices that hold variables."""
-        return self._group.device_names
+        """Full names of the devices of this process that hold variables."""
+        return self._group.local_device_names
 
     @property
     def experimental_require_static_shapes(self) -> bool:
@@ -209,7 +209,7 @@ class StrategyExtended:
             if is_tracer(value):
                 return value
             return jax.device_put(value, resolve_devices(destinations)[0])
-        return Mirrored(self._group, value)
+        return Mirrored(self._group, value if is_tracer(value) else self._group.replicate(value))
 
     def reduce_values(
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
@@ -222,6 +222,9 @@ class StrategyExtended:
             if self._group.size == 1:
                 results[position] = reduce_alone(op, _only(value, self._group))
             elif is_per_replica(value):
+                distributed.append(position)
+            elif op is ReduceOp.SUM and self._group.spans_processes:
+                values = [*values[:position], self._once_per_worker(value), *values[position + 1 :]]
                 distributed.append(position)
             elif op is ReduceOp.SUM:
                 raise ValueError(
@@ -237,8 +240,19 @@ class StrategyExtended:
         if pairs:
             reduced = self._cross_device_ops.batch_reduce(op, pairs, options)
             for position, result in zip(distributed, reduced, strict=True):
-                results[position] = result
+                results[position] = map_values(self._group.local_view, result)
         return results
+
+    def _once_per_worker(self, value: Any) -> PerReplica:
+        """Returns a value of this process as one of its first replica, and zero of the others."""
+        array = jnp.asarray(value)
+        zeros = [jnp.zeros_like(array)] * (self._group.local_size - 1)
+        placed = zip([array, *zeros], self._group.local_devices, strict=True)
+        return PerReplica([jax.device_put(part, device) for part, device in placed], self._group)
+
+    def leader_value(self, value: Any, name: str) -> Any:
+        """Returns the first value of a variable as the leader has it: here, the only one there is."""
+        return value
 
     def _own(self, value: Any) -> Any:
         """Returns a per-replica value of this strategy's replicas, with numbers as arrays."""
@@ -248,7 +262,7 @@ class StrategyExtended:
         if value.kept_global is None and not all(hasattr(v, "dtype") for v in value.values):
             arrays = [
                 jax.device_put(jnp.asarray(v), device)
-                for v, device in zip(value.values, self._group.devices, strict=True)
+                for v, device in zip(value.values, self._group.local_devices, strict=True)
             ]
             return PerReplica(arrays, self._group)
         return value
@@ -270,7 +284,9 @@ class StrategyExtended:
         value = per_replica_of(value)
         if self._group.size == 1:
             return _only(value, self._group)
-        return gather(self._own(value), axis, self._group) if is_per_replica(value) else value
+        if not is_per_replica(value):
+            return value
+        return self._group.local_view(gather(self._own(value), axis, self._group))
 
     # --- running ----------------------------------------------------------------------------------
 

@@ -123,7 +123,7 @@ def _run_threads(
 
         return call
 
-    bodies = [body(index) for index in range(group.size)]
+    bodies = [body(index) for index in range(group.local_size)]
     return threads.run(bodies, lambda results: regroup(group, results))
 
 
@@ -143,4 +143,4 @@ def _spread(leaf: Any, group: ReplicaGroup) -> Any:
         )
     if leaf.sharding == group.replicated:
         return PerReplica(group.shards(leaf), group)
-    return PerReplica([jax.device_put(leaf, device) for device in group.devices], group)
+    return PerReplica([jax.device_put(leaf, device) for device in group.local_devices], group)

@@ -66,7 +66,7 @@ def call_in_each_replica(
     frame = state.current_frame()
     if frame is None:
         results = []
-        for index in range(group.size):
+        for index in range(group.local_size):
             replica = ReplicaContext(strategy, _UpdateChannel(index))
             local_args, local_kwargs = select_replica(index, (args, kwargs))
             with context.enter(context.Frame(strategy, replica)):

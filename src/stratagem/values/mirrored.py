@@ -36,7 +36,7 @@ class Mirrored(ArrayOperators, DistributedValues):
         self._array = array
 
     def _value(self) -> Any:
-        return self._array
+        return self._group.local_view(self._array)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ class Mirrored(ArrayOperators, DistributedValues):
     def values(self) -> tuple[Any, ...]:
         """The copies, each on its own device."""
         if is_tracer(self._array):
-            return (self._array,) * self._group.size
+            return (self._array,) * self._group.local_size
         return self._group.shards(self._array)
 
     def __repr__(self) -> str:
@@ -63,5 +63,5 @@ class Mirrored(ArrayOperators, DistributedValues):
 
 
 jax.tree_util.register_pytree_node(
-    Mirrored, lambda value: ((value._array,), None), lambda _, children: children[0]
+    Mirrored, lambda value: ((value._value(),), None), lambda _, children: children[0]
 )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.values import state
 from stratagem.values.distributed_variable import AggregatingVariable
+from stratagem.values.updates import Update
 from stratagem.values.variable import STORAGE_LOCK, _register
 
 __all__ = ["MirroredVariable"]
@@ -42,7 +43,7 @@ class MirroredVariable(AggregatingVariable):
         """The copies, each on its own device."""
         frame = state.current_frame()
         if frame is not None and not frame.eager:
-            return (frame.read(self),) * self.group.size
+            return (frame.read(self),) * self.group.local_size
         self._check_readable_now()
         return self._copies()
 
@@ -61,7 +62,21 @@ class MirroredVariable(AggregatingVariable):
             return self._copies()[replica.replica_index]
         with STORAGE_LOCK:
             self._shared = True
-            return self._stored()
+            return self.group.local_view(self._stored())
+
+    def initialize(self, value: Any) -> None:
+        """Stores the first value: the leader's, where there are several processes."""
+        super().initialize(self._strategy.extended.leader_value(value, self._name))
+
+    def apply(self, update: Update, operand: Any) -> None:
+        """Replaces the value by the update of it, here and now."""
+        if state.current_frame() is not None or not self.group.spans_processes:
+            super().apply(update, operand)
+            return
+        self.check_not_tracing(operand)
+        with STORAGE_LOCK:
+            local = jax.tree.map(self.group.local_view, (self._stored(), operand))
+            self.store(self.place(update.apply(*_together(local))))
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
         """Returns whether a program's result is stored as it is: yes."""
@@ -74,6 +89,11 @@ class MirroredVariable(AggregatingVariable):
 
     def __repr__(self) -> str:
         return self._describe_components("MirroredVariable")
+
+
+def _together(arrays: Any) -> Any:
+    """Returns a structure of arrays on the device of the first."""
+    return jax.device_put(arrays, arrays[0].sharding)
 
 
 _register(MirroredVariable)

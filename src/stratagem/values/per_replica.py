@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.core.errors import NotAnArrayError
+from stratagem.core.errors import ContextError, NotAnArrayError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values.distributed_values import DistributedValues, describe
@@ -33,13 +33,17 @@ class PerReplica(DistributedValues):
     }
     """
 
-    __slots__ = ("_array", "_group", "_joined", "_scalar", "_values")
+    __slots__ = ("_array", "_group", "_joined", "_scalar", "_uneven", "_values")
 
-    def __init__(self, values: Sequence[Any], group: ReplicaGroup | None = None) -> None:
+    def __init__(
+        self, values: Sequence[Any], group: ReplicaGroup | None = None, *, uneven: bool = False
+    ) -> None:
         self._values: tuple[Any, ...] | None = tuple(values)
         self._group = group or _group_of(self._values)
         self._array: Any = None
         self._joined: Any = None
+        # Whether the shapes are known to differ from those in another process.
+        self._uneven = uneven
         self._scalar = bool(self._values) and np.ndim(self._values[0]) == 0
 
     @classmethod
@@ -59,10 +63,11 @@ class PerReplica(DistributedValues):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The components, in the order of the replicas."""
+        """The components, in the order of the replicas; with several processes, of the local ones."""
         if self._values is None:
             assert self._group is not None
             if is_tracer(self._array):
+                _refuse_components(self._group)
                 blocks = self._array.reshape((self._group.size, *self.local_shape))
                 return tuple(blocks[i] for i in range(self._group.size))
             with jax.ensure_compile_time_eval():
@@ -107,7 +112,7 @@ class PerReplica(DistributedValues):
         if self._array is not None:
             return self._array
         assert self._values is not None
-        if not _stackable(self._values):
+        if self._uneven or not _stackable(self._values):
             return None
         if any(is_tracer(value) for value in self._values):
             return jnp.stack(self._values) if self._scalar else jnp.concatenate(self._values)
@@ -156,11 +161,23 @@ class SpmdPerReplica(PerReplica):
     def values(self) -> tuple[Any, ...]:
         """Every replica's component, gathered into each replica."""
         assert self._group is not None
+        _refuse_components(self._group)
         gathered = jax.lax.all_gather(self.local, REPLICA_AXIS)
         return tuple(gathered[i] for i in range(self._group.size))
 
     def __repr__(self) -> str:
         return f"PerReplica:{{{self.local!r}}}"
+
+
+def _refuse_components(group: ReplicaGroup) -> None:
+    """Raises where the components would make each process compile a program of its own."""
+    if group.spans_processes:
+        raise ContextError(
+            "In a compiled function of several processes the components of a PerReplica cannot be taken "
+            "apart, because every process must run the same program. Combine them with "
+            "strategy.reduce(...) or strategy.gather(...), or return the value and take it apart "
+            "outside."
+        )
 
 
 def check_size(value: PerReplica, group: ReplicaGroup) -> None:
@@ -171,11 +188,11 @@ def check_size(value: PerReplica, group: ReplicaGroup) -> None:
     """
     if value._group is group:
         return
-    count = len(value.values) if value._array is None else value._group and value._group.size
-    if count != group.size or value._array is not None:
+    count = len(value.values) if value._array is None else value._group and value._group.local_size
+    if count != group.local_size or value._array is not None:
         raise ValueError(
-            f"A PerReplica value must have a component for each of the {group.size} replicas on "
-            f"{', '.join(group.device_names)}, got {count} of "
+            f"A PerReplica value must have a component for each of the {group.local_size} replicas on "
+            f"{', '.join(group.local_device_names)}, got {count} of "
             f"{value._group or 'another strategy'}. Use the value with the strategy it came from."
         )
 
@@ -202,8 +219,8 @@ def _stackable(values: Sequence[Any]) -> bool:
 # To jax.tree.map and the like a value is its components, whichever way it is kept.
 jax.tree_util.register_pytree_node(
     PerReplica,
-    lambda value: (value.values, value._group),
-    lambda group, children: PerReplica(children, group),
+    lambda value: (value.values, (value._group, value._uneven)),
+    lambda kept, children: PerReplica(children, kept[0], uneven=kept[1]),
 )
 jax.tree_util.register_pytree_node(
     SpmdPerReplica,

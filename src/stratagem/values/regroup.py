@@ -42,7 +42,7 @@ def regroup(
     Raises:
         ReplicaMismatchError: If the structures differ.
     """
-    if len(results) == 1:
+    if group.size == 1:
         return results[0]
     flattened = [jax.tree.flatten(result, is_leaf=is_value_leaf) for result in results]
     structure: Any = flattened[0][1]
@@ -77,7 +77,7 @@ def _merge(group: ReplicaGroup, column: tuple[Any, ...], unwrap_same_arrays: boo
         return PerReplica(
             [
                 value if isinstance(value, jax.Array) else jax.device_put(value, device)
-                for value, device in zip(column, group.devices, strict=True)
+                for value, device in zip(column, group.local_devices, strict=True)
             ],
             group,
         )

@@ -43,7 +43,9 @@ class SyncOnReadVariable(DistributedVariable):
     def initialize(self, value: Any) -> None:
         """Stores the first value in each replica."""
         self._parts: list[Any] | None = None
-        self._array = self._per_replica_copies(value)
+        self._array = self._per_replica_copies(
+            self._strategy.extended.leader_value(value, self._name)
+        )
         self._shared = True
 
     def _stored(self) -> Any:
@@ -70,7 +72,7 @@ class SyncOnReadVariable(DistributedVariable):
             super().restore_snapshot(content)
 
     def _per_replica_copies(self, value: Any) -> Any:
-        return self.group.join([value] * self.group.size)
+        return self.group.join([value] * self.group.local_size)
 
     @property
     def _is_scalar(self) -> bool:
@@ -185,16 +187,24 @@ class SyncOnReadVariable(DistributedVariable):
             if journal is not None:
                 journal.record(self)
             parts = list(self._components())
-            placed = jax.device_put(operand, self.group.devices[index])
+            placed = jax.device_put(operand, self.group.local_devices[index])
             parts[index] = update.apply(parts[index], placed)
             self._parts = parts
 
     def _update_all(self, update: Update, operand: Any) -> None:
+        frame = state.current_frame()
+        if isinstance(operand, SpmdPerReplica) and frame is not None:
+            frame.check_writable(self)
+            local = self.check_operand(update, operand.local)
+            frame.write(self, update.apply(frame.read(self), local))
+            return
         if isinstance(operand, PerReplica):
             parts = [self.check_operand(update, part) for part in operand.values]
         else:
             parts = self._shares(update, self.check_operand(update, operand))
-        frame = state.current_frame()
+            if frame is None:
+                first = self.group.first_local
+                parts = parts[first : first + self.group.local_size]
         if frame is None:
             self.check_not_tracing(parts)
             for index, part in enumerate(parts):

@@ -444,7 +444,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         replica = context.get_replica_context() if context.has_strategy() else None
         if replica is not None and replica.replica_index is not None:
             return jax.device_put(
-                array, replica.strategy.replica_group.devices[replica.replica_index]
+                array, replica.strategy.replica_group.local_devices[replica.replica_index]
             )
         return array
 

@@ -1,0 +1,108 @@
+"""What the meeting point knows and whom it tells: events in, messages out, no sockets."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from stratagem.cluster.meeting.worker_status import PeerView, WorkerStatus
+
+__all__ = ["Board", "Send"]
+
+
+class Send(NamedTuple):
+    """A message for one worker."""
+
+    worker: int
+    message: dict[str, Any]
+
+
+class Board:
+    """Keeps who is there, what each last said, and the exchanges that are not complete.
+
+    Args:
+        num_workers: How many are expected.
+        start: What every worker is told once all are there.
+    """
+
+    def __init__(self, num_workers: int, start: dict[str, Any]) -> None:
+        self._num_workers = num_workers
+        self._start = start
+        self._views = [PeerView() for _ in range(num_workers)]
+        self._heard = [0.0] * num_workers
+        self._exchanges: dict[str, dict[int, Any]] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is connected any more, after somebody was."""
+        came = [view for view in self._views if not view.absent]
+        return bool(came) and all(view.gone or view.left is not None for view in came)
+
+    def join(self, worker: int, now: float) -> list[Send]:
+        """Notes that a worker came; returns what to tell whom."""
+        self._set(worker, absent=False)
+        self._heard[worker] = now
+        if any(view.absent for view in self._views):
+            return self._tell_views(now)
+        return self._tell_views(now) + self._tell_all({"start": self._start})
+
+    def refusal(self, worker: int, num_workers: int) -> str | None:
+        """Returns why a worker cannot take part, or ``None`` if it can."""
+        if num_workers != self._num_workers:
+            return (
+                f"the leader's cluster has {self._num_workers} workers, and that of process {worker} "
+                f"has {num_workers}; give both the same cluster"
+            )
+        if not 0 <= worker < self._num_workers:
+            return f"process {worker} is not in a cluster of {self._num_workers} workers"
+        if not self._views[worker].absent:
+            return f"process {worker} is here already; give each process its own task index"
+        return None
+
+    def receive(self, worker: int, message: dict[str, Any], now: float) -> list[Send]:
+        """Notes what a worker says; returns what to tell whom."""
+        self._heard[worker] = now
+        if "status" in message:
+            self._set(worker, status=WorkerStatus.from_json(message["status"]))
+        if "leave" in message:
+            self._set(worker, left=str(message["leave"]))
+            return self._tell_views(now)
+        if "put" in message:
+            return self._put(worker, str(message["put"]), message["value"])
+        return []
+
+    def lose(self, worker: int, now: float) -> list[Send]:
+        """Notes that a worker's connection broke; returns what to tell whom."""
+        if self._views[worker].left is None:
+            self._set(worker, gone=True)
+        return self._tell_views(now)
+
+    def tick(self, now: float) -> list[Send]:
+        """Returns what to tell whom at regular times."""
+        return self._tell_views(now)
+
+    def _put(self, worker: int, key: str, value: Any) -> list[Send]:
+        values = self._exchanges.setdefault(key, {})
+        values[worker] = value
+        if len(values) < self._num_workers:
+            return []
+        del self._exchanges[key]
+        ordered = [values[index] for index in range(self._num_workers)]
+        return self._tell_all({"exchanged": key, "values": ordered})
+
+    def _set(self, worker: int, **changes: Any) -> None:
+        self._views[worker] = dataclasses.replace(self._views[worker], **changes)
+
+    def _tell_views(self, now: float) -> list[Send]:
+        views = [
+            dataclasses.replace(view, silent=now - heard).to_json()
+            for view, heard in zip(self._views, self._heard, strict=True)
+        ]
+        return self._tell_all({"peers": views})
+
+    def _tell_all(self, message: dict[str, Any]) -> list[Send]:
+        return [
+            Send(worker, message)
+            for worker, view in enumerate(self._views)
+            if not view.absent and not view.gone and view.left is None
+        ]

@@ -1,0 +1,86 @@
+"""JAX's view of the other processes. The only file that uses private names of JAX.
+
+``jax.distributed.initialize`` hosts the coordination service in the leader's process, and ends every
+process when one is lost. Here the service runs beside the leader, its clients never take anybody for
+lost, and the meeting point does so instead. Where JAX has changed, ``initialize`` is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from typing import Any
+
+import jax
+
+from stratagem.core.errors import BackendStartedError
+
+__all__ = ["check_not_started", "connect", "limit_collectives"]
+
+_NEVER = 10**7
+_TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
+
+
+def check_not_started() -> None:
+    """Checks that JAX can still join other processes.
+
+    Raises:
+        BackendStartedError: If its backend runs already.
+    """
+    bridge = importlib.import_module("jax._src.xla_bridge")
+    if bridge.backends_are_initialized():
+        raise BackendStartedError(
+            "A strategy of several processes must be made before anything computes: the JAX backend of "
+            "this process has started, with its own devices only. Make the strategy at the start of "
+            "the program, before any array, variable, or list of devices."
+        )
+
+
+def limit_collectives(seconds: float) -> None:
+    """Ends collectives on CPU that wait longer, so that nothing stays behind when we give up first.
+
+    Takes effect when the JAX backend starts.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _TIMEOUT_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_TIMEOUT_FLAG}={math.ceil(seconds)}".strip()
+
+
+def connect(address: str, num_processes: int, process_id: int, *, hosted: bool) -> None:
+    """Makes the devices of all processes known to JAX.
+
+    Args:
+        address: Of the coordination service.
+        num_processes: How many processes there are.
+        process_id: Which one this is.
+        hosted: Whether the service runs already; else process 0 hosts it.
+    """
+    client = _make_client(address, process_id) if hosted else None
+    if client is None:
+        jax.distributed.initialize(
+            address, num_processes, process_id, cluster_detection_method="deactivate"
+        )
+        return
+    jax.config.update("jax_enable_recoverability", True)
+    client.connect()
+    state = importlib.import_module("jax._src.distributed").global_state
+    state.client = client
+    state.process_id = process_id
+    state.num_processes = num_processes
+    state.coordinator_address = address
+
+
+def _make_client(address: str, process_id: int) -> Any:
+    try:
+        runtime = importlib.import_module("jaxlib._jax")
+        return runtime.get_distributed_runtime_client(
+            address,
+            process_id,
+            init_timeout=300,
+            heartbeat_timeout=_NEVER,
+            shutdown_on_destruction=False,
+            use_compression=True,
+        )
+    except (ImportError, AttributeError, TypeError):
+        return None

@@ -1,0 +1,160 @@
+"""``join_cluster``: from a resolver to processes that know each other."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import time
+from dataclasses import dataclass
+from typing import IO, NoReturn
+
+from stratagem.cluster.address import Address
+from stratagem.cluster.environment_variables import is_set
+from stratagem.cluster.errors import RendezvousError, UnknownAddressesError
+from stratagem.cluster.launch.secret import FILE_VARIABLE, SECRET_VARIABLE, read_secret
+from stratagem.cluster.leadership import worker_tasks
+from stratagem.cluster.meeting import jax_runtime
+from stratagem.cluster.meeting.client import MeetingClient
+from stratagem.cluster.meeting.host import host_meeting
+from stratagem.cluster.meeting.watch import ClusterWatch
+from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem.core.errors import ContextError, UnavailableError
+
+__all__ = ["JoinedCluster", "WorkerName", "join_cluster"]
+
+_POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class WorkerName:
+    """What a worker is called: its job, its index there, and its address if it is known."""
+
+    job: str
+    index: int
+    address: str | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.address is None else f" ({self.address})"
+        return f"{self.job} {self.index}{where}"
+
+
+@dataclass(frozen=True)
+class JoinedCluster:
+    """The workers that train in step, and this one among them."""
+
+    workers: tuple[WorkerName, ...]
+    process_id: int
+    watch: ClusterWatch
+
+
+_joined: JoinedCluster | None = None
+
+
+def join_cluster(resolver: ClusterResolver, timeout: float) -> JoinedCluster:
+    """Joins the workers of a cluster, once in a process.
+
+    Args:
+        resolver: Says who they are.
+        timeout: Seconds until all must be there, and that a program may later wait for the others.
+
+    Raises:
+        UnavailableError: If some worker does not come in time; it names those.
+        BackendStartedError: If the JAX backend runs already.
+        ContextError: If this process is in another cluster.
+    """
+    global _joined
+    workers, process_id = _name_workers(resolver)
+    if _joined is not None:
+        if (_joined.workers, _joined.process_id) != (workers, process_id):
+            raise ContextError(
+                "A process can be in one cluster: this one is in that of "
+                f"{', '.join(map(str, _joined.workers))}, and was asked to join "
+                f"{', '.join(map(str, workers))}. Start another process for the other cluster."
+            )
+        _joined.watch.timeout = timeout
+        return _joined
+    jax_runtime.check_not_started()
+    jax_runtime.limit_collectives(timeout + 1.0)
+    coordinator = Address.parse(resolver.coordinator_address)
+    secret = read_secret() if is_set(SECRET_VARIABLE) or is_set(FILE_VARIABLE) else ""
+    pipe = host_meeting(coordinator, len(workers), secret) if process_id == 0 else None
+    deadline = time.monotonic() + timeout
+    client = _connect(coordinator, process_id, workers, secret, timeout)
+    start = _wait_for_all(client, workers, process_id, deadline, timeout)
+    address = str(Address(coordinator.host, start["service_port"]))
+    jax_runtime.connect(address, len(workers), process_id, hosted=start["hosted"])
+    watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
+    _joined = JoinedCluster(workers, process_id, watch)
+    # JAX closes its devices at exit too; callbacks run last one first.
+    atexit.register(_leave, watch, pipe)
+    return _joined
+
+
+def _name_workers(resolver: ClusterResolver) -> tuple[tuple[WorkerName, ...], int]:
+    try:
+        spec = resolver.cluster_spec()
+    except UnknownAddressesError:
+        count, process_id = resolver.num_processes, resolver.process_id
+        return tuple(WorkerName("worker", index) for index in range(count)), process_id
+    workers = tuple(
+        WorkerName(job, index, spec.task_address(job, index)) for job, index in worker_tasks(spec)
+    )
+    return workers, resolver.process_id
+
+
+def _connect(
+    coordinator: Address,
+    process_id: int,
+    workers: tuple[WorkerName, ...],
+    secret: str,
+    timeout: float,
+) -> MeetingClient:
+    try:
+        return MeetingClient(coordinator, process_id, len(workers), secret, timeout)
+    except OSError as error:
+        raise UnavailableError(
+            f"{workers[process_id]} waited {timeout:g} s for the leader {workers[0]} at {coordinator}, "
+            f"but it does not answer ({error}). Start it, and check its address and the firewall."
+        ) from None
+    except RendezvousError as error:
+        raise UnavailableError(f"{workers[process_id]} cannot join the cluster. {error}") from None
+
+
+def _wait_for_all(
+    client: MeetingClient,
+    workers: tuple[WorkerName, ...],
+    process_id: int,
+    deadline: float,
+    timeout: float,
+) -> dict[str, int]:
+    def give_up(what: str) -> NoReturn:
+        client.leave("it gave up waiting for the others to start")
+        raise UnavailableError(f"{workers[process_id]} waited for all workers to start, but {what}.")
+
+    while client.start is None:
+        client.wait_for_change(lambda: client.start is not None or client.is_lost, _POLL_SECONDS)
+        views = client.views()
+        for worker, view in zip(workers, views, strict=True):
+            if view.gone or view.left is not None:
+                give_up(f"{worker} has gone again: {view.left or 'it was killed or crashed'}")
+        if client.is_lost:
+            give_up(f"{workers[0]} is gone: it was killed or crashed")
+        if time.monotonic() > deadline and client.start is None:
+            absent = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
+            give_up(
+                f"{', '.join(absent)} did not come within {timeout:g} s. Start the same program there"
+            )
+    return client.start
+
+
+def _leave(watch: ClusterWatch, pipe: IO[bytes] | None) -> None:
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if watch.has_failed or error is not None:
+        reason = "its program ended" if error is None else f"its program failed with {error!r}"
+        watch.leave(reason, wait_seconds=0)
+    else:
+        watch.leave("its program ended", wait_seconds=watch.timeout)
+    if pipe is not None:
+        with contextlib.suppress(OSError):
+            pipe.close()

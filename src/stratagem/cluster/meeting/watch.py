@@ -1,0 +1,275 @@
+"""``ClusterWatch``: what keeps one worker from waiting in vain for the others."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stratagem.cluster.meeting.client import MeetingClient
+from stratagem.cluster.meeting.diagnosis import SILENT_SECONDS, Wait, diagnose
+from stratagem.cluster.meeting.worker_status import (
+    AGREEING,
+    FAILED,
+    IDLE,
+    LEAVING,
+    WAITING,
+    WorkerStatus,
+)
+from stratagem.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
+
+__all__ = ["ClusterWatch"]
+
+_POLL_SECONDS = 0.25
+_LOST = "the meeting point beside the leader is gone: its machine or process was ended"
+
+
+class ClusterWatch:
+    """Watches over the programs that all workers run together.
+
+    Before a program that is another than the last one the workers make sure that all of them are to run
+    the same: XLA ends a process whose collectives meet others of another size. While one waits for a
+    program it looks whether the others are still there, and gives up with an error that names them.
+
+    Args:
+        client: The line to the meeting point.
+        worker: The number of this worker.
+        names: What every worker is called, with its address.
+        timeout: Seconds that a program may wait for the others.
+    """
+
+    def __init__(
+        self, client: MeetingClient, worker: int, names: Sequence[str], timeout: float
+    ) -> None:
+        self._client = client
+        self._worker = worker
+        self._names = names
+        self.timeout = timeout
+        self._launched = 0
+        self._last_program: str | None = None
+        self._status = WorkerStatus()
+        self._counts: dict[str, int] = {}
+        self._counts_lock = threading.Lock()
+        self._failure: StratagemError | None = None
+        self._finisher = _Finisher()
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are."""
+        return len(self._names)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this worker has given up on the others."""
+        return self._failure is not None
+
+    # --- programs -----------------------------------------------------------------------------------
+
+    def before_launch(self, name: str, fingerprint: str) -> None:
+        """Makes sure that all workers are about to run the same program.
+
+        Args:
+            name: What it is called in messages.
+            fingerprint: Equal for the same program on all workers.
+
+        Raises:
+            ReplicaMismatchError: If another worker is to run something else.
+            UnavailableError: If another worker does not come.
+        """
+        self._check_usable()
+        if fingerprint != self._last_program:
+            programs = self.exchange("programs", [name, fingerprint], name)
+            if any(program != programs[0] for program in programs):
+                self._last_program = None
+                raise ReplicaMismatchError(
+                    "Every worker must run the same program at the same time, but "
+                    + "; ".join(
+                        f"{self._names[i]} is to run {program[0]}"
+                        for i, program in enumerate(programs)
+                    )
+                    + ". Give every worker the same steps, with the same shapes, in the same order."
+                )
+            self._last_program = fingerprint
+        self._launched += 1
+        self._be(WAITING, name)
+
+    def wait(self, array: Any) -> None:
+        """Waits until a launched program has computed ``array``.
+
+        Raises:
+            UnavailableError: If another worker is gone, stopped, or does not come in time.
+            ReplicaMismatchError: If another worker waits for this one elsewhere.
+        """
+        begun = time.monotonic()
+        try:
+            finished = self._finisher.begin(array)
+            while not finished.done.wait(_POLL_SECONDS):
+                self._look(begun)
+            if finished.error is not None:
+                self._explain(finished.error, begun)
+        except StratagemError:
+            raise
+        except BaseException:
+            self._fail(UnavailableError(f"This worker was interrupted in {self._status.at}."), None)
+            raise
+        self._be(IDLE, self._status.at)
+
+    # --- values -------------------------------------------------------------------------------------
+
+    def exchange(
+        self,
+        channel: str,
+        value: Any,
+        what: str,
+        *,
+        in_sequence: bool = True,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> list[Any]:
+        """Returns what every worker gives, in order; nothing if it is cancelled.
+
+        Args:
+            channel: Exchanges of one channel happen in the same order on all workers.
+            value: Plain data of this worker.
+            what: What for, in messages.
+            in_sequence: Whether it belongs to the common sequence of programs.
+            cancelled: Whether the values are not wanted any more.
+        """
+        self._check_usable()
+        with self._counts_lock:
+            number = self._counts[channel] = self._counts.get(channel, 0) + 1
+        key = f"{channel}/{number}"
+        if in_sequence:
+            self._be(AGREEING, what)
+        begun = time.monotonic()
+        status = self._status if in_sequence else WorkerStatus(AGREEING, at=what)
+        try:
+            self._client.put(key, value)
+            while (values := self._client.take(key, _POLL_SECONDS)) is None:
+                if cancelled():
+                    return []
+                self._look(begun, status, in_sequence=in_sequence)
+        except StratagemError:
+            raise
+        except BaseException:
+            self._fail(UnavailableError(f"This worker was interrupted in {what}."), None)
+            raise
+        if in_sequence:
+            self._be(IDLE, what)
+        return values
+
+    # --- leaving ------------------------------------------------------------------------------------
+
+    def leave(self, reason: str, *, wait_seconds: float) -> None:
+        """Leaves the cluster.
+
+        Args:
+            reason: Why, for the others.
+            wait_seconds: How long to wait for the others to come to their end too.
+        """
+        if wait_seconds > 0 and self._failure is None:
+            self._be(LEAVING, "the end of its program", tell_now=True)
+            self._client.put("leave", None)
+            deadline = time.monotonic() + wait_seconds
+            while self._client.take("leave", _POLL_SECONDS) is None:
+                begun = deadline - wait_seconds
+                wait = Wait(self._status, time.monotonic() - begun, wait_seconds, in_sequence=False)
+                views = self._client.views()
+                if self._client.is_lost or diagnose(self._worker, wait, views, self._names):
+                    break
+        self._client.leave(reason)
+
+    # --- failures -----------------------------------------------------------------------------------
+
+    def _be(self, phase: str, at: str, *, tell_now: bool = False) -> None:
+        self._status = WorkerStatus(phase, self._launched, at)
+        self._client.set_status(self._status, tell_now=tell_now)
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(
+                f"The cluster is not usable any more since: {self._failure} Start all workers again, "
+                "from a checkpoint."
+            )
+
+    def _look(
+        self, begun: float, status: WorkerStatus | None = None, *, in_sequence: bool = True
+    ) -> None:
+        """Raises if waiting is in vain."""
+        status = status or self._status
+        if self._failure is not None:
+            raise self._failure
+        if self._client.is_lost:
+            self._give_up(UnavailableError, f"{self._names[0]} is gone: {_LOST}.", 0, status.at)
+        wait = Wait(status, time.monotonic() - begun, self.timeout, in_sequence)
+        finding = diagnose(self._worker, wait, self._client.views(), self._names)
+        if finding is not None:
+            kind = UnavailableError if finding.culprit is not None else ReplicaMismatchError
+            self._give_up(kind, f"{finding.text}.", finding.culprit, status.at)
+
+    def _explain(self, error: BaseException, begun: float) -> None:
+        """Raises for a program that failed, once it is known whose fault it was."""
+        deadline = time.monotonic() + SILENT_SECONDS + 2.0
+        while time.monotonic() < deadline:
+            try:
+                self._look(begun)
+            except StratagemError as explained:
+                raise explained from error
+            time.sleep(_POLL_SECONDS / 5)
+        self._give_up(
+            UnavailableError,
+            "The connection to another worker broke, and all of them are still there: "
+            f"{str(error).splitlines()[0]}.",
+            None,
+            self._status.at,
+        )
+
+    def _give_up(
+        self, kind: type[StratagemError], text: str, culprit: int | None, at: str
+    ) -> None:
+        error = kind(f"{self._names[self._worker]} waited in {at}, but {text}")
+        self._fail(error, culprit, text)
+        raise error
+
+    def _fail(self, error: StratagemError, culprit: int | None, reason: str = "") -> None:
+        self._failure = error
+        self._status = WorkerStatus(
+            FAILED, self._launched, self._status.at, culprit, reason.rstrip(".") or str(error)
+        )
+        self._client.set_status(self._status, tell_now=True)
+
+
+class _Finished:
+    """Whether an array has been computed."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+
+class _Finisher:
+    """Waits for arrays in a thread of its own, so that the caller can look up meanwhile."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[Any, _Finished]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, array: Any) -> _Finished:
+        """Begins to wait for ``array``."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="stratagem-wait", daemon=True)
+            self._thread.start()
+        finished = _Finished()
+        self._queue.put((array, finished))
+        return finished
+
+    def _work(self) -> None:
+        while True:
+            array, finished = self._queue.get()
+            try:
+                array.block_until_ready()
+            except BaseException as error:
+                finished.error = error
+            del array
+            finished.done.set()
