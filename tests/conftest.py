@@ -14,7 +14,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("steady")
 
-sg.config.set_num_cpu_devices(8)
+# The workers of a cluster have their own.
+if "TF_CONFIG" not in os.environ:
+    sg.config.set_num_cpu_devices(8)
 
 
 @pytest.fixture(autouse=True)

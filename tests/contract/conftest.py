@@ -1,5 +1,8 @@
 """Every contract test runs over every strategy, eagerly and compiled."""
 
+import functools
+import os
+
 import pytest
 
 import stratagem as sg
@@ -25,6 +28,17 @@ STRATEGIES = {
     "central2": lambda: sg.distribute.CentralStorageStrategy(_cpus(2)),
     "central4_apart": lambda: sg.distribute.CentralStorageStrategy(_cpus(4), "CPU:5"),
 }
+
+
+@functools.cache
+def _workers():
+    options = sg.distribute.experimental.CommunicationOptions(timeout_seconds=30)
+    return sg.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+if "TF_CONFIG" in os.environ:
+    # Every worker of a cluster runs these tests, in step; see test_contract_of_workers.
+    STRATEGIES = {"workers": _workers}
 
 
 @pytest.fixture(params=STRATEGIES)

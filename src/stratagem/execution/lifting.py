@@ -234,7 +234,11 @@ def _identity(
     """Returns what makes the program the same in all processes, if they must run it together."""
     if group is None or not group.spans_processes:
         return None
-    text = str(closed.jaxpr)
+    # Without the variables that are alive but not used, which may differ between processes.
+    invars = closed.jaxpr.invars
+    kept = [*(invars[i] for i in used), *invars[len(candidates) :]]
+    debug_info = closed.jaxpr.debug_info.with_unknown_names()
+    text = str(closed.jaxpr.replace(invars=kept, debug_info=debug_info))
     sharded = [candidates[i].sharded_in_program for i in used]
     if "shard_map" not in text and not any(sharded) and not inputs.groups():
         return None

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
 
 from stratagem.cluster.address import Address
 from stratagem.cluster.errors import LaunchError
@@ -29,10 +28,10 @@ main()
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
-def host_meeting(address: Address, num_workers: int, secret: str) -> IO[bytes]:
-    """Starts a process that serves the meeting point, and returns the pipe that it watches.
+def host_meeting(address: Address, num_workers: int, secret: str) -> subprocess.Popen[bytes]:
+    """Starts and returns a process that serves the meeting point.
 
-    It takes the end of the pipe for the end of this process, and ends when the last worker has gone.
+    It takes the end of its standard input for the end of this process, and ends when the last worker has gone.
 
     Raises:
         LaunchError: If the port is in use.
@@ -51,7 +50,7 @@ def host_meeting(address: Address, num_workers: int, secret: str) -> IO[bytes]:
     process.stdin.write(json.dumps(settings).encode() + b"\n")
     process.stdin.flush()
     listener.close()
-    return process.stdin
+    return process
 
 
 def _listen(address: Address) -> socket.socket:

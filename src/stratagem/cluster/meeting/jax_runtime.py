@@ -16,7 +16,7 @@ import jax
 
 from stratagem.core.errors import BackendStartedError
 
-__all__ = ["check_not_started", "connect", "limit_collectives"]
+__all__ = ["check_not_started", "connect"]
 
 _NEVER = 10**7
 _TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
@@ -37,25 +37,34 @@ def check_not_started() -> None:
         )
 
 
-def limit_collectives(seconds: float) -> None:
-    """Ends collectives on CPU that wait longer, so that nothing stays behind when we give up first.
-
-    Takes effect when the JAX backend starts.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if _TIMEOUT_FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_TIMEOUT_FLAG}={math.ceil(seconds)}".strip()
-
-
-def connect(address: str, num_processes: int, process_id: int, *, hosted: bool) -> None:
-    """Makes the devices of all processes known to JAX.
+def connect(
+    address: str, num_processes: int, process_id: int, *, hosted: bool, timeout: float
+) -> None:
+    """Makes the devices of all processes known to JAX, and starts its backend.
 
     Args:
         address: Of the coordination service.
         num_processes: How many processes there are.
         process_id: Which one this is.
         hosted: Whether the service runs already; else process 0 hosts it.
+        timeout: Seconds after which a collective on CPU ends, so that nothing stays behind when we
+            have given up.
     """
+    _join_processes(address, num_processes, process_id, hosted)
+    before = os.environ.get("XLA_FLAGS")
+    flag = f"{_TIMEOUT_FLAG}={math.ceil(timeout)}"
+    # XLA reads its flags once, when the backend starts.
+    os.environ["XLA_FLAGS"] = f"{before or ''} {flag}".strip()
+    try:
+        jax.devices()
+    finally:
+        if before is None:
+            del os.environ["XLA_FLAGS"]
+        else:
+            os.environ["XLA_FLAGS"] = before
+
+
+def _join_processes(address: str, num_processes: int, process_id: int, hosted: bool) -> None:
     client = _make_client(address, process_id) if hosted else None
     if client is None:
         jax.distributed.initialize(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from stratagem.cluster.address import Address
 from stratagem.cluster.environment_variables import is_set
@@ -75,19 +76,20 @@ def join_cluster(resolver: ClusterResolver, timeout: float) -> JoinedCluster:
         _joined.watch.timeout = timeout
         return _joined
     jax_runtime.check_not_started()
-    jax_runtime.limit_collectives(timeout + 1.0)
     coordinator = Address.parse(resolver.coordinator_address)
     secret = read_secret() if is_set(SECRET_VARIABLE) or is_set(FILE_VARIABLE) else ""
-    pipe = host_meeting(coordinator, len(workers), secret) if process_id == 0 else None
+    host = host_meeting(coordinator, len(workers), secret) if process_id == 0 else None
     deadline = time.monotonic() + timeout
     client = _connect(coordinator, process_id, workers, secret, timeout)
     start = _wait_for_all(client, workers, process_id, deadline, timeout)
     address = str(Address(coordinator.host, start["service_port"]))
-    jax_runtime.connect(address, len(workers), process_id, hosted=start["hosted"])
+    jax_runtime.connect(
+        address, len(workers), process_id, hosted=start["hosted"], timeout=timeout + 1.0
+    )
     watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
     _joined = JoinedCluster(workers, process_id, watch)
     # JAX closes its devices at exit too; callbacks run last one first.
-    atexit.register(_leave, watch, pipe)
+    atexit.register(_leave, watch, host)
     return _joined
 
 
@@ -148,13 +150,15 @@ def _wait_for_all(
     return client.start
 
 
-def _leave(watch: ClusterWatch, pipe: IO[bytes] | None) -> None:
+def _leave(watch: ClusterWatch, host: subprocess.Popen[bytes] | None) -> None:
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if watch.has_failed or error is not None:
         reason = "its program ended" if error is None else f"its program failed with {error!r}"
         watch.leave(reason, wait_seconds=0)
     else:
         watch.leave("its program ended", wait_seconds=watch.timeout)
-    if pipe is not None:
+    if host is not None and host.stdin is not None:
         with contextlib.suppress(OSError):
-            pipe.close()
+            host.stdin.close()
+        # It stays for the others, without us.
+        host.returncode = 0
