@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.values import state
+from stratagem.values import state, updates
 from stratagem.values.distributed_variable import AggregatingVariable
 from stratagem.values.updates import Update
 from stratagem.values.variable import STORAGE_LOCK, _register
@@ -76,7 +76,8 @@ class MirroredVariable(AggregatingVariable):
         self.check_not_tracing(operand)
         with STORAGE_LOCK:
             local = jax.tree.map(self.group.local_view, (self._stored(), operand))
-            self.store(self.place(update.apply(*_together(local))))
+            new = self.place(update.apply(*_together(local)))
+            self.store(new, shared=update is updates.ASSIGN)
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
         """Returns whether a program's result is stored as it is: yes."""
