@@ -94,8 +94,8 @@ class ProcessWatch(Protocol):
     def before_launch(self, name: str, fingerprint: str) -> None:
         """Makes sure that all processes are to launch the same program."""
 
-    def wait(self, array: Any) -> None:
-        """Waits until the launched program has computed ``array``, or another process is gone."""
+    def run(self, program: Callable[[], Any]) -> Any:
+        """Returns the program's results when it has computed them; raises if a process is gone."""
 
     def exchange(
         self,
@@ -156,6 +156,4 @@ def _launch_together(program: Callable[..., Any], args: tuple[Any, ...], name: s
     described = f"{name} of {', '.join(shapes)}"
     watch = process_watch()
     watch.before_launch(described, described)
-    results = program(*args)
-    watch.wait(results[0])
-    return results
+    return watch.run(lambda: program(*args))

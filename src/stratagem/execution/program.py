@@ -216,10 +216,10 @@ class Program:
             wait_for_previous()
             if self._identity is not None:
                 process_watch().before_launch(*self._identity)
-            outputs, new_values = self._exchange(arrays, consts)
-            leaves = jax.tree.leaves((outputs, new_values))
-            if self._waits_for_others and leaves:
-                process_watch().wait(leaves[self._smallest_output])
+            if self._waits_for_others:
+                outputs, new_values = self._run_and_wait(arrays, consts)
+            else:
+                outputs, new_values = self._exchange(arrays, consts)
             if self._callback_errors is not None:
                 self._wait_for_callbacks(outputs, new_values)
             if not self._accepts_at_once:
@@ -228,6 +228,13 @@ class Program:
             return self._structure.unflatten(
                 [group.local_view(result.build(outputs)) for result in self._results]
             )
+
+    def _run_and_wait(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Runs the program without giving anything away, and returns its results when it is done."""
+        with STORAGE_LOCK:
+            call = self._arguments(arrays, consts)
+        results: tuple[list[Any], list[Any]] = process_watch().run(lambda: self._jitted(*call))
+        return results
 
     def _launch(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
         if not self._serialize:
@@ -242,25 +249,9 @@ class Program:
 
     def _exchange(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
         """Gives the variables' arrays to the program and stores its results in their place."""
-        group = self._group
         finished: list[Any] = []
         with STORAGE_LOCK:
-            journal = state.current_journal()
-            if journal is not None:
-                for variable, _ in self._writes:
-                    journal.record(variable)
-            call = (
-                # What take_for_program does, without a call for the common case.
-                [
-                    v._array
-                    if v.stored_for_programs and not v._shared
-                    else v.take_for_program(group, True)
-                    for v in self._donated
-                ],
-                [v.take_for_program(group, False) for v in self._kept],
-                consts,
-                arrays,
-            )
+            call = self._arguments(arrays, consts)
             try:
                 # An interrupt can arrive between the call and an assignment, when the arguments have
                 # been given away already: list.extend keeps the results from C.
@@ -276,6 +267,25 @@ class Program:
                 if finished and self._accepts_at_once:
                     self._accept_despite_interrupts(finished[0][1])
                 raise
+
+    def _arguments(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], ...]:
+        group = self._group
+        journal = state.current_journal()
+        if journal is not None:
+            for variable, _ in self._writes:
+                journal.record(variable)
+        return (
+            # What take_for_program does, without a call for the common case.
+            [
+                v._array
+                if v.stored_for_programs and not v._shared
+                else v.take_for_program(group, True)
+                for v in self._donated
+            ],
+            [v.take_for_program(group, False) for v in self._kept],
+            consts,
+            arrays,
+        )
 
     def _accept(self, new_values: list[Any]) -> None:
         for (variable, shared), value in zip(self._writes, new_values, strict=True):

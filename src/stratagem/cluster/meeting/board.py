@@ -10,6 +10,9 @@ from stratagem.cluster.meeting.worker_status import PeerView, WorkerStatus
 __all__ = ["Board", "Send"]
 
 
+_FORGOTTEN_SECONDS = 60.0
+
+
 class Send(NamedTuple):
     """A message for one worker."""
 
@@ -32,11 +35,15 @@ class Board:
         self._heard = [0.0] * num_workers
         self._exchanges: dict[str, dict[int, Any]] = {}
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nobody is connected any more, after somebody was."""
-        came = [view for view in self._views if not view.absent]
-        return bool(came) and all(view.gone or view.left is not None for view in came)
+    def is_over(self, now: float) -> bool:
+        """Returns whether nobody is there any more, after somebody was."""
+        came = [index for index, view in enumerate(self._views) if not view.absent]
+        return bool(came) and not any(self._is_there(index, now) for index in came)
+
+    def _is_there(self, worker: int, now: float) -> bool:
+        view = self._views[worker]
+        is_silent = now - self._heard[worker] > _FORGOTTEN_SECONDS
+        return not view.gone and view.left is None and not is_silent
 
     def join(self, worker: int, now: float) -> list[Send]:
         """Notes that a worker came; returns what to tell whom."""

@@ -66,6 +66,11 @@ def diagnose(me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str
         names: What every worker is called.
     """
     peers = [index for index in range(len(views)) if index != me]
+    # First, because who gave up knows the cause, and may be gone by now.
+    for index in peers:
+        status = views[index].status
+        if status.phase == FAILED and status.culprit != me:
+            return Finding(status.culprit, f"{names[index]} gave up: {status.reason}")
     for index in peers:
         if views[index].gone:
             return Finding(index, f"{names[index]} is gone: its process was killed or crashed")
@@ -81,11 +86,6 @@ def diagnose(me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str
                 f"{names[index]} has not been heard of for {silent:.0f} s: its process is stopped, "
                 "its machine hangs, or the network is down",
             )
-    for index in peers:
-        status = views[index].status
-        if status.phase == FAILED and status.culprit != me:
-            culprit = index if status.culprit is None else status.culprit
-            return Finding(culprit, f"{names[index]} gave up: {status.reason}")
     for index in peers:
         status = views[index].status
         if status.phase == LEAVING and _never_comes(status, wait):

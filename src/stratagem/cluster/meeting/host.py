@@ -42,6 +42,7 @@ def host_meeting(address: Address, num_workers: int, secret: str) -> subprocess.
         [sys.executable, "-c", _BOOTSTRAP, str(_PACKAGE)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         pass_fds=[listener.fileno()],
         env=environment,
     )

@@ -18,6 +18,7 @@ from stratagem.cluster.leadership import worker_tasks
 from stratagem.cluster.meeting import jax_runtime
 from stratagem.cluster.meeting.client import MeetingClient
 from stratagem.cluster.meeting.host import host_meeting
+from stratagem.cluster.meeting.relay import Relay
 from stratagem.cluster.meeting.watch import ClusterWatch
 from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem.core.errors import ContextError, UnavailableError
@@ -25,6 +26,7 @@ from stratagem.core.errors import ContextError, UnavailableError
 __all__ = ["JoinedCluster", "WorkerName", "join_cluster"]
 
 _POLL_SECONDS = 0.25
+_GAVE_UP = "it gave up waiting for the others to start"
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,10 @@ def join_cluster(resolver: ClusterResolver, timeout: float) -> JoinedCluster:
     deadline = time.monotonic() + timeout
     client = _connect(coordinator, process_id, workers, secret, timeout)
     start = _wait_for_all(client, workers, process_id, deadline, timeout)
-    address = str(Address(coordinator.host, start["service_port"]))
-    jax_runtime.connect(
-        address, len(workers), process_id, hosted=start["hosted"], timeout=timeout + 1.0
-    )
+    service = Address(coordinator.host, start["service_port"])
+    hosted = start["hosted"]
+    address = Relay(service.host, service.port).address if hosted else str(service)
+    jax_runtime.connect(address, len(workers), process_id, hosted=hosted, timeout=timeout + 1.0)
     watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
     _joined = JoinedCluster(workers, process_id, watch)
     # JAX closes its devices at exit too; callbacks run last one first.
@@ -131,22 +133,25 @@ def _wait_for_all(
     timeout: float,
 ) -> dict[str, int]:
     def give_up(what: str) -> NoReturn:
-        client.leave("it gave up waiting for the others to start")
+        client.leave(_GAVE_UP)
         raise UnavailableError(f"{workers[process_id]} waited for all workers to start, but {what}.")
 
     while client.start is None:
         client.wait_for_change(lambda: client.start is not None or client.is_lost, _POLL_SECONDS)
+        if client.start is not None:
+            break
         views = client.views()
+        others_gave_up = any(view.left == _GAVE_UP for view in views)
+        if time.monotonic() > deadline or others_gave_up:
+            absent = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
+            give_up(
+                f"{', '.join(absent)} did not come within {timeout:g} s. Start the same program there"
+            )
         for worker, view in zip(workers, views, strict=True):
             if view.gone or view.left is not None:
                 give_up(f"{worker} has gone again: {view.left or 'it was killed or crashed'}")
         if client.is_lost:
             give_up(f"{workers[0]} is gone: it was killed or crashed")
-        if time.monotonic() > deadline and client.start is None:
-            absent = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
-            give_up(
-                f"{', '.join(absent)} did not come within {timeout:g} s. Start the same program there"
-            )
     return client.start
 
 

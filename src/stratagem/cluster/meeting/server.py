@@ -42,17 +42,19 @@ class MeetingServer:
         self._secret = secret
         self._writers: dict[int, tuple[asyncio.StreamWriter, Seals]] = {}
         self._leader_is_gone = False
-        self._over = asyncio.Event()
+        self._look_up = asyncio.Event()
 
     async def serve(self, listener: socket.socket) -> None:
         """Serves until the last worker has gone."""
         server = await asyncio.start_server(self._serve_connection, sock=listener)
         async with server:
-            while not self._over.is_set():
+            while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._over.wait(), _TICK_SECONDS)
-                self._send(self._board.tick(time.monotonic()))
-                if self._leader_is_gone and not self._writers:
+                    await asyncio.wait_for(self._look_up.wait(), _TICK_SECONDS)
+                self._look_up.clear()
+                now = time.monotonic()
+                self._send(self._board.tick(now))
+                if self._board.is_over(now) or (self._leader_is_gone and not self._writers):
                     return
 
     def leader_is_gone(self) -> None:
@@ -88,15 +90,14 @@ class MeetingServer:
                     for body in await _read(reader, frames):
                         message = answer.seals.to_node_0.open(body)
                         self._send(self._board.receive(worker, message, time.monotonic()))
-            except TimeoutError:
+            except (TimeoutError, asyncio.CancelledError):
                 pass
             finally:
                 writer.close()
                 if worker is not None:
                     del self._writers[worker]
                     self._send(self._board.lose(worker, time.monotonic()))
-                    if self._board.is_over:
-                        self._over.set()
+                    self._look_up.set()
 
     def _send(self, messages: list[Send]) -> None:
         for worker, message in messages:
@@ -151,7 +152,8 @@ def main() -> None:
 
         def watch_leader() -> None:
             sys.stdin.read()
-            loop.call_soon_threadsafe(server.leader_is_gone)
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
+                loop.call_soon_threadsafe(server.leader_is_gone)
 
         loop = asyncio.get_running_loop()
         threading.Thread(target=watch_leader, daemon=True).start()

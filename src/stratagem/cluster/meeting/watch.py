@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
 
 from stratagem.cluster.meeting.client import MeetingClient
 from stratagem.cluster.meeting.diagnosis import SILENT_SECONDS, Wait, diagnose
@@ -18,11 +23,14 @@ from stratagem.cluster.meeting.worker_status import (
     WAITING,
     WorkerStatus,
 )
+from stratagem.core import jax_settings
 from stratagem.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
 
 __all__ = ["ClusterWatch"]
 
 _POLL_SECONDS = 0.25
+# Nobody else's, hopefully; its handler is the C library's pause().
+_FREEZE_SIGNAL = signal.SIGRTMAX - 3 if sys.platform == "linux" else signal.SIGUSR2
 _LOST = "the meeting point beside the leader is gone: its machine or process was ended"
 
 
@@ -53,7 +61,7 @@ class ClusterWatch:
         self._counts: dict[str, int] = {}
         self._counts_lock = threading.Lock()
         self._failure: StratagemError | None = None
-        self._finisher = _Finisher()
+        self._runner = _Runner()
 
     @property
     def num_workers(self) -> int:
@@ -95,8 +103,8 @@ class ClusterWatch:
         self._launched += 1
         self._be(WAITING, name)
 
-    def wait(self, array: Any) -> None:
-        """Waits until a launched program has computed ``array``.
+    def run(self, program: Callable[[], Any]) -> Any:
+        """Launches a program and returns its results when it has computed them.
 
         Raises:
             UnavailableError: If another worker is gone, stopped, or does not come in time.
@@ -104,17 +112,18 @@ class ClusterWatch:
         """
         begun = time.monotonic()
         try:
-            finished = self._finisher.begin(array)
-            while not finished.done.wait(_POLL_SECONDS):
+            running = self._runner.begin(program)
+            while not running.done.wait(_POLL_SECONDS):
                 self._look(begun)
-            if finished.error is not None:
-                self._explain(finished.error, begun)
+            if running.error is not None:
+                self._explain(running.error, begun)
         except StratagemError:
             raise
         except BaseException:
-            self._fail(UnavailableError(f"This worker was interrupted in {self._status.at}."), None)
+            self._fail_interrupted(self._status.at)
             raise
         self._be(IDLE, self._status.at)
+        return running.results
 
     # --- values -------------------------------------------------------------------------------------
 
@@ -153,7 +162,7 @@ class ClusterWatch:
         except StratagemError:
             raise
         except BaseException:
-            self._fail(UnavailableError(f"This worker was interrupted in {what}."), None)
+            self._fail_interrupted(what)
             raise
         if in_sequence:
             self._be(IDLE, what)
@@ -179,6 +188,7 @@ class ClusterWatch:
                 if self._client.is_lost or diagnose(self._worker, wait, views, self._names):
                     break
         self._client.leave(reason)
+        self._runner.freeze()
 
     # --- failures -----------------------------------------------------------------------------------
 
@@ -210,6 +220,8 @@ class ClusterWatch:
 
     def _explain(self, error: BaseException, begun: float) -> None:
         """Raises for a program that failed, once it is known whose fault it was."""
+        if not isinstance(error, (jax.errors.JaxRuntimeError, ValueError)):
+            raise error
         deadline = time.monotonic() + SILENT_SECONDS + 2.0
         while time.monotonic() < deadline:
             try:
@@ -217,13 +229,8 @@ class ClusterWatch:
             except StratagemError as explained:
                 raise explained from error
             time.sleep(_POLL_SECONDS / 5)
-        self._give_up(
-            UnavailableError,
-            "The connection to another worker broke, and all of them are still there: "
-            f"{str(error).splitlines()[0]}.",
-            None,
-            self._status.at,
-        )
+        self._fail(UnavailableError(f"{self._names[self._worker]} failed in {self._status.at}: {error}"))
+        raise error
 
     def _give_up(
         self, kind: type[StratagemError], text: str, culprit: int | None, at: str
@@ -232,44 +239,70 @@ class ClusterWatch:
         self._fail(error, culprit, text)
         raise error
 
-    def _fail(self, error: StratagemError, culprit: int | None, reason: str = "") -> None:
+    def _fail_interrupted(self, at: str) -> None:
+        self._fail(UnavailableError(f"{self._names[self._worker]} was interrupted in {at}."))
+
+    def _fail(self, error: StratagemError, culprit: int | None = -1, reason: str = "") -> None:
         self._failure = error
+        culprit = self._worker if culprit == -1 else culprit
         self._status = WorkerStatus(
-            FAILED, self._launched, self._status.at, culprit, reason.rstrip(".") or str(error)
+            FAILED, self._launched, self._status.at, culprit, (reason or str(error)).rstrip(".")
         )
         self._client.set_status(self._status, tell_now=True)
 
 
-class _Finished:
-    """Whether an array has been computed."""
+class _Running:
+    """A program that runs, and what became of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Callable[[], Any]) -> None:
+        self.program: Callable[[], Any] | None = program
+        self.settings = jax_settings.current_settings()
         self.done = threading.Event()
+        self.results: Any = None
         self.error: BaseException | None = None
 
 
-class _Finisher:
-    """Waits for arrays in a thread of its own, so that the caller can look up meanwhile."""
+class _Runner:
+    """Runs programs in a thread of its own, so that the caller can look up meanwhile.
+
+    Launching one may take as long as running it: XLA runs small programs at once.
+    """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Any, _Finished]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Running] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_busy = False
 
-    def begin(self, array: Any) -> _Finished:
-        """Begins to wait for ``array``."""
+    def begin(self, program: Callable[[], Any]) -> _Running:
+        """Begins to run ``program``, with the JAX settings of this thread."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="stratagem-wait", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="stratagem-run", daemon=True)
             self._thread.start()
-        finished = _Finished()
-        self._queue.put((array, finished))
-        return finished
+        running = _Running(program)
+        self._queue.put(running)
+        return running
+
+    def freeze(self) -> None:
+        """Stops the thread for good if a program is stuck in it, for the end of the process.
+
+        Else it might come back from XLA while Python shuts down, which ends in an abort.
+        """
+        if self._is_busy and self._thread is not None and self._thread.ident is not None:
+            libc = ctypes.CDLL(None)
+            libc.signal(_FREEZE_SIGNAL, libc.pause)
+            signal.pthread_kill(self._thread.ident, _FREEZE_SIGNAL)
 
     def _work(self) -> None:
         while True:
-            array, finished = self._queue.get()
+            running = self._queue.get()
+            self._is_busy = True
             try:
-                array.block_until_ready()
+                with jax_settings.applied(running.settings):
+                    assert running.program is not None
+                    running.results = jax.block_until_ready(running.program())
             except BaseException as error:
-                finished.error = error
-            del array
-            finished.done.set()
+                running.error = error
+            running.program = None
+            self._is_busy = False
+            running.done.set()
+            del running

@@ -20,7 +20,7 @@ class WorkerStatus:
             (in a program), ``LEAVING`` (at the end of its own), ``FAILED`` (gave up).
         launched: How many common programs it has launched.
         at: What it does, or did last.
-        culprit: The worker it gave up on, if any.
+        culprit: The worker it gave up on; ``None`` if the programs differ.
         reason: Why it gave up.
     """
 
