@@ -8,6 +8,7 @@ without a copy.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -86,6 +87,10 @@ class ReplicaGroup:
         if isinstance(value, jax.Array) and value.sharding == self.replicated:
             return value
         return jax.device_put(value, self.replicated)
+
+    def tracing_replica(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context in which a replica of a compiled step is traced."""
+        return contextlib.nullcontext()
 
     def __repr__(self) -> str:
         return f"ReplicaGroup({', '.join(self.device_names)})"

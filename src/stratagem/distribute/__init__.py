@@ -34,6 +34,7 @@ from stratagem.values.per_replica import PerReplica
 if TYPE_CHECKING:
     from stratagem.distribute import cluster_resolver, partitioners
     from stratagem.input.distributed_dataset import DistributedDataset
+    from stratagem.strategies.tpu import TPUStrategy
 
 __all__ = [
     "CentralStorageStrategy",
@@ -56,6 +57,7 @@ __all__ = [
     "RunOptions",
     "Strategy",
     "StrategyExtended",
+    "TPUStrategy",
     "cluster_resolver",
     "experimental",
     "experimental_set_strategy",
@@ -70,6 +72,7 @@ __all__ = [
 # Loaded when first asked for, to keep `import stratagem` quick.
 _LAZY = {
     "DistributedDataset": ("stratagem.input.distributed_dataset", "DistributedDataset"),
+    "TPUStrategy": ("stratagem.strategies.tpu", "TPUStrategy"),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
     "partitioners": ("stratagem.distribute.partitioners", None),
 }

@@ -138,10 +138,11 @@ def run_spmd(
         created = [] if frame is None else [jnp.asarray(value) for _, value in frame.created]
         return outputs.collect(result), written, created
 
-    closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
-        [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
-        [item.local_aval for item in arrays],
-    )
+    with group.tracing_replica():
+        closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
+            [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
+            [item.local_aval for item in arrays],
+        )
     if frame is not None:
         frame.close()
     jaxpr, consts = closed.jaxpr, [_placed(const, group) for const in closed.consts]
@@ -183,6 +184,7 @@ def run_spmd(
             [_SHARDED if sharded else _REPLICATED for sharded in sharded_writes],
             _REPLICATED,
         ),
+        axis_names={REPLICA_AXIS},
         check_vma=False,
     )
     variable_values = [parent.read(candidates[i]) for i in used] if parent is not None else []
