@@ -9,6 +9,16 @@ def _cpus(count):
     return [f"CPU:{i}" for i in range(count)]
 
 
+def _tpu(num_replicas, num_cores):
+    """A TPU whose cores are virtual CPU devices; on a machine with a TPU give another platform."""
+    resolver = sg.distribute.cluster_resolver.TPUClusterResolver("local", platform="cpu")
+    topology = sg.tpu.experimental.initialize_tpu_system(resolver)
+    assignment = sg.tpu.experimental.DeviceAssignment.build(
+        topology, computation_shape=[1, 1, 1, num_cores], num_replicas=num_replicas
+    )
+    return sg.distribute.TPUStrategy(resolver, experimental_device_assignment=assignment)
+
+
 STRATEGIES = {
     "default": sg.distribute.get_strategy,
     "one_device": lambda: sg.distribute.OneDeviceStrategy("CPU:1"),
@@ -23,6 +33,9 @@ STRATEGIES = {
     ),
     "central1": lambda: sg.distribute.CentralStorageStrategy(_cpus(1)),
     "central2": lambda: sg.distribute.CentralStorageStrategy(_cpus(2)),
+    "tpu2x1": lambda: _tpu(2, 1),
+    "tpu2x2": lambda: _tpu(2, 2),
+    "tpu1x2": lambda: _tpu(1, 2),
     "central4_apart": lambda: sg.distribute.CentralStorageStrategy(_cpus(4), "CPU:5"),
 }
 
@@ -40,7 +53,9 @@ def placed_strategy(request):
 
 @pytest.fixture(
     params=[
-        name for name in STRATEGIES if name[-1] != "1" and name not in ("default", "one_device")
+        name
+        for name in STRATEGIES
+        if name not in ("default", "one_device", "mirrored1", "central1", "tpu1x2")
     ]
 )
 def many(request):

@@ -2,8 +2,8 @@
 
 The mesh has the axis ``"replica"`` and, for the logical devices of a replica, one axis for each prime
 factor of their number: any way to split an array into that many parts is then a choice of axes. In a
-compiled step only ``"replica"`` is manual; over the other axes XLA divides the work of a replica as the
-annotations say.
+compiled step only ``"replica"`` is manual; over the other axes XLA divides the work of a replica as its
+annotations say, and where there are none every logical device does all of it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from stratagem.core.errors import DeviceError, ShapeMismatchError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem.core.tracing import all_equations
 
 __all__ = ["PartitionedGroup", "check_partition", "group_of_assignment", "prime_factors"]
+
+_REDUCTIONS = ("psum", "pmax", "pmin", "reduce_scatter")
 
 
 class PartitionedGroup(ReplicaGroup):
@@ -44,7 +48,7 @@ class PartitionedGroup(ReplicaGroup):
         )
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
         self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
-        self.serialize_programs = self.devices[0].platform == "cpu"
+        self.serialize_programs = self.widens_bfloat16 = self.devices[0].platform == "cpu"
         self._mesh_in_replica = self.mesh.abstract_mesh.update_axis_types(
             {REPLICA_AXIS: AxisType.Manual}
         )
@@ -63,6 +67,23 @@ class PartitionedGroup(ReplicaGroup):
     def tracing_replica(self) -> AbstractContextManager[Any]:
         """Returns a context in which a replica is traced: its annotations know the mesh."""
         return jax.sharding.use_abstract_mesh(self._mesh_in_replica)
+
+    def check_traced_replica(self, jaxpr: Any) -> None:
+        """Checks that XLA can compile a replica that was traced.
+
+        Raises:
+            DeviceError: If it has a reduction over the replicas that aborts XLA's CPU compiler.
+        """
+        if not self.widens_bfloat16:
+            return
+        # "Invalid binary instruction opcode copy", where only some axes of the mesh are manual.
+        for eqn in all_equations(jaxpr):
+            if eqn.primitive.name in _REDUCTIONS and eqn.outvars[0].aval.dtype == jnp.bfloat16:
+                raise DeviceError(
+                    f"On virtual CPU devices XLA cannot compile {eqn.primitive.name} of bfloat16 if "
+                    "replicas have several logical devices. Use all_reduce() of the replica context, "
+                    "which converts to float32, or convert around it."
+                )
 
     def constrain(self, array: Any, num_parts: Sequence[int], *, in_program: bool) -> Any:
         """Returns ``array``, laid out over the logical devices of a replica that is being traced.

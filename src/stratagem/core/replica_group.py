@@ -88,9 +88,16 @@ class ReplicaGroup:
             return value
         return jax.device_put(value, self.replicated)
 
+    # What only groups of partitioned replicas need.
+
+    widens_bfloat16 = False
+
     def tracing_replica(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which a replica of a compiled step is traced."""
         return contextlib.nullcontext()
+
+    def check_traced_replica(self, jaxpr: Any) -> None:
+        """Raises if the group's devices cannot run a replica that was traced."""
 
     def __repr__(self) -> str:
         return f"ReplicaGroup({', '.join(self.device_names)})"

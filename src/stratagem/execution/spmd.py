@@ -145,6 +145,7 @@ def run_spmd(
         )
     if frame is not None:
         frame.close()
+    group.check_traced_replica(closed.jaxpr)
     jaxpr, consts = closed.jaxpr, [_placed(const, group) for const in closed.consts]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
