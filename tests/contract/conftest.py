@@ -1,8 +1,14 @@
 """Every contract test runs over every strategy, eagerly and compiled."""
 
+import os
+
+import jax
 import pytest
 
 import stratagem as sg
+
+# Virtual CPU devices stand in for TPU cores, unless the tests run on a TPU and are told so.
+TPU_PLATFORM = os.environ.get("STRATAGEM_TEST_TPU_PLATFORM", "cpu")
 
 
 def _cpus(count):
@@ -10,13 +16,13 @@ def _cpus(count):
 
 
 def _tpu(num_replicas, num_cores):
-    """A TPU whose cores are virtual CPU devices; on a machine with a TPU give another platform."""
-    resolver = sg.distribute.cluster_resolver.TPUClusterResolver("local", platform="cpu")
-    topology = sg.tpu.experimental.initialize_tpu_system(resolver)
-    assignment = sg.tpu.experimental.DeviceAssignment.build(
-        topology, computation_shape=[1, 1, 1, num_cores], num_replicas=num_replicas
+    tpu = sg.tpu.experimental
+    assignment = tpu.DeviceAssignment.build(
+        tpu.Topology(jax.devices(TPU_PLATFORM)),
+        computation_shape=[1, 1, 1, num_cores],
+        num_replicas=num_replicas,
     )
-    return sg.distribute.TPUStrategy(resolver, experimental_device_assignment=assignment)
+    return sg.distribute.TPUStrategy(experimental_device_assignment=assignment)
 
 
 STRATEGIES = {
@@ -33,9 +39,7 @@ STRATEGIES = {
     ),
     "central1": lambda: sg.distribute.CentralStorageStrategy(_cpus(1)),
     "central2": lambda: sg.distribute.CentralStorageStrategy(_cpus(2)),
-    "tpu2x1": lambda: _tpu(2, 1),
     "tpu2x2": lambda: _tpu(2, 2),
-    "tpu1x2": lambda: _tpu(1, 2),
     "central4_apart": lambda: sg.distribute.CentralStorageStrategy(_cpus(4), "CPU:5"),
 }
 
@@ -53,9 +57,7 @@ def placed_strategy(request):
 
 @pytest.fixture(
     params=[
-        name
-        for name in STRATEGIES
-        if name not in ("default", "one_device", "mirrored1", "central1", "tpu1x2")
+        name for name in STRATEGIES if name[-1] != "1" and name not in ("default", "one_device")
     ]
 )
 def many(request):

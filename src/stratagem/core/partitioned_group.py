@@ -1,16 +1,20 @@
 """Replicas that have several devices each, their logical devices.
 
 The mesh has the axis ``"replica"`` and, for the logical devices of a replica, one axis for each prime
-factor of their number: any way to split an array into that many parts is then a choice of axes. In a
-compiled step only ``"replica"`` is manual; over the other axes XLA divides the work of a replica as its
-annotations say, and where there are none every logical device does all of it.
+factor of their number: any way to split an array into that many parts is then a choice of axes.
+
+A replica that asks for layouts is traced with ``"replica"`` as the only manual axis; XLA divides its work
+over the others. JAX and XLA support less in such programs, so a replica that asks for none is traced with
+every axis manual, and each of its logical devices does all of the work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -22,9 +26,49 @@ from stratagem.core.errors import DeviceError, ShapeMismatchError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import all_equations
 
-__all__ = ["PartitionedGroup", "check_partition", "group_of_assignment", "prime_factors"]
+__all__ = [
+    "PartitionedGroup",
+    "check_partition",
+    "check_partitioned",
+    "group_of_assignment",
+    "prime_factors",
+    "tracing_replica",
+]
 
 _REDUCTIONS = ("psum", "pmax", "pmin", "reduce_scatter")
+_CALLBACKS = ("pure_callback", "io_callback")
+
+
+@dataclass
+class ReplicaTrace:
+    """How a replica is being traced.
+
+    Attributes:
+        partitioned: Whether layouts become part of the program.
+        wants_layouts: Whether the replica asked for a layout, and did not get it.
+    """
+
+    partitioned: bool
+    wants_layouts: bool = False
+
+
+_trace: ContextVar[ReplicaTrace | None] = ContextVar("trace", default=None)
+
+
+@contextlib.contextmanager
+def tracing_replica(group: ReplicaGroup, *, partitioned: bool) -> Iterator[ReplicaTrace]:
+    """Says for the block that a replica of ``group`` is traced, and how."""
+    trace = ReplicaTrace(partitioned)
+    token = _trace.set(trace)
+    try:
+        if partitioned:
+            assert isinstance(group, PartitionedGroup)
+            with jax.sharding.use_abstract_mesh(group._mesh_in_replica):
+                yield trace
+        else:
+            yield trace
+    finally:
+        _trace.reset(token)
 
 
 class PartitionedGroup(ReplicaGroup):
@@ -64,36 +108,18 @@ class PartitionedGroup(ReplicaGroup):
         shape = (self.size * rows[0].shape[0], *rows[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
 
-    def tracing_replica(self) -> AbstractContextManager[Any]:
-        """Returns a context in which a replica is traced: its annotations know the mesh."""
-        return jax.sharding.use_abstract_mesh(self._mesh_in_replica)
-
-    def check_traced_replica(self, jaxpr: Any) -> None:
-        """Checks that XLA can compile a replica that was traced.
-
-        Raises:
-            DeviceError: If it has a reduction over the replicas that aborts XLA's CPU compiler.
-        """
-        if not self.widens_bfloat16:
-            return
-        # "Invalid binary instruction opcode copy", where only some axes of the mesh are manual.
-        for eqn in all_equations(jaxpr):
-            if eqn.primitive.name in _REDUCTIONS and eqn.outvars[0].aval.dtype == jnp.bfloat16:
-                raise DeviceError(
-                    f"On virtual CPU devices XLA cannot compile {eqn.primitive.name} of bfloat16 if "
-                    "replicas have several logical devices. Use all_reduce() of the replica context, "
-                    "which converts to float32, or convert around it."
-                )
-
-    def constrain(self, array: Any, num_parts: Sequence[int], *, in_program: bool) -> Any:
-        """Returns ``array``, laid out over the logical devices of a replica that is being traced.
+    def constrain(self, array: Any, num_parts: Sequence[int]) -> Any:
+        """Returns ``array``, laid out over the logical devices of the replica that is being traced.
 
         Args:
             array: One replica's array.
             num_parts: Into how many parts each of its dims is split; none to replicate it.
-            in_program: Whether one program stands for all replicas.
         """
-        mesh = self._mesh_in_replica if in_program else self.mesh
+        trace = _trace.get()
+        if trace is not None and not trace.partitioned:
+            trace.wants_layouts = True
+            return array
+        mesh = self.mesh if trace is None else self._mesh_in_replica
         spec = PartitionSpec(*self._axes_for(num_parts))
         return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
@@ -159,6 +185,30 @@ def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices:
             raise ShapeMismatchError(
                 f"Every dim must be divisible by its partition_dimensions, got dim {dim} of size "
                 f"{size} in {count} parts. Pad the tensor, or split along another dim."
+            )
+
+
+def check_partitioned(group: ReplicaGroup, jaxpr: Any) -> None:
+    """Checks that XLA can compile a replica that was traced with layouts.
+
+    Raises:
+        DeviceError: If there is something in it that works without layouts only.
+    """
+    for eqn in all_equations(jaxpr):
+        name = eqn.primitive.name
+        if name in _CALLBACKS:
+            raise DeviceError(
+                f"A step that lays out values over logical devices cannot contain {name}, which JAX "
+                "does not support there. Use jax.debug.callback or jax.debug.print, or leave out "
+                "the layouts."
+            )
+        # "Invalid binary instruction opcode copy", and the process is gone.
+        is_bfloat16 = eqn.outvars and getattr(eqn.outvars[0].aval, "dtype", 0) == jnp.bfloat16
+        if group.widens_bfloat16 and name in _REDUCTIONS and is_bfloat16:
+            raise DeviceError(
+                f"On virtual CPU devices XLA cannot compile {name} of bfloat16 in a step that lays "
+                "out values over logical devices. Use all_reduce() of the replica context, which "
+                "converts to float32, or convert around it."
             )
 
 

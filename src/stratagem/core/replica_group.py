@@ -8,7 +8,6 @@ without a copy.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -40,6 +39,7 @@ class ReplicaGroup:
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
         self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
         self.serialize_programs = self.size > 1 and devices[0].platform == "cpu"
+        self.widens_bfloat16 = False
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device]) -> ReplicaGroup:
@@ -87,17 +87,6 @@ class ReplicaGroup:
         if isinstance(value, jax.Array) and value.sharding == self.replicated:
             return value
         return jax.device_put(value, self.replicated)
-
-    # What only groups of partitioned replicas need.
-
-    widens_bfloat16 = False
-
-    def tracing_replica(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context in which a replica of a compiled step is traced."""
-        return contextlib.nullcontext()
-
-    def check_traced_replica(self, jaxpr: Any) -> None:
-        """Raises if the group's devices cannot run a replica that was traced."""
 
     def __repr__(self) -> str:
         return f"ReplicaGroup({', '.join(self.device_names)})"

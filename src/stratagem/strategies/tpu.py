@@ -69,9 +69,10 @@ class TPUStrategy(Strategy):
                 f"experimental_device_assignment must be a DeviceAssignment, got {assignment!r}. Make "
                 "one with tpu.experimental.DeviceAssignment.build(topology, ...)."
             )
-        devices = tpu_devices(tpu_cluster_resolver)
         group = group_of_assignment(
-            [(device,) for device in devices] if assignment is None else assignment.devices
+            [(device,) for device in tpu_devices(tpu_cluster_resolver)]
+            if assignment is None
+            else assignment.devices
         )
         self._resolver = tpu_cluster_resolver
         self._may_assign = not experimental_spmd_xla_partitioning
@@ -223,10 +224,8 @@ class TPUExtended(MirroredExtended):
         group = self.replica_group
         if not isinstance(group, PartitionedGroup):
             return array
-        in_program = replica.replica_index is None
-        if in_program or (state.current_frame() is not None and under_jit()):
-            return group.constrain(array, num_parts, in_program=in_program)
-        return array
+        compiled = replica.replica_index is None or state.current_frame() is not None
+        return group.constrain(array, num_parts) if compiled and under_jit() else array
 
 
 def _replica_array(tensor: Any) -> Any:
