@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -31,7 +29,10 @@ __all__ = [
     "check_partition",
     "check_partitioned",
     "group_of_assignment",
+    "has_layouts",
+    "may_have_layouts",
     "prime_factors",
+    "tracing_alone",
     "tracing_replica",
 ]
 
@@ -39,36 +40,7 @@ _REDUCTIONS = ("psum", "pmax", "pmin", "reduce_scatter")
 _CALLBACKS = ("pure_callback", "io_callback")
 
 
-@dataclass
-class ReplicaTrace:
-    """How a replica is being traced.
-
-    Attributes:
-        partitioned: Whether layouts become part of the program.
-        wants_layouts: Whether the replica asked for a layout, and did not get it.
-    """
-
-    partitioned: bool
-    wants_layouts: bool = False
-
-
-_trace: ContextVar[ReplicaTrace | None] = ContextVar("trace", default=None)
-
-
-@contextlib.contextmanager
-def tracing_replica(group: ReplicaGroup, *, partitioned: bool) -> Iterator[ReplicaTrace]:
-    """Says for the block that a replica of ``group`` is traced, and how."""
-    trace = ReplicaTrace(partitioned)
-    token = _trace.set(trace)
-    try:
-        if partitioned:
-            assert isinstance(group, PartitionedGroup)
-            with jax.sharding.use_abstract_mesh(group._mesh_in_replica):
-                yield trace
-        else:
-            yield trace
-    finally:
-        _trace.reset(token)
+_layouts_were_asked_for = False
 
 
 class PartitionedGroup(ReplicaGroup):
@@ -109,17 +81,18 @@ class PartitionedGroup(ReplicaGroup):
         return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
 
     def constrain(self, array: Any, num_parts: Sequence[int]) -> Any:
-        """Returns ``array``, laid out over the logical devices of the replica that is being traced.
+        """Returns ``array``, laid out over the logical devices of a replica that is traced for that.
 
         Args:
             array: One replica's array.
             num_parts: Into how many parts each of its dims is split; none to replicate it.
         """
-        trace = _trace.get()
-        if trace is not None and not trace.partitioned:
-            trace.wants_layouts = True
+        global _layouts_were_asked_for
+        _layouts_were_asked_for = True
+        # The answer depends on the mesh only, by which JAX tells its cached traces apart.
+        mesh = jax.sharding.get_abstract_mesh()
+        if mesh not in (self._mesh_in_replica, self.mesh.abstract_mesh):
             return array
-        mesh = self.mesh if trace is None else self._mesh_in_replica
         spec = PartitionSpec(*self._axes_for(num_parts))
         return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
@@ -160,6 +133,37 @@ def group_of_assignment(logical_devices: Sequence[Sequence[jax.Device]]) -> Repl
             f"Each device can be in one replica once, got {[list(map(str, r)) for r in assignment]}."
         )
     return ReplicaGroup.of(devices) if counts[0] == 1 else _group(assignment)
+
+
+def may_have_layouts(group: ReplicaGroup) -> bool:
+    """Returns whether a replica of ``group`` may ask for layouts: whether any ever did.
+
+    What a replica asks for does not always show while it is traced, because JAX keeps traces of the
+    functions in it (``jax.jit``, ``lax.scan``).
+    """
+    return _layouts_were_asked_for and isinstance(group, PartitionedGroup)
+
+
+def has_layouts(jaxpr: Any) -> bool:
+    """Returns whether layouts have become part of a traced replica."""
+    return any(eqn.primitive.name == "sharding_constraint" for eqn in all_equations(jaxpr))
+
+
+def tracing_replica(
+    group: ReplicaGroup, *, with_layouts: bool
+) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context to trace a replica in, where one program stands for all of them."""
+    if not with_layouts:
+        return contextlib.nullcontext()
+    assert isinstance(group, PartitionedGroup)
+    return jax.sharding.use_abstract_mesh(group._mesh_in_replica)
+
+
+def tracing_alone(group: ReplicaGroup) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context to trace the only replica in, with the layouts that it asks for."""
+    if not isinstance(group, PartitionedGroup):
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(group.mesh.abstract_mesh)
 
 
 def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices: int) -> None:

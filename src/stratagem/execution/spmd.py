@@ -14,7 +14,12 @@ from stratagem.collectives.cross_device_ops import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context
 from stratagem.core.errors import ShapeMismatchError
-from stratagem.core.partitioned_group import check_partitioned, tracing_replica
+from stratagem.core.partitioned_group import (
+    check_partitioned,
+    has_layouts,
+    may_have_layouts,
+    tracing_replica,
+)
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, mentioned_variables
@@ -139,20 +144,29 @@ def run_spmd(
         created = [] if frame is None else [jnp.asarray(value) for _, value in frame.created]
         return outputs.collect(result), written, created
 
-    avals = (
-        [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
-        [item.local_aval for item in arrays],
-    )
-    for partitioned in (False, True):
+    def trace(with_layouts: bool) -> Any:
+        nonlocal frame
         frame = ReplicaFrame(candidates, group) if parent is not None else None
-        with tracing_replica(group, partitioned=partitioned) as trace:
-            closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(*avals)
+        with tracing_replica(group, with_layouts=with_layouts):
+            closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
+                [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
+                [item.local_aval for item in arrays],
+            )
         if frame is not None:
             frame.close()
-        # A function that creates variables is traced once more anyway.
-        if not trace.wants_layouts or (frame is not None and frame.created):
-            break
-    if partitioned:
+        return closed
+
+    def creates() -> bool:
+        # The function is then traced once more anyway, and its variables exist only once.
+        return frame is not None and bool(frame.created)
+
+    with_layouts = may_have_layouts(group)
+    closed = trace(with_layouts)
+    if not with_layouts and may_have_layouts(group) and not creates():
+        with_layouts, closed = True, trace(True)
+    if with_layouts and not has_layouts(closed.jaxpr) and not creates():
+        with_layouts, closed = False, trace(False)
+    if with_layouts:
         check_partitioned(group, closed.jaxpr)
     jaxpr, consts = closed.jaxpr, [_placed(const, group) for const in closed.consts]
     mentioned = mentioned_variables(jaxpr)
@@ -193,7 +207,7 @@ def run_spmd(
             [_SHARDED if sharded else _REPLICATED for sharded in sharded_writes],
             _REPLICATED,
         ),
-        axis_names={REPLICA_AXIS} if partitioned else set(group.mesh.axis_names),
+        axis_names={REPLICA_AXIS} if with_layouts else set(group.mesh.axis_names),
         check_vma=False,
     )
     variable_values = [parent.read(candidates[i]) for i in used] if parent is not None else []

@@ -14,12 +14,10 @@ from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.core import context
 from stratagem.core.errors import ContextError, DeviceError, NotAnArrayError
 from stratagem.core.partitioned_group import PartitionedGroup, check_partition, group_of_assignment
-from stratagem.core.tracing import under_jit
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.mirrored import MirroredExtended
 from stratagem.tpu.device_assignment import DeviceAssignment
 from stratagem.tpu.system import tpu_devices
-from stratagem.values import state
 from stratagem.values.array_operators import array_of
 from stratagem.values.per_replica import PerReplica
 
@@ -222,10 +220,7 @@ class TPUExtended(MirroredExtended):
                 "given to run() of the same strategy."
             )
         group = self.replica_group
-        if not isinstance(group, PartitionedGroup):
-            return array
-        compiled = replica.replica_index is None or state.current_frame() is not None
-        return group.constrain(array, num_parts) if compiled and under_jit() else array
+        return group.constrain(array, num_parts) if isinstance(group, PartitionedGroup) else array
 
 
 def _replica_array(tensor: Any) -> Any:

@@ -211,6 +211,45 @@ def test_layouts_inside_a_loop_and_a_gradient_of_collectives(make):
         np.testing.assert_allclose(value, np.full(4, 2 * 2 * 9 * 3.0))
 
 
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_layouts_in_functions_that_jax_has_traced_before(make, num_replicas):
+    strategy = make(num_replicas, [1, 1, 1, 2])
+
+    @jax.jit
+    def inner(x):
+        return strategy.experimental_split_to_logical_devices(x, [2]) * 2
+
+    def body(total, x):
+        return total + strategy.experimental_split_to_logical_devices(x, [2]), None
+
+    def step(x, layouts=None):
+        y = inner(x) + jax.lax.scan(body, jnp.zeros(4), jnp.ones((3, 4)))[0]
+        if layouts is not None:
+            jax.debug.inspect_array_sharding(y, callback=layouts.append)
+        return y.sum()
+
+    x = jnp.ones(4)
+    assert numbers(strategy, strategy.run(step, args=(x,))) == [20.0] * num_replicas
+    for _ in range(2):
+        layouts = []
+        result = compiled(strategy, lambda x, seen=layouts: step(x, seen), x)
+        assert numbers(strategy, result) == [20.0] * num_replicas
+        assert [layout.shard_shape((4,)) for layout in layouts] == [(2,)]
+    assert numbers(strategy, strategy.run(step, args=(x,))) == [20.0] * num_replicas
+
+
+def test_a_step_without_layouts_is_free_of_their_limits(make):
+    strategy = make(2, [1, 1, 1, 2])
+    strategy.run(lambda: strategy.experimental_replicate_to_logical_devices(jnp.ones(2)))
+
+    def step(x):
+        y = jax.lax.psum(x, "replica")
+        return y + io_callback(lambda: np.float32(1), jax.ShapeDtypeStruct((), jnp.float32))
+
+    result = compiled(strategy, step, jnp.ones((), jnp.bfloat16))
+    assert numbers(strategy, result) == [3.0, 3.0]
+
+
 def test_an_eager_replica_runs_on_its_first_logical_device(make):
     strategy = make(2, [1, 1, 1, 2])
 
