@@ -157,7 +157,7 @@ def _coordinates(devices: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
         return np.array(list(np.ndindex(stand_in_mesh_shape(len(devices)))), np.int32)
     found = np.array([(*device.coords, device.core_on_chip) for device in devices], np.int32)
     found -= found.min(axis=0)
-    slices = np.array([getattr(device, "slice_index", 0) for device in devices], np.int32)
+    slices = np.array([getattr(device, "slice_index", None) or 0 for device in devices], np.int32)
     found[:, 0] += (slices - slices.min()) * (found[:, 0].max() + 1)
     return found
 
