@@ -34,7 +34,7 @@ from stratagem.values.variable import Variable
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
 if TYPE_CHECKING:
-    from stratagem import data, io, testing, train
+    from stratagem import data, io, testing, tpu, train
 
 __version__ = "0.1.0"
 
@@ -67,6 +67,7 @@ __all__ = [
     "int64",
     "io",
     "testing",
+    "tpu",
     "train",
     "uint8",
     "uint16",
@@ -77,7 +78,7 @@ __all__ = [
 
 
 # Loaded when first asked for, to keep `import stratagem` quick.
-_LAZY_MODULES = ("data", "io", "testing", "train")
+_LAZY_MODULES = ("data", "io", "testing", "tpu", "train")
 
 
 def __getattr__(name: str) -> Any:

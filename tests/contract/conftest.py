@@ -3,13 +3,27 @@
 import functools
 import os
 
+import jax
 import pytest
 
 import stratagem as sg
 
+# Virtual CPU devices stand in for TPU cores, unless the tests run on a TPU and are told so.
+TPU_PLATFORM = os.environ.get("STRATAGEM_TEST_TPU_PLATFORM", "cpu")
+
 
 def _cpus(count):
     return [f"CPU:{i}" for i in range(count)]
+
+
+def _tpu(num_replicas, num_cores):
+    tpu = sg.tpu.experimental
+    assignment = tpu.DeviceAssignment.build(
+        tpu.Topology(jax.devices(TPU_PLATFORM)),
+        computation_shape=[1, 1, 1, num_cores],
+        num_replicas=num_replicas,
+    )
+    return sg.distribute.TPUStrategy(experimental_device_assignment=assignment)
 
 
 STRATEGIES = {
@@ -26,6 +40,7 @@ STRATEGIES = {
     ),
     "central1": lambda: sg.distribute.CentralStorageStrategy(_cpus(1)),
     "central2": lambda: sg.distribute.CentralStorageStrategy(_cpus(2)),
+    "tpu2x2": lambda: _tpu(2, 2),
     "central4_apart": lambda: sg.distribute.CentralStorageStrategy(_cpus(4), "CPU:5"),
 }
 

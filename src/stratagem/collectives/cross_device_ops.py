@@ -195,10 +195,17 @@ class CrossDeviceOps:
             ]
 
         casted = [_cast(op, part) for part in parts]
+        if group.widens_bfloat16:
+            casted = [x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for x in casted]
         if op in (ReduceOp.MIN, ReduceOp.MAX):
             results = _with_extremum_gradient(implementation)(casted)
         else:
             results = implementation(casted)
+        if group.widens_bfloat16:
+            results = [
+                result.astype(part.dtype) if part.dtype == jnp.bfloat16 else result
+                for part, result in zip(parts, results, strict=True)
+            ]
         return [_restore(op, part, result) for part, result in zip(parts, results, strict=True)]
 
 

@@ -49,6 +49,7 @@ class ReplicaGroup:
         self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
         self.on_cpu = devices[0].platform == "cpu"
         self.serialize_programs = self.size > 1 and self.on_cpu
+        self.widens_bfloat16 = False
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device]) -> ReplicaGroup:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 __all__ = [
+    "all_equations",
     "is_tracer",
     "jax_core",
     "mentioned_variables",
@@ -54,3 +56,16 @@ def under_jit() -> bool:
 def mentioned_variables(jaxpr: Any) -> set[int]:
     """Returns the identities of the jaxpr's variables that are used or returned."""
     return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+
+
+def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """Yields the equations of a jaxpr and of the jaxprs in them."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(inner):
+                yield from all_equations(getattr(inner, "jaxpr", inner))
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return isinstance(value, (jax_core().Jaxpr, jax_core().ClosedJaxpr))

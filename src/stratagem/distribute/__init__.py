@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stratagem.distribute import cluster_resolver, partitioners
     from stratagem.input.distributed_dataset import DistributedDataset
     from stratagem.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
+    from stratagem.strategies.tpu import TPUStrategy
 
 __all__ = [
     "CentralStorageStrategy",
@@ -58,6 +59,7 @@ __all__ = [
     "RunOptions",
     "Strategy",
     "StrategyExtended",
+    "TPUStrategy",
     "cluster_resolver",
     "experimental",
     "experimental_set_strategy",
@@ -76,6 +78,7 @@ _LAZY = {
         "stratagem.strategies.multi_worker_mirrored",
         "MultiWorkerMirroredStrategy",
     ),
+    "TPUStrategy": ("stratagem.strategies.tpu", "TPUStrategy"),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
     "partitioners": ("stratagem.distribute.partitioners", None),
 }

@@ -14,6 +14,12 @@ from stratagem.collectives.cross_device_ops import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context
 from stratagem.core.errors import ContextError, ShapeMismatchError
+from stratagem.core.partitioned_group import (
+    check_partitioned,
+    has_layouts,
+    may_have_layouts,
+    tracing_replica,
+)
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, mentioned_variables
@@ -111,12 +117,12 @@ def run_spmd(
     parent = state.current_frame()
     assert parent is None or not parent.spmd
     candidates: Sequence[Variable] = () if parent is None else parent.candidates
-    frame = ReplicaFrame(candidates, group) if parent is not None else None
     if parent is not None:
         parent.use_group(group)
     leaves, structure = jax.tree.flatten((tuple(args), kwargs), is_leaf=is_value_leaf)
     inputs = [_Input.of(leaf, group) for leaf in leaves]
     arrays = [item for item in inputs if item.array is not None]
+    frame: ReplicaFrame | None = None
     outputs = _Outputs()
 
     def traced(variable_values: Sequence[Any], blocks: Sequence[Any]) -> Any:
@@ -138,12 +144,30 @@ def run_spmd(
         created = [] if frame is None else [jnp.asarray(value) for _, value in frame.created]
         return outputs.collect(result), written, created
 
-    closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
-        [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
-        [item.local_aval for item in arrays],
-    )
-    if frame is not None:
-        frame.close()
+    def trace(with_layouts: bool) -> Any:
+        nonlocal frame
+        frame = ReplicaFrame(candidates, group) if parent is not None else None
+        with tracing_replica(group, with_layouts=with_layouts):
+            closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
+                [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
+                [item.local_aval for item in arrays],
+            )
+        if frame is not None:
+            frame.close()
+        return closed
+
+    def creates() -> bool:
+        # The function is then traced once more anyway, and its variables exist only once.
+        return frame is not None and bool(frame.created)
+
+    with_layouts = may_have_layouts(group)
+    closed = trace(with_layouts)
+    if not with_layouts and may_have_layouts(group) and not creates():
+        with_layouts, closed = True, trace(True)
+    if with_layouts and not has_layouts(closed.jaxpr) and not creates():
+        with_layouts, closed = False, trace(False)
+    if with_layouts:
+        check_partitioned(group, closed.jaxpr)
     jaxpr, consts = closed.jaxpr, [_placed(const, group) for const in closed.consts]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
@@ -183,6 +207,7 @@ def run_spmd(
             [_SHARDED if sharded else _REPLICATED for sharded in sharded_writes],
             _REPLICATED,
         ),
+        axis_names={REPLICA_AXIS} if with_layouts else set(group.mesh.axis_names),
         check_vma=False,
     )
     variable_values = [parent.read(candidates[i]) for i in used] if parent is not None else []

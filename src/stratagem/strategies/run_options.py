@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from stratagem.tpu.xla_options import XLAOptions
 from stratagem.values.per_replica import PerReplica
 
 __all__ = ["RunOptions"]
@@ -20,7 +21,7 @@ class RunOptions:
         experimental_enable_dynamic_batch_size: Whether replicas may get arrays of different shapes, in
             which case that call runs eagerly. ``False`` makes it an error.
         experimental_bucketizing_dynamic_shape: Not supported; pad batches in the input pipeline.
-        experimental_xla_options: Not supported; set ``XLA_FLAGS``.
+        experimental_xla_options: A ``tpu.XLAOptions``, or ``None``.
 
     >>> RunOptions(experimental_enable_dynamic_batch_size=False)
     RunOptions(experimental_enable_dynamic_batch_size=False, \
@@ -29,7 +30,7 @@ experimental_bucketizing_dynamic_shape=False, experimental_xla_options=None)
 
     experimental_enable_dynamic_batch_size: bool = True
     experimental_bucketizing_dynamic_shape: bool = False
-    experimental_xla_options: Any = None
+    experimental_xla_options: XLAOptions | None = None
 
     def __post_init__(self) -> None:
         if self.experimental_bucketizing_dynamic_shape:
@@ -37,9 +38,16 @@ experimental_bucketizing_dynamic_shape=False, experimental_xla_options=None)
                 "experimental_bucketizing_dynamic_shape is not supported. Pad the batches in the input "
                 "pipeline."
             )
-        if self.experimental_xla_options is not None:
+        options = self.experimental_xla_options
+        if options is not None and not isinstance(options, XLAOptions):
             raise ValueError(
-                "experimental_xla_options is not supported. Set the XLA_FLAGS environment variable."
+                f"experimental_xla_options must be a tpu.XLAOptions, got {options!r}. For flags of XLA "
+                "set the XLA_FLAGS environment variable."
+            )
+        if options is not None and not options.use_spmd_for_xla_partitioning:
+            raise ValueError(
+                "use_spmd_for_xla_partitioning=False is not supported: the logical devices of a replica "
+                "always run one partitioned program. Leave it out."
             )
 
     def check(self, arguments: Any) -> None:

@@ -9,6 +9,7 @@ import jax
 
 from stratagem.core import config, context
 from stratagem.core.errors import ContextError
+from stratagem.core.partitioned_group import tracing_alone
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.execution.eager import ReplicaThreads
@@ -95,6 +96,9 @@ def _run_alone(
 
     local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
     with context.enter(context.Frame(strategy, replica)):
+        if frame is not None and _is_traced(frame):
+            with tracing_alone(group):
+                return fn(*local_args, **local_kwargs)
         if staged:
             return fn(*local_args, **local_kwargs)
         with state.transaction(), jax.default_device(group.devices[0]):

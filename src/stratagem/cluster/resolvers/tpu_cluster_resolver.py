@@ -50,6 +50,8 @@ class TPUClusterResolver(ClusterResolver):
         service: A ``googleapiclient`` service for ``tpu``, used in place of REST calls and
             ``credentials``.
         discovery_url: A URL on the server of the API, where it is not Google's.
+        platform: Which of JAX's platforms the TPU's cores are; ``"cpu"`` to have virtual CPU devices
+            stand in for them.
 
     Raises:
         ValueError: If ``tpu`` lists none or several names, or ``coordinator_name`` has no address.
@@ -66,6 +68,8 @@ class TPUClusterResolver(ClusterResolver):
         credentials: Credentials = "default",
         service: Any = None,
         discovery_url: str | None = None,
+        *,
+        platform: str = "tpu",
     ) -> None:
         if (coordinator_name is None) != (coordinator_address is None):
             raise ValueError(
@@ -81,6 +85,7 @@ class TPUClusterResolver(ClusterResolver):
             else {}
         )
         self._rpc_layer = "grpc"
+        self._platform = platform
 
     @staticmethod
     def connect(
@@ -141,7 +146,7 @@ class TPUClusterResolver(ClusterResolver):
         Raises:
             CloudError: If none is attached to this machine.
         """
-        return TPUSystemMetadata.of_devices(attached_devices("tpu"))
+        return TPUSystemMetadata.of_devices(attached_devices(self._platform))
 
     def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
         """Raises: JAX reads the topology from the devices."""
@@ -156,6 +161,11 @@ class TPUClusterResolver(ClusterResolver):
         raise UnsupportedTPUFeatureError(
             "tpu_hardware_feature has no counterpart on JAX. Look at device_kind of jax.devices()."
         )
+
+    @property
+    def platform(self) -> str:
+        """Which of JAX's platforms the TPU's cores are."""
+        return self._platform
 
     @property
     def coordinator_address(self) -> str | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stratagem.strategies.multi_worker_mirrored import (
         ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
     )
+    from stratagem.strategies.tpu import ExperimentalTPUStrategy as TPUStrategy
 
 __all__ = [
     "CentralStorageStrategy",
@@ -23,6 +24,7 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "TPUStrategy",
     "ValueContext",
     "partitioners",
 ]
@@ -34,6 +36,7 @@ _LAZY = {
         "stratagem.strategies.multi_worker_mirrored",
         "ExperimentalMultiWorkerMirroredStrategy",
     ),
+    "TPUStrategy": ("stratagem.strategies.tpu", "ExperimentalTPUStrategy"),
 }
 
 
