@@ -6,9 +6,9 @@ Write a training step once, pick a strategy, and run it on one device or many.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from stratagem import distribute
+from stratagem import config, distribute
 from stratagem.array_ops import constant, identity
-from stratagem.core import config, errors
+from stratagem.core import errors
 from stratagem.core.dtypes import (
     bfloat16,
     bool_,

@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 import jax
 
-from stratagem.core.cluster_connection import experimental_connect_to_cluster
 from stratagem.core.devices import canonical_name, set_num_cpu_devices
 
 __all__ = [
     "LogicalDevice",
-    "experimental_connect_to_cluster",
     "functions_run_eagerly",
     "list_logical_devices",
     "run_functions_eagerly",

@@ -64,17 +64,29 @@ class PartitionedGroup(ReplicaGroup):
         )
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
         self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
-        self.serialize_programs = self.widens_bfloat16 = self.devices[0].platform == "cpu"
+        self.serialize_programs = self.widens_bfloat16 = self.on_cpu
+        here = slice(self.first_local, self.first_local + self.local_size)
+        self._local_replicas = logical_devices[here]
+        self._local_copies = tuple(device for cores in self._local_replicas for device in cores)
+        self._check_processes()
         self._mesh_in_replica = self.mesh.abstract_mesh.update_axis_types(
             {REPLICA_AXIS: AxisType.Manual}
         )
 
+    def _check_processes(self) -> None:
+        for cores in self.logical_devices:
+            if len({device.process_index for device in cores}) > 1:
+                raise DeviceError(
+                    "The devices of a replica must belong to one process, got "
+                    f"{', '.join(map(str, cores))}. Build a DeviceAssignment whose replicas fit a host."
+                )
+
     def join(self, parts: Sequence[Any]) -> jax.Array:
-        """Returns the global array of one part for each replica; the shapes must be equal."""
+        """Returns the global array of one part for each local replica; the shapes must be equal."""
         rows = [part if np.ndim(part) else part.reshape((1,)) for part in map(_as_array, parts)]
         blocks = [
             jax.device_put(row, device)
-            for row, of_replica in zip(rows, self.logical_devices, strict=True)
+            for row, of_replica in zip(rows, self._local_replicas, strict=True)
             for device in of_replica
         ]
         shape = (self.size * rows[0].shape[0], *rows[0].shape[1:])

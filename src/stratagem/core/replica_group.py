@@ -44,6 +44,7 @@ class ReplicaGroup:
         self.local_size = len(self.local_devices)
         self.first_local = devices.index(self.local_devices[0]) if self.local_devices else 0
         self.spans_processes = self.local_size < self.size
+        self._local_copies = self.local_devices
         self.mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
         self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
@@ -104,7 +105,7 @@ class ReplicaGroup:
         if not self.spans_processes:
             return jax.device_put(value, self.replicated)
         # Every process brings its own copies; device_put would compare them over the network.
-        copies = [jax.device_put(self.local_view(value), device) for device in self.local_devices]
+        copies = [jax.device_put(self.local_view(value), device) for device in self._local_copies]
         shape = np.shape(copies[0])
         return jax.make_array_from_single_device_arrays(shape, self.replicated, copies)
 

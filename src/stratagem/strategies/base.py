@@ -20,7 +20,6 @@ from stratagem.core.launch import process_watch
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.input.input_options import InputOptions
-from stratagem.input.splitting import WorkerPosition
 from stratagem.strategies.extended import (
     StrategyExtended,
     flatten_reducible,
@@ -241,7 +240,8 @@ class Strategy:
             structure,
             [
                 PerReplica(
-                    [_as_array(v, d) for v, d in zip(column, group.local_devices, strict=True)], group
+                    [_as_array(v, d) for v, d in zip(column, group.local_devices, strict=True)],
+                    group,
                 )
                 for column in columns
             ],
@@ -268,7 +268,7 @@ class Strategy:
         """
         context.require_cross_replica(self, "experimental_distribute_dataset")
         return _distribution().distribute_dataset(
-            dataset, self.replica_group, options, self._worker_position()
+            dataset, self.replica_group, options, self._extended.worker_position()
         )
 
     def distribute_datasets_from_function(
@@ -299,7 +299,7 @@ class Strategy:
             dataset_fn,
             self.replica_group,
             options,
-            self._worker_position(),
+            self._extended.worker_position(),
             self.num_replicas_in_sync,
         )
 
@@ -312,9 +312,6 @@ class Strategy:
     def experimental_make_numpy_dataset(self, numpy_input: Any) -> Dataset:
         """Returns a dataset of the rows of NumPy arrays; lists of arrays are stacked."""
         return _distribution().Dataset.from_tensor_slices(numpy_input)
-
-    def _worker_position(self) -> WorkerPosition:
-        return WorkerPosition(num_replicas=self.replica_group.size)
 
     def _reduce_along(self, op: ReduceOp, value: Any, axes: tuple[int, ...]) -> Any:
         if isinstance(value, IndexedSlices):

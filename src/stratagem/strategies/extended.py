@@ -19,6 +19,7 @@ from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.single import reduce_alone
+from stratagem.input.splitting import WorkerPosition
 from stratagem.strategies.running import call_for_each_replica
 from stratagem.strategies.update_context import call_in_each_replica
 from stratagem.values import state
@@ -249,6 +250,10 @@ class StrategyExtended:
         zeros = [jnp.zeros_like(array)] * (self._group.local_size - 1)
         placed = zip([array, *zeros], self._group.local_devices, strict=True)
         return PerReplica([jax.device_put(part, device) for part, device in placed], self._group)
+
+    def worker_position(self) -> WorkerPosition:
+        """Returns where this process stands among those that read the same input: alone."""
+        return WorkerPosition(num_replicas=self._group.size)
 
     def leader_value(self, value: Any, name: str) -> Any:
         """Returns the first value of a variable as the leader has it: here, the only one there is."""

@@ -10,12 +10,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem.cluster.resolvers.tpu_cluster_resolver import TPUClusterResolver
-from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.core import context
 from stratagem.core.errors import ContextError, DeviceError, NotAnArrayError
 from stratagem.core.partitioned_group import PartitionedGroup, check_partition, group_of_assignment
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.mirrored import MirroredExtended
+from stratagem.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem.tpu.device_assignment import DeviceAssignment
 from stratagem.tpu.system import tpu_devices
 from stratagem.values.array_operators import array_of
@@ -74,7 +73,7 @@ class TPUStrategy(Strategy):
         )
         self._resolver = tpu_cluster_resolver
         self._may_assign = not experimental_spmd_xla_partitioning
-        extended = TPUExtended(self, group, NcclAllReduce())
+        extended = TPUExtended(self, group)
         super().__init__(extended)
         _logger.info(
             "Using %s with %d replica(s) of %d core(s)",
@@ -185,7 +184,7 @@ class ExperimentalTPUStrategy(TPUStrategy):
         super().__init__(tpu_cluster_resolver, device_assignment)
 
 
-class TPUExtended(MirroredExtended):
+class TPUExtended(MultiWorkerExtended):
     """Puts a copy of every variable on every core."""
 
     @property

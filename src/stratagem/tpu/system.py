@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax
 
+from stratagem.cluster.connection import experimental_connect_to_cluster
 from stratagem.cluster.resolvers.tpu_cluster_resolver import TPUClusterResolver
 from stratagem.cluster.resolvers.tpu_system_metadata import attached_devices
-from stratagem.core.config import experimental_connect_to_cluster
 from stratagem.core.errors import ContextError
 from stratagem.core.tracing import under_trace
 from stratagem.tpu.topology import Topology

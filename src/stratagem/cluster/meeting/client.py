@@ -159,7 +159,9 @@ def _try_to_connect(
             seals.from_node_0.open(body)
         except RendezvousError:
             reason = to_json(body).get("refused")
-            raise RendezvousError(f"The leader at {address} refused this process: {reason}.") from None
+            raise RendezvousError(
+                f"The leader at {address} refused this process: {reason}."
+            ) from None
         connection.settimeout(None)
     except BaseException:
         connection.close()

@@ -52,7 +52,9 @@ class Finding:
     text: str
 
 
-def diagnose(me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str]) -> Finding | None:
+def diagnose(
+    me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str]
+) -> Finding | None:
     """Returns why ``me`` waits in vain, or ``None`` while there is hope.
 
     >>> views = [PeerView(absent=False), PeerView(absent=False, gone=True)]

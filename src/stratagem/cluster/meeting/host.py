@@ -31,7 +31,8 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 def host_meeting(address: Address, num_workers: int, secret: str) -> subprocess.Popen[bytes]:
     """Starts and returns a process that serves the meeting point.
 
-    It takes the end of its standard input for the end of this process, and ends when the last worker has gone.
+    It takes the end of its standard input for the end of this process, and ends when the last worker
+    has gone.
 
     Raises:
         LaunchError: If the port is in use.

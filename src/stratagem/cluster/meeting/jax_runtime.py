@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -38,7 +39,13 @@ def check_not_started() -> None:
 
 
 def connect(
-    address: str, num_processes: int, process_id: int, *, hosted: bool, timeout: float
+    address: str,
+    num_processes: int,
+    process_id: int,
+    *,
+    local_device_ids: Sequence[int] | None,
+    hosted: bool,
+    timeout: float,
 ) -> None:
     """Makes the devices of all processes known to JAX, and starts its backend.
 
@@ -46,10 +53,15 @@ def connect(
         address: Of the coordination service.
         num_processes: How many processes there are.
         process_id: Which one this is.
+        local_device_ids: Which GPUs of the machine this process may use; default all.
         hosted: Whether the service runs already; else process 0 hosts it.
         timeout: Seconds after which a collective on CPU ends, so that nothing stays behind when we
             have given up.
     """
+    if local_device_ids:
+        visible = ",".join(map(str, local_device_ids))
+        jax.config.update("jax_cuda_visible_devices", visible)
+        jax.config.update("jax_rocm_visible_devices", visible)
     _join_processes(address, num_processes, process_id, hosted)
     before = os.environ.get("XLA_FLAGS")
     flag = f"{_TIMEOUT_FLAG}={math.ceil(timeout)}"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stratagem.cluster.address import Address
 from stratagem.cluster.environment_variables import is_set
@@ -21,9 +21,11 @@ from stratagem.cluster.meeting.host import host_meeting
 from stratagem.cluster.meeting.relay import Relay
 from stratagem.cluster.meeting.watch import ClusterWatch
 from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem.core.devices import name_processes
 from stratagem.core.errors import ContextError, UnavailableError
+from stratagem.core.launch import watch_processes
 
-__all__ = ["JoinedCluster", "WorkerName", "join_cluster"]
+__all__ = ["JoinedCluster", "WorkerName", "join_cluster", "joined_cluster"]
 
 _POLL_SECONDS = 0.25
 _GAVE_UP = "it gave up waiting for the others to start"
@@ -54,12 +56,21 @@ class JoinedCluster:
 _joined: JoinedCluster | None = None
 
 
-def join_cluster(resolver: ClusterResolver, timeout: float) -> JoinedCluster:
+def joined_cluster() -> JoinedCluster | None:
+    """Returns the cluster that this process is in, if any."""
+    return _joined
+
+
+DEFAULT_TIMEOUT_SECONDS = 300.0
+
+
+def join_cluster(resolver: ClusterResolver, timeout: float | None = None) -> JoinedCluster:
     """Joins the workers of a cluster, once in a process.
 
     Args:
         resolver: Says who they are.
-        timeout: Seconds until all must be there, and that a program may later wait for the others.
+        timeout: Seconds until all must be there, and that a program may later wait for the others;
+            default 300.
 
     Raises:
         UnavailableError: If some worker does not come in time; it names those.
@@ -67,6 +78,7 @@ def join_cluster(resolver: ClusterResolver, timeout: float) -> JoinedCluster:
         ContextError: If this process is in another cluster.
     """
     global _joined
+    timeout = timeout or DEFAULT_TIMEOUT_SECONDS
     workers, process_id = _name_workers(resolver)
     if _joined is not None:
         if (_joined.workers, _joined.process_id) != (workers, process_id):
@@ -78,7 +90,9 @@ def join_cluster(resolver: ClusterResolver, timeout: float) -> JoinedCluster:
         _joined.watch.timeout = timeout
         return _joined
     jax_runtime.check_not_started()
-    coordinator = Address.parse(resolver.coordinator_address)
+    leader = resolver.coordinator_address
+    assert leader is not None  # with several processes there is one
+    coordinator = Address.parse(leader)
     secret = read_secret() if is_set(SECRET_VARIABLE) or is_set(FILE_VARIABLE) else ""
     host = host_meeting(coordinator, len(workers), secret) if process_id == 0 else None
     deadline = time.monotonic() + timeout
@@ -87,9 +101,18 @@ def join_cluster(resolver: ClusterResolver, timeout: float) -> JoinedCluster:
     service = Address(coordinator.host, start["service_port"])
     hosted = start["hosted"]
     address = Relay(service.host, service.port).address if hosted else str(service)
-    jax_runtime.connect(address, len(workers), process_id, hosted=hosted, timeout=timeout + 1.0)
+    jax_runtime.connect(
+        address,
+        len(workers),
+        process_id,
+        local_device_ids=resolver.local_device_ids,
+        hosted=hosted,
+        timeout=timeout + 1.0,
+    )
     watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
     _joined = JoinedCluster(workers, process_id, watch)
+    watch_processes(watch)
+    name_processes([(worker.job, worker.index) for worker in workers])
     # JAX closes its devices at exit too; callbacks run last one first.
     atexit.register(_leave, watch, host)
     return _joined
@@ -131,10 +154,12 @@ def _wait_for_all(
     process_id: int,
     deadline: float,
     timeout: float,
-) -> dict[str, int]:
+) -> dict[str, Any]:
     def give_up(what: str) -> NoReturn:
         client.leave(_GAVE_UP)
-        raise UnavailableError(f"{workers[process_id]} waited for all workers to start, but {what}.")
+        raise UnavailableError(
+            f"{workers[process_id]} waited for all workers to start, but {what}."
+        )
 
     while client.start is None:
         client.wait_for_change(lambda: client.start is not None or client.is_lost, _POLL_SECONDS)

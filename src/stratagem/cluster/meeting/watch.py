@@ -229,12 +229,12 @@ class ClusterWatch:
             except StratagemError as explained:
                 raise explained from error
             time.sleep(_POLL_SECONDS / 5)
-        self._fail(UnavailableError(f"{self._names[self._worker]} failed in {self._status.at}: {error}"))
+        self._fail(
+            UnavailableError(f"{self._names[self._worker]} failed in {self._status.at}: {error}")
+        )
         raise error
 
-    def _give_up(
-        self, kind: type[StratagemError], text: str, culprit: int | None, at: str
-    ) -> None:
+    def _give_up(self, kind: type[StratagemError], text: str, culprit: int | None, at: str) -> None:
         error = kind(f"{self._names[self._worker]} waited in {at}, but {text}")
         self._fail(error, culprit, text)
         raise error

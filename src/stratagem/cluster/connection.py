@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from stratagem.cluster.meeting.join import join_cluster
+
 __all__ = ["experimental_connect_to_cluster"]
 
 
@@ -23,6 +25,7 @@ def experimental_connect_to_cluster(cluster_spec_or_resolver: Any = None) -> Non
 
     Raises:
         ValueError: If it is something else.
+        UnavailableError: If another process does not come in time.
 
     JAX equivalent: ``jax.distributed.initialize``.
     """
@@ -34,9 +37,4 @@ def experimental_connect_to_cluster(cluster_spec_or_resolver: Any = None) -> Non
         )
     if jax.distributed.is_initialized() or resolver.num_processes == 1:
         return
-    jax.distributed.initialize(
-        coordinator_address=resolver.coordinator_address,
-        num_processes=resolver.num_processes,
-        process_id=resolver.process_id,
-        local_device_ids=resolver.local_device_ids,
-    )
+    join_cluster(resolver)
