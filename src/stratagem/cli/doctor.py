@@ -18,7 +18,10 @@ from stratagem.cli.peers import reach_peers
 from stratagem.cluster.leadership import Task
 from stratagem.cluster.resolve import resolve_cluster
 from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem.collectives.options import CommunicationOptions
 from stratagem.core.errors import StratagemError
+from stratagem.strategies.base import Strategy
+from stratagem.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -36,7 +39,8 @@ def add_command(commands: _Commands) -> None:
         "doctor",
         help="check the devices and the cluster of this process",
         description="Prints versions, devices, the cluster and whether its tasks can be reached, "
-        "and a measured all-reduce between the local devices. The exit code is 0 if all is well. "
+        "and a measured all-reduce, between all workers where they run this command too. The exit code "
+        "is 0 if all is well. "
         "To check a whole cluster, start it in every task: "
         "stratagem run --workers 3 -m stratagem doctor",
         allow_abbrev=False,
@@ -54,7 +58,8 @@ def add_command(commands: _Commands) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     _print_versions()
     problems = []
-    for problem in itertools.chain(_check_devices(), _check_cluster(options.timeout)):
+    # The cluster first: JAX cannot join other processes when its devices have been listed.
+    for problem in itertools.chain(_check_cluster(options.timeout), _check_devices()):
         print(f"  problem: {problem}", flush=True)
         problems.append(problem)
     if problems:
@@ -79,7 +84,7 @@ def _check_devices() -> Iterator[str]:
         yield f"JAX finds no devices ({error})"
         return
     print(f"devices: {len(devices)} {devices[0].device_kind} ({devices[0].platform})")
-    yield from _check_all_reduce(devices)
+    yield from _check_all_reduce(stratagem.distribute.MirroredStrategy(devices), "between them")
 
 
 def _check_cluster(timeout: float) -> Iterator[str]:
@@ -115,6 +120,10 @@ def _tasks(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
     silent = [str(task) for task, why_not in answers.items() if why_not]
     if silent:
         yield f"{', '.join(silent)} cannot be reached"
+    elif resolver.task_type in ("chief", "worker") and resolver.num_processes > 1:
+        limit = CommunicationOptions(timeout_seconds=timeout)
+        strategy = MultiWorkerMirroredStrategy(resolver, limit)
+        yield from _check_all_reduce(strategy, "between all workers")
 
 
 def _process(resolver: ClusterResolver) -> str:
@@ -123,8 +132,7 @@ def _process(resolver: ClusterResolver) -> str:
     return f"{resolver.process_id} of {resolver.num_processes}"
 
 
-def _check_all_reduce(devices: list[jax.Device]) -> Iterator[str]:
-    strategy = stratagem.distribute.MirroredStrategy(devices)
+def _check_all_reduce(strategy: Strategy, between: str) -> Iterator[str]:
     values = strategy.experimental_distribute_values_from_function(
         lambda _: np.ones(_MEGABYTES * 2**18, np.float32)
     )
@@ -143,6 +151,6 @@ def _check_all_reduce(devices: list[jax.Device]) -> Iterator[str]:
         reduced = strategy.experimental_local_results(all_reduce(values))
         jax.block_until_ready(reduced)
         seconds.append(time.perf_counter() - start)
-    print(f"  all-reduce of {_MEGABYTES} MB between them in {min(seconds) * 1e3:.2f} ms")
-    if any((np.asarray(part) != len(devices)).any() for part in reduced):
-        yield "an all-reduce between the local devices gave a wrong sum"
+    print(f"  all-reduce of {_MEGABYTES} MB {between} in {min(seconds) * 1e3:.2f} ms")
+    if any((np.asarray(part) != strategy.num_replicas_in_sync).any() for part in reduced):
+        yield f"an all-reduce {between} gave a wrong sum"
