@@ -11,6 +11,8 @@ from stratagem.cluster.leadership import Task
 __all__ = ["TaskOutput", "log_file_name"]
 
 _REMEMBERED_BYTES = 32 * 1024
+# What XLA's library says of every connection, whether asked or not.
+_NOISE = "[Gloo] Rank "
 
 
 def log_file_name(task: Task, attempt: int) -> str:
@@ -30,7 +32,7 @@ class TaskOutput:
 
     Args:
         task: Which task.
-        console: Where its lines are shown; ``None`` to show nothing.
+        console: Where its lines are shown, but for some that nobody needs; ``None`` to show nothing.
         log_file: The file that keeps all of it, if any.
     """
 
@@ -59,4 +61,5 @@ class TaskOutput:
     def _show(self, lines: list[str], is_error: bool) -> None:
         if self._console is not None:
             for line in lines:
-                self._console.line(self._task, line, is_error)
+                if not line.startswith(_NOISE):
+                    self._console.line(self._task, line, is_error)

@@ -1,0 +1,80 @@
+"""What the meeting point tells whom."""
+
+from stratagem.cluster.meeting.board import Board, Send
+from stratagem.cluster.meeting.worker_status import WAITING, PeerView, WorkerStatus
+
+
+def told(sends, key):
+    return [(worker, message[key]) for worker, message in sends if key in message]
+
+
+def test_start_is_told_to_all_when_the_last_one_comes():
+    board = Board(2, {"service_port": 7})
+    assert told(board.join(1, 0.0), "start") == []
+    assert told(board.join(0, 1.0), "start") == [(0, {"service_port": 7}), (1, {"service_port": 7})]
+
+
+def test_everybody_hears_who_is_there():
+    board = Board(2, {})
+    [(worker, views)] = told(board.join(1, 0.0), "peers")
+    assert worker == 1
+    assert [PeerView.from_json(view).absent for view in views] == [True, False]
+
+
+def test_views_tell_status_and_silence():
+    board = Board(2, {})
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    board.receive(1, {"status": WorkerStatus(WAITING, 3, "step").to_json()}, 2.0)
+    [(_, views), _] = told(board.tick(5.0), "peers")
+    first, second = map(PeerView.from_json, views)
+    assert (first.silent, second.silent) == (5.0, 3.0)
+    assert second.status == WorkerStatus(WAITING, 3, "step")
+
+
+def test_a_broken_connection_is_not_a_goodbye():
+    board = Board(3, {})
+    for worker in range(3):
+        board.join(worker, 0.0)
+    board.receive(1, {"leave": "done"}, 1.0)
+    board.lose(1, 1.0)
+    sends = board.lose(2, 1.0)
+    [(worker, views)] = told(sends, "peers")
+    assert worker == 0
+    _, left, gone = map(PeerView.from_json, views)
+    assert (left.left, left.gone) == ("done", False)
+    assert (gone.left, gone.gone) == (None, True)
+
+
+def test_exchange_is_complete_when_all_have_given():
+    board = Board(2, {})
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    assert board.receive(1, {"put": "a/1", "value": "one"}, 0.0) == []
+    assert board.receive(0, {"put": "a/2", "value": "later"}, 0.0) == []
+    message = {"exchanged": "a/1", "values": ["zero", "one"]}
+    expected = [Send(0, message), Send(1, message)]
+    assert board.receive(0, {"put": "a/1", "value": "zero"}, 0.0) == expected
+
+
+def test_who_is_refused():
+    board = Board(2, {})
+    board.join(1, 0.0)
+    assert board.refusal(0, 2) is None
+    assert "2 workers" in board.refusal(0, 3)
+    assert "here already" in board.refusal(1, 2)
+    assert "not in a cluster" in board.refusal(2, 2)
+
+
+def test_over_when_the_last_one_has_gone_or_is_forgotten():
+    board = Board(2, {})
+    assert not board.is_over(0.0)
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    board.lose(0, 1.0)
+    assert not board.is_over(30.0)
+    assert board.is_over(61.0)
+    board.receive(1, {}, 70.0)
+    assert not board.is_over(71.0)
+    board.lose(1, 71.0)
+    assert board.is_over(71.0)
