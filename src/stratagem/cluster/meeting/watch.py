@@ -113,7 +113,7 @@ class ClusterWatch:
         begun = time.monotonic()
         try:
             running = self._runner.begin(program)
-            while not running.done.wait(_POLL_SECONDS):
+            while not running.unfinished.acquire(timeout=_POLL_SECONDS):
                 self._look(begun)
             if running.error is not None:
                 self._explain(running.error, begun)
@@ -257,7 +257,9 @@ class _Running:
     def __init__(self, program: Callable[[], Any]) -> None:
         self.program: Callable[[], Any] | None = program
         self.settings = jax_settings.current_settings()
-        self.done = threading.Event()
+        # A bare lock, because an event takes longer to wait for: held until the program has finished.
+        self.unfinished = threading.Lock()
+        self.unfinished.acquire()
         self.results: Any = None
         self.error: BaseException | None = None
 
@@ -304,5 +306,5 @@ class _Runner:
                 running.error = error
             running.program = None
             self._is_busy = False
-            running.done.set()
+            running.unfinished.release()
             del running
