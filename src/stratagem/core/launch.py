@@ -52,12 +52,12 @@ def in_host_callback() -> Iterator[None]:
 
 def wait_for_previous() -> None:
     """Waits until the program before has finished; the caller holds ``LAUNCH_LOCK``."""
-    array = _in_flight
-    if array is None or array.is_deleted():
-        return
-    # Its own reader is told of an error; this program has nothing to do with it.
-    with contextlib.suppress(Exception):
-        array.block_until_ready()
+    if _in_flight is not None:
+        try:  # noqa: SIM105  (suppress is slow)
+            _in_flight.block_until_ready()
+        except Exception:
+            # Deleted since, or failed: its own reader is told, this program has nothing to do with it.
+            pass
 
 
 def check_not_in_callback() -> None:
@@ -74,11 +74,10 @@ def check_not_in_callback() -> None:
         )
 
 
-def note_launched(result: Any) -> None:
-    """Notes an array of the program that was launched, to wait for; ``None`` if there is none."""
+def note_launched(result: jax.Array) -> None:
+    """Notes an array of the program that was launched, to wait for."""
     global _in_flight
-    if isinstance(result, jax.Array) and not is_tracer(result):
-        _in_flight = result
+    _in_flight = result
 
 
 def launch(program: Callable[..., Any], args: tuple[Any, ...], serialize: bool) -> Any:
@@ -95,5 +94,6 @@ def launch(program: Callable[..., Any], args: tuple[Any, ...], serialize: bool) 
     with LAUNCH_LOCK:
         wait_for_previous()
         results = program(*args)
-        note_launched(results[0] if results else None)
+        if results and not is_tracer(results[0]):
+            note_launched(results[0])
     return results

@@ -8,7 +8,6 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from stratagem.core import config, context, jax_settings
@@ -17,6 +16,7 @@ from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
 from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
 from stratagem.execution.program import Program
+from stratagem.execution.recent_call import RecentCall
 from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 
@@ -24,26 +24,7 @@ __all__ = ["Function", "function"]
 
 _logger = logging.getLogger("stratagem")
 _RETRACES_TO_WARN = 6
-
-
 _RECENT = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Recent:
-    """A program that ran recently, and the context it was made for."""
-
-    program: Program
-    strategy: weakref.ref[Any]
-    cross_replica: bool
-    random_implementation: Any
-
-    def fits(self, frame: context.Frame) -> bool:
-        return (
-            frame.strategy is self.strategy()
-            and (frame.replica_context is None) is self.cross_replica
-            and jax_settings.random_implementation() is self.random_implementation
-        )
 
 
 class Function:
@@ -53,7 +34,7 @@ class Function:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
         self._programs: dict[Any, list[Program]] = {}
-        self._recent: list[_Recent] = []
+        self._recent: list[RecentCall] = []
         self._lock = threading.RLock()
         self._may_create = True
         self._loops = False
@@ -82,15 +63,14 @@ class Function:
         if state.current_frame() is not None:
             return self._python_function(*args, **kwargs)
         frame = context.current_frame()
-        if not config.functions_run_eagerly() and not jax_settings.checks_results():
+        if not config.functions_run_eagerly():
             for recent in self._recent:
-                if recent.fits(frame):
-                    arrays = recent.program.arrays_if_alike(args, kwargs)
-                    if arrays is not None:
-                        try:
-                            return recent.program.run_arrays(arrays)
-                        except SettingsChanged:
-                            break
+                arrays = recent.arrays(frame, args, kwargs)
+                if arrays is not None:
+                    try:
+                        return recent.program.run_arrays(arrays)
+                    except SettingsChanged:
+                        break
         return self._find_and_run(frame, args, kwargs)
 
     def _find_and_run(
@@ -112,9 +92,8 @@ class Function:
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
         for program in self._programs.get(key, ()):
-            if program.is_quick_to_match:
-                implementation = jax_settings.random_implementation()
-                recent = _Recent(program, strategy, replica is None, implementation)
+            if inputs.has_only_arrays() and not program.draws:
+                recent = RecentCall(program, inputs, frame)
                 self._recent = [recent, *self._recent[: _RECENT - 1]]
             try:
                 return program.run(inputs)

@@ -209,14 +209,17 @@ def _build(
         group=group,
         inputs=inputs,
         draws=draws,
-        smallest_output=_smallest([jaxpr.outvars[position] for position in chosen]),
+        awaited=_smallest([jaxpr.outvars[position] for position in chosen], num_results),
         callback_errors=errors if has_callbacks else None,
     )
 
 
-def _smallest(outvars: Sequence[Any]) -> int:
-    sizes = [var.aval.size for var in outvars]
-    return sizes.index(min(sizes)) if sizes else 0
+def _smallest(outvars: Sequence[Any], num_results: int) -> tuple[int, int] | None:
+    """Returns where the smallest array is: among the results (0) or after them (1), and which."""
+    if not outvars:
+        return None
+    position = min(range(len(outvars)), key=lambda k: outvars[k].aval.size)
+    return (0, position) if position < num_results else (1, position - num_results)
 
 
 def _initialize_created(

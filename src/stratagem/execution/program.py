@@ -17,7 +17,6 @@ from stratagem.core.launch import (
     wait_for_previous,
 )
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import (
     Draw,
     DrawMiss,
@@ -93,7 +92,8 @@ class Program:
         group: The replicas, if the program uses several or particular devices.
         inputs: The call that was traced.
         draws: The elements that the program draws from iterators.
-        smallest_output: Which of all outputs to hold on to until the program has finished.
+        awaited: Which result to hold on to until the program has finished: 0 for the outputs or 1 for
+            the new values, and the position there.
         callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
     """
 
@@ -110,26 +110,29 @@ class Program:
         group: ReplicaGroup | None,
         inputs: CallInputs,
         draws: list[DrawSpec],
-        smallest_output: int,
+        awaited: tuple[int, int] | None,
         callback_errors: list[BaseException] | None,
     ) -> None:
         self._jitted = jitted
         self._donated = donated
         self._kept = kept
         self._consts = consts
+        self._written = [write.variable for write in writes]
         self._writes = writes
+        # Whether variables' arrays go in and out as they are, each with one owner.
+        self._stored_for_programs = callback_errors is None and not any(
+            write.shared or not write.variable.stored_for_programs for write in writes
+        )
         self._results = results
         self._structure = structure
-        self._group = group
-        self.arrays_if_alike = inputs.arrays_if_alike
+        self.group = group
         self._plain_positions = inputs.plain_positions() if group is not None else []
         self._returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
         self._serialize = group is not None and group.serialize_programs
         self._callback_errors = callback_errors
-        self._draws = draws
+        self.draws = draws
         self._callback_lock = threading.RLock()
-        self._smallest_output = smallest_output
-        self.is_quick_to_match = inputs.has_only_arrays() and not draws
+        self._awaited = awaited
 
     def run(self, inputs: CallInputs) -> Any:
         """Runs the program with the arguments of a call and returns the function's result.
@@ -138,7 +141,8 @@ class Program:
             DrawMiss: If the next elements are not of the kind that was traced; they are put back.
             OutOfRangeError: If there is no next element.
         """
-        if not self._draws:
+        self.place(inputs.arrays)
+        if not self.draws:
             return self.run_arrays(inputs.arrays)
         draws, consts = self._draw(inputs)
         try:
@@ -150,7 +154,7 @@ class Program:
     def _draw(self, inputs: CallInputs) -> tuple[list[Draw], list[Any]]:
         draws: list[Draw] = []
         consts = list(self._consts)
-        for spec in self._draws:
+        for spec in self.draws:
             draws.append(draw_element(spec.iterator(inputs.iterators), draws))
             try:
                 fits = draws[-1].signature() == spec.signature
@@ -172,64 +176,75 @@ class Program:
             SettingsChanged: If it was made under other JAX settings.
         """
         consts = self._consts if consts is None else consts
-        group = self._group
+        if self._callback_errors is not None:
+            return self._run_with_callbacks(arrays, consts)
+        outputs = (self._launch if self._serialize else self._exchange)(arrays, consts)[0]
+        return outputs[0] if self._returns_one_array else self._result(outputs)
+
+    def place(self, arrays: list[Any]) -> None:
+        """Replaces arrays of the arguments by copies where the program can take them."""
+        group = self.group
         if group is not None:
             for position in self._plain_positions:
-                array = arrays[position]
-                if getattr(array, "sharding", None) is not group.replicated:
-                    arrays[position] = _place(array, group)
-        if self._callback_errors is None:
-            outputs = self._launch(arrays, consts)[0]
-            return outputs[0] if self._returns_one_array else self._result(outputs)
+                arrays[position] = _place(arrays[position], group)
+
+    def _run_with_callbacks(self, arrays: list[Any], consts: list[Any]) -> Any:
         # One call at a time: a call that waits for its callbacks has read values it will write.
         with self._callback_lock:
-            outputs, new_values = self._launch(arrays, consts)
+            launch = self._launch if self._serialize else self._exchange
+            outputs, new_values = launch(arrays, consts)
             self._wait_for_callbacks(outputs, new_values)
             with STORAGE_LOCK:
                 self._accept(new_values)
         return self._result(outputs)
 
     def _launch(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
-        if not self._serialize:
-            return self._exchange(arrays, consts)
+        """Launches the program when the one before it has finished."""
         check_not_in_callback()
         with LAUNCH_LOCK:
             wait_for_previous()
             finished = self._exchange(arrays, consts)
-            leaves = jax.tree.leaves(finished)
-            note_launched(leaves[self._smallest_output] if leaves else None)
+            if self._awaited is not None:
+                part, position = self._awaited
+                note_launched(finished[part][position])
         return finished
 
     def _exchange(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
         """Gives the variables' arrays to the program and stores its results in their place."""
-        group = self._group
         finished: list[Any] = []
         with STORAGE_LOCK:
             journal = state.current_journal()
             if journal is not None:
-                for variable, _ in self._writes:
+                for variable in self._written:
                     journal.record(variable)
-            call = (
-                # What take_for_program does, without a call for the common case.
-                [
+            group, donated = self.group, []
+            if self._stored_for_programs:
+                donated = [v._array for v in self._donated if not v._shared]
+            if len(donated) < len(self._donated):
+                donated = [
                     v._array
                     if v.stored_for_programs and not v._shared
                     else v.take_for_program(group, True)
                     for v in self._donated
-                ],
-                [v.take_for_program(group, False) for v in self._kept],
-                consts,
-                arrays,
-            )
+                ]
+            kept: Any = self._kept
+            if kept:
+                kept = [v.take_for_program(group, False) for v in kept]
             try:
                 # An interrupt can arrive between the call and an assignment, when the arguments have
                 # been given away already: list.extend keeps the results from C.
-                finished.extend(starmap(self._jitted, (call,)))
+                finished.extend(starmap(self._jitted, ((donated, kept, consts, arrays),)))
                 outputs, new_values = finished[0]
-                if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
+                if isinstance(
+                    new_values[0] if new_values else outputs and outputs[0], jax.core.Tracer
+                ):
                     finished.clear()
                     raise SettingsChanged
-                if self._callback_errors is None:
+                if self._stored_for_programs:
+                    for variable, value in zip(self._written, new_values):  # noqa: B905  (slow)
+                        variable._array = value
+                        variable._shared = False
+                elif self._callback_errors is None:
                     self._accept(new_values)
                 return outputs, new_values
             except BaseException:
