@@ -16,7 +16,7 @@ from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
 from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
 from stratagem.execution.program import Program
-from stratagem.execution.recent_call import RecentCall
+from stratagem.execution.quick_call import MISSED, QuickCall, make_quick_call
 from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 
@@ -34,7 +34,8 @@ class Function:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
         self._programs: dict[Any, list[Program]] = {}
-        self._recent: list[RecentCall] = []
+        self._recent: list[QuickCall] = []
+        self._quick_calls: dict[Any, QuickCall] = {}
         self._lock = threading.RLock()
         self._may_create = True
         self._loops = False
@@ -64,13 +65,13 @@ class Function:
             return self._python_function(*args, **kwargs)
         frame = context.current_frame()
         if not config.functions_run_eagerly():
-            for recent in self._recent:
-                arrays = recent.arrays(frame, args, kwargs)
-                if arrays is not None:
-                    try:
-                        return recent.program.run_arrays(arrays)
-                    except SettingsChanged:
-                        break
+            try:
+                for quick_call in self._recent:
+                    result = quick_call(frame, args, kwargs)
+                    if result is not MISSED:
+                        return result
+            except SettingsChanged:
+                pass
         return self._find_and_run(frame, args, kwargs)
 
     def _find_and_run(
@@ -93,8 +94,7 @@ class Function:
         key = (inputs.key, strategy, replica is None, settings)
         for program in self._programs.get(key, ()):
             if inputs.has_only_arrays() and not program.draws:
-                recent = RecentCall(program, inputs, frame)
-                self._recent = [recent, *self._recent[: _RECENT - 1]]
+                self._make_quick(program, inputs, frame, key)
             try:
                 return program.run(inputs)
             except DrawMiss:
@@ -106,6 +106,17 @@ class Function:
         except LoopsOverDataset:
             self._loops = True
             return self._run_eagerly(args, kwargs, self._steps)
+
+    def _make_quick(
+        self, program: Program, inputs: CallInputs, frame: context.Frame, key: Any
+    ) -> None:
+        """Makes the next calls like this one find the program at once."""
+        kind = (program, key, *inputs.array_leaves())
+        if kind not in self._quick_calls:
+            self._quick_calls[kind] = make_quick_call(program, inputs, frame)
+        quick_call = self._quick_calls[kind]
+        others = [other for other in self._recent if other is not quick_call]
+        self._recent = [quick_call, *others[: _RECENT - 1]]
 
     def runner(self, strategy: Any) -> Function:
         """Returns the function that runs this one in every replica of ``strategy``."""

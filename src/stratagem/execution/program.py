@@ -17,6 +17,7 @@ from stratagem.core.launch import (
     wait_for_previous,
 )
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import (
     Draw,
     DrawMiss,
@@ -31,9 +32,9 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
-__all__ = ["Program", "ResultLeaf", "VariableWrite"]
+__all__ = ["Program", "ResultLeaf", "VariableWrite", "place_on"]
 
-_ACCEPT_ATTEMPTS = 20
+_KEEP_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class Program:
         group: The replicas, if the program uses several or particular devices.
         inputs: The call that was traced.
         draws: The elements that the program draws from iterators.
-        awaited: Which result to hold on to until the program has finished: 0 for the outputs or 1 for
-            the new values, and the position there.
+        awaited: Which result to wait for before the next program is launched, if it must be waited for:
+            0 for the outputs or 1 for the new values, and the position there.
         callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
     """
 
@@ -113,26 +114,26 @@ class Program:
         awaited: tuple[int, int] | None,
         callback_errors: list[BaseException] | None,
     ) -> None:
-        self._jitted = jitted
-        self._donated = donated
-        self._kept = kept
-        self._consts = consts
-        self._written = [write.variable for write in writes]
+        self.jitted = jitted
+        self.donated = donated
+        self.kept = kept
+        self.consts = consts
+        self.written = [write.variable for write in writes]
         self._writes = writes
-        # Whether variables' arrays go in and out as they are, each with one owner.
-        self._stored_for_programs = callback_errors is None and not any(
+        # Whether new values are stored as they are, each in one place and as soon as they are there.
+        self.stores_results = callback_errors is None and not any(
             write.shared or not write.variable.stored_for_programs for write in writes
         )
         self._results = results
         self._structure = structure
         self.group = group
         self._plain_positions = inputs.plain_positions() if group is not None else []
-        self._returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
-        self._serialize = group is not None and group.serialize_programs
+        self.returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
+        self.serialize = group is not None and group.serialize_programs
         self._callback_errors = callback_errors
         self.draws = draws
         self._callback_lock = threading.RLock()
-        self._awaited = awaited
+        self.awaited = awaited if self.serialize else None
 
     def run(self, inputs: CallInputs) -> Any:
         """Runs the program with the arguments of a call and returns the function's result.
@@ -141,19 +142,22 @@ class Program:
             DrawMiss: If the next elements are not of the kind that was traced; they are put back.
             OutOfRangeError: If there is no next element.
         """
-        self.place(inputs.arrays)
+        arrays = list(inputs.arrays)
+        if self.group is not None:
+            for position in self._plain_positions:
+                arrays[position] = place_on(self.group, arrays[position])
         if not self.draws:
-            return self.run_arrays(inputs.arrays)
+            return self.run_arrays(arrays)
         draws, consts = self._draw(inputs)
         try:
-            return self.run_arrays(inputs.arrays, consts)
+            return self.run_arrays(arrays, consts)
         except BaseException:
             put_back(draws)
             raise
 
     def _draw(self, inputs: CallInputs) -> tuple[list[Draw], list[Any]]:
         draws: list[Draw] = []
-        consts = list(self._consts)
+        consts = list(self.consts)
         for spec in self.draws:
             draws.append(draw_element(spec.iterator(inputs.iterators), draws))
             try:
@@ -175,82 +179,65 @@ class Program:
         Raises:
             SettingsChanged: If it was made under other JAX settings.
         """
-        consts = self._consts if consts is None else consts
+        consts = self.consts if consts is None else consts
         if self._callback_errors is not None:
             return self._run_with_callbacks(arrays, consts)
-        outputs = (self._launch if self._serialize else self._exchange)(arrays, consts)[0]
-        return outputs[0] if self._returns_one_array else self._result(outputs)
-
-    def place(self, arrays: list[Any]) -> None:
-        """Replaces arrays of the arguments by copies where the program can take them."""
-        group = self.group
-        if group is not None:
-            for position in self._plain_positions:
-                arrays[position] = _place(arrays[position], group)
+        return self.result(self._launch(arrays, consts)[0])
 
     def _run_with_callbacks(self, arrays: list[Any], consts: list[Any]) -> Any:
         # One call at a time: a call that waits for its callbacks has read values it will write.
         with self._callback_lock:
-            launch = self._launch if self._serialize else self._exchange
-            outputs, new_values = launch(arrays, consts)
+            outputs, new_values = self._launch(arrays, consts)
             self._wait_for_callbacks(outputs, new_values)
             with STORAGE_LOCK:
                 self._accept(new_values)
-        return self._result(outputs)
+        return self.result(outputs)
 
     def _launch(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Launches the program when the one before it has finished."""
+        if not self.serialize:
+            return self.exchange(arrays, consts)
         check_not_in_callback()
         with LAUNCH_LOCK:
             wait_for_previous()
-            finished = self._exchange(arrays, consts)
-            if self._awaited is not None:
-                part, position = self._awaited
-                note_launched(finished[part][position])
-        return finished
+            return self.exchange(arrays, consts)
 
-    def _exchange(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
+    def exchange(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
         """Gives the variables' arrays to the program and stores its results in their place."""
         finished: list[Any] = []
         with STORAGE_LOCK:
             journal = state.current_journal()
             if journal is not None:
-                for variable in self._written:
+                for variable in self.written:
                     journal.record(variable)
-            group, donated = self.group, []
-            if self._stored_for_programs:
-                donated = [v._array for v in self._donated if not v._shared]
-            if len(donated) < len(self._donated):
-                donated = [
-                    v._array
-                    if v.stored_for_programs and not v._shared
-                    else v.take_for_program(group, True)
-                    for v in self._donated
-                ]
-            kept: Any = self._kept
-            if kept:
-                kept = [v.take_for_program(group, False) for v in kept]
+            group = self.group
+            donated = [
+                v._array
+                if v.stored_for_programs and not v._shared
+                else v.take_for_program(group, True)
+                for v in self.donated
+            ]
+            kept = [v.take_for_program(group, False) for v in self.kept]
             try:
                 # An interrupt can arrive between the call and an assignment, when the arguments have
                 # been given away already: list.extend keeps the results from C.
-                finished.extend(starmap(self._jitted, ((donated, kept, consts, arrays),)))
+                finished.extend(starmap(self.jitted, ((donated, kept, consts, arrays),)))
                 outputs, new_values = finished[0]
-                if isinstance(
-                    new_values[0] if new_values else outputs and outputs[0], jax.core.Tracer
-                ):
+                if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
                     finished.clear()
                     raise SettingsChanged
-                if self._stored_for_programs:
-                    for variable, value in zip(self._written, new_values):  # noqa: B905  (slow)
-                        variable._array = value
-                        variable._shared = False
-                elif self._callback_errors is None:
-                    self._accept(new_values)
+                self._keep(outputs, new_values)
                 return outputs, new_values
             except BaseException:
-                if finished and self._callback_errors is None:
-                    self._accept_despite_interrupts(finished[0][1])
+                if finished:
+                    self.keep_despite_interrupts(*finished[0])
                 raise
+
+    def _keep(self, outputs: list[Any], new_values: list[Any]) -> None:
+        if self.awaited is not None:
+            part, position = self.awaited
+            note_launched((outputs, new_values)[part][position])
+        if self._callback_errors is None:
+            self._accept(new_values)
 
     def _accept(self, new_values: list[Any]) -> None:
         for (variable, shared), value in zip(self._writes, new_values, strict=True):
@@ -260,18 +247,20 @@ class Program:
             else:
                 variable.accept_from_program(value, shared)
 
-    def _accept_despite_interrupts(self, new_values: list[Any]) -> None:
+    def keep_despite_interrupts(self, outputs: list[Any], new_values: list[Any]) -> None:
+        """Stores the new values of a program that was launched, whatever else happens."""
         # Some parts of JAX turn an interrupt into an error of their own.
-        for attempt in reversed(range(_ACCEPT_ATTEMPTS)):
+        for attempt in reversed(range(_KEEP_ATTEMPTS)):
             try:
-                self._accept(new_values)
+                self._keep(outputs, new_values)
             except BaseException:
                 if not attempt:
                     raise
             else:
                 return
 
-    def _result(self, outputs: list[Any]) -> Any:
+    def result(self, outputs: list[Any]) -> Any:
+        """Returns the function's result, given the program's outputs."""
         return self._structure.unflatten([result.build(outputs) for result in self._results])
 
     def _wait_for_callbacks(self, outputs: list[Any], new_values: list[Any]) -> None:
@@ -284,7 +273,7 @@ class Program:
             raise first
 
 
-def _place(array: Any, group: ReplicaGroup) -> Any:
+def place_on(group: ReplicaGroup, array: Any) -> Any:
     """Returns an input where a program on ``group`` can take it."""
     if not isinstance(array, jax.Array):
         return array if group.size > 1 else jax.device_put(array, group.replicated)
