@@ -44,7 +44,7 @@ def test_arguments_of_another_kind(total):
     called_often(step, jnp.ones(2))
     for x in [jnp.ones(3), jnp.ones(2, jnp.int32), jnp.ones(()), jnp.asarray(1.0)]:
         before = float(total)
-        result, name, weak = called_often(step, x)
+        result, _, weak = called_often(step, x)
         assert (result.shape, result.dtype, weak) == (x.shape, x.dtype, x.weak_type)
         assert float(total) == before + 4 * x.size
     assert step(1.0)[1] == "float"
