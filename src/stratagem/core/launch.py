@@ -59,12 +59,12 @@ def in_host_callback() -> Iterator[None]:
 
 def wait_for_previous() -> None:
     """Waits until the program before has finished; the caller holds ``LAUNCH_LOCK``."""
-    array = _in_flight
-    if array is None or array.is_deleted():
-        return
-    # Its own reader is told of an error; this program has nothing to do with it.
-    with contextlib.suppress(Exception):
-        array.block_until_ready()
+    if _in_flight is not None:
+        try:  # noqa: SIM105  (suppress is slow)
+            _in_flight.block_until_ready()
+        except Exception:
+            # Deleted since, or failed: its own reader is told, this program has nothing to do with it.
+            pass
 
 
 def check_not_in_callback() -> None:
@@ -81,11 +81,10 @@ def check_not_in_callback() -> None:
         )
 
 
-def note_launched(result: Any) -> None:
-    """Notes an array of the program that was launched, to wait for; ``None`` if there is none."""
+def note_launched(result: jax.Array) -> None:
+    """Notes an array of the program that was launched, to wait for."""
     global _in_flight
-    if isinstance(result, jax.Array) and not is_tracer(result):
-        _in_flight = result
+    _in_flight = result
 
 
 class ProcessWatch(Protocol):
@@ -147,7 +146,8 @@ def launch(
         if group.spans_processes:
             return _launch_together(program, args, name)
         results = program(*args)
-        note_launched(results[0] if results else None)
+        if results and not is_tracer(results[0]):
+            note_launched(results[0])
     return results
 
 

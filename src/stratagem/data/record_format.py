@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import numpy as np
 from google_crc32c import value as crc32c
 
 from stratagem.core.errors import DataLossError
@@ -21,6 +22,7 @@ _BLOCK = 1 << 20
 _LARGEST_READ = 1 << 26
 _MASK = 0xA282EAD8
 _WORD = 0xFFFFFFFF
+_MOST_LENGTHS = 1 << 12
 
 
 def _masked(checksum: int) -> int:
@@ -57,8 +59,10 @@ class RecordReader:
         self._unparsed = b""
         self._offset = offset
         self._number = number
+        # Headers whose checksum was right; most files have few different ones.
+        self._lengths: dict[bytes, int] = {}
         self._ready: list[bytes] = []
-        self._ends: list[int] = []
+        self._ends = _ends([])
         self._taken = 0
         self._error: DataLossError | None = None
         self._ended = False
@@ -69,44 +73,53 @@ class RecordReader:
     def __next__(self) -> bytes:
         taken = self._taken
         if taken >= len(self._ready):
-            self._read_block()
+            if not self._read_block():
+                raise StopIteration
             taken = 0
         self._taken = taken + 1
         return self._ready[taken]
 
+    def take(self, count: int) -> list[bytes]:
+        """Returns the next ``count`` records: fewer only at the end."""
+        records: list[bytes] = []
+        while step := self._advance(count - len(records)):
+            records += self._ready[self._taken - step : self._taken]
+        return records
+
     def skip(self, count: int) -> int:
         """Drops up to ``count`` records and returns how many there were."""
         skipped = 0
-        while skipped < count:
-            if self._taken >= len(self._ready):
-                try:
-                    self._read_block()
-                except StopIteration:
-                    break
-            step = min(count - skipped, len(self._ready) - self._taken)
-            self._taken += step
+        while step := self._advance(count - skipped):
             skipped += step
         return skipped
+
+    def _advance(self, count: int) -> int:
+        """Goes on by up to ``count`` records of one block and returns by how many; 0 at the end."""
+        if count and self._taken >= len(self._ready) and not self._read_block():
+            return 0
+        step = min(count, len(self._ready) - self._taken)
+        self._taken += step
+        return step
 
     @property
     def position(self) -> tuple[int, int]:
         """The offset and the number of the next record."""
-        offset = self._ends[self._taken - 1] if self._taken else self._offset
-        return offset, self._number + self._taken
+        offset = int(self._ends[self._taken - 1]) if self._taken else 0
+        return self._offset + offset, self._number + self._taken
 
     def close(self) -> None:
         """Closes the file."""
         if self._file is not None:
             self._file.close()
 
-    def _read_block(self) -> None:
-        """Parses the records that are complete in the next block, so there is at least one."""
+    def _read_block(self) -> bool:
+        """Parses the records that are complete in the next block, and returns whether there are any."""
         if self._ended:
-            raise StopIteration
+            return False
         if self._file is None:
             self._file = open_bytes(self._path, self._compression, self._offset)
         self._offset, self._number = self.position
-        self._ready, self._ends, self._taken = [], [], 0
+        self._ready, self._taken = [], 0
         while not self._ready:
             if self._error is not None:
                 raise self._error
@@ -116,41 +129,47 @@ class RecordReader:
                     raise self._broken(self._number, self._offset, self._truncation())
                 self._ended = True
                 self.close()
-                raise StopIteration
+                return False
             data = self._unparsed + block if self._unparsed else block
             self._unparsed = data[self._parse(data) :]
+        return True
 
     def _parse(self, data: bytes) -> int:
-        """Appends the complete records of ``data`` and returns where the first other starts."""
-        ready, ends, base = self._ready, self._ends, self._offset
-        unpack_header, unpack_checksum = _HEADER.unpack_from, _CHECKSUM.unpack_from
+        """Keeps the complete records of ``data`` and returns where the first other starts."""
+        records, problem = self._split(data)
+        ends = _ends(records)
+        first_wrong = _first_wrong_checksum(data, records, ends)
+        if first_wrong is not None:
+            problem = "the checksum of its data does not match"
+            records, ends = records[:first_wrong], ends[:first_wrong]
+        stop = int(ends[-1]) if records else 0
+        self._ready, self._ends = records, ends
+        if problem:
+            self._error = self._broken(self._number + len(records), self._offset + stop, problem)
+        return stop
+
+    def _split(self, data: bytes) -> tuple[list[bytes], str]:
+        """Returns the complete records, up to one whose length is wrong, and what is wrong with it."""
+        records: list[bytes] = []
+        lengths = self._lengths
         position, size = 0, len(data)
         while position + 12 <= size:
-            length, length_checksum = unpack_header(data, position)
-            checksum = crc32c(data[position : position + 8])
-            if ((checksum >> 15 | checksum << 17) + _MASK) & _WORD != length_checksum:
-                self._fail(position, "the checksum of its length does not match")
-                break
+            header = data[position : position + 12]
+            length = lengths.get(header)
+            if length is None:
+                length, checksum = _HEADER.unpack(header)
+                if _masked(crc32c(header[:8])) != checksum:
+                    return records, "the checksum of its length does not match"
+                if len(lengths) == _MOST_LENGTHS:
+                    lengths.clear()
+                lengths[header] = length
             start = position + 12
             stop = start + length
-            if stop + 4 > size:
-                break
-            record = data[start:stop]
-            checksum = crc32c(record)
-            (stored,) = unpack_checksum(data, stop)
-            if ((checksum >> 15 | checksum << 17) + _MASK) & _WORD != stored:
-                self._fail(position, "the checksum of its data does not match")
-                break
             position = stop + 4
-            ready.append(record)
-            ends.append(base + position)
-        return position
-
-    def _fail(self, position: int, problem: str) -> None:
-        number = self._number + len(self._ready)
-        self._error = self._broken(number, self._offset + position, problem)
-        if not self._ready:
-            raise self._error
+            if position > size:
+                break
+            records.append(data[start:stop])
+        return records, ""
 
     def _missing_bytes(self) -> int:
         """Returns how much of a record whose header is read is still to come."""
@@ -172,3 +191,19 @@ class RecordReader:
             f"{self._path}: record {number} at byte {offset}{compressed}: {problem}. The file is "
             "truncated or corrupt, or not a TFRecord file of this compression_type."
         )
+
+
+def _ends(records: list[bytes]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns where each record of a file that starts with these ends."""
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    return np.cumsum(lengths + _HEADER.size + _CHECKSUM.size)
+
+
+def _first_wrong_checksum(data: bytes, records: list[bytes], ends: Any) -> int | None:
+    """Returns which of the records that ``data`` starts with is the first broken one, if any."""
+    checksums = np.fromiter(map(crc32c, records), np.uint32, len(records))
+    masked = (checksums >> 15 | checksums << 17) + np.uint32(_MASK)
+    places = ends[:, None] + np.arange(-_CHECKSUM.size, 0)
+    stored = np.frombuffer(data, np.uint8)[places].view("<u4")[:, 0]
+    wrong = np.flatnonzero(masked != stored)
+    return int(wrong[0]) if len(wrong) else None

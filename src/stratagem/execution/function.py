@@ -8,7 +8,6 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from stratagem.core import config, context, jax_settings
@@ -17,6 +16,7 @@ from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
 from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
 from stratagem.execution.program import Program
+from stratagem.execution.quick_call import MISSED, QuickCall, make_quick_call
 from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 
@@ -24,26 +24,7 @@ __all__ = ["Function", "function"]
 
 _logger = logging.getLogger("stratagem")
 _RETRACES_TO_WARN = 6
-
-
 _RECENT = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Recent:
-    """A program that ran recently, and the context it was made for."""
-
-    program: Program
-    strategy: weakref.ref[Any]
-    cross_replica: bool
-    random_implementation: Any
-
-    def fits(self, frame: context.Frame) -> bool:
-        return (
-            frame.strategy is self.strategy()
-            and (frame.replica_context is None) is self.cross_replica
-            and jax_settings.random_implementation() is self.random_implementation
-        )
 
 
 class Function:
@@ -53,7 +34,8 @@ class Function:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
         self._programs: dict[Any, list[Program]] = {}
-        self._recent: list[_Recent] = []
+        self._recent: list[QuickCall] = []
+        self._quick_calls: dict[Any, QuickCall] = {}
         self._lock = threading.RLock()
         self._may_create = True
         self._loops = False
@@ -82,15 +64,14 @@ class Function:
         if state.current_frame() is not None:
             return self._python_function(*args, **kwargs)
         frame = context.current_frame()
-        if not config.functions_run_eagerly() and not jax_settings.checks_results():
-            for recent in self._recent:
-                if recent.fits(frame):
-                    arrays = recent.program.arrays_if_alike(args, kwargs)
-                    if arrays is not None:
-                        try:
-                            return recent.program.run_arrays(arrays)
-                        except SettingsChanged:
-                            break
+        if not config.functions_run_eagerly():
+            try:
+                for quick_call in self._recent:
+                    result = quick_call(frame, args, kwargs)
+                    if result is not MISSED:
+                        return result
+            except SettingsChanged:
+                pass
         return self._find_and_run(frame, args, kwargs)
 
     def _find_and_run(
@@ -112,10 +93,8 @@ class Function:
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
         for program in self._programs.get(key, ()):
-            if program.is_quick_to_match:
-                implementation = jax_settings.random_implementation()
-                recent = _Recent(program, strategy, replica is None, implementation)
-                self._recent = [recent, *self._recent[: _RECENT - 1]]
+            if program.may_be_quick and inputs.has_only_arrays() and not program.draws:
+                self._make_quick(program, inputs, frame, key)
             try:
                 return program.run(inputs)
             except DrawMiss:
@@ -127,6 +106,17 @@ class Function:
         except LoopsOverDataset:
             self._loops = True
             return self._run_eagerly(args, kwargs, self._steps)
+
+    def _make_quick(
+        self, program: Program, inputs: CallInputs, frame: context.Frame, key: Any
+    ) -> None:
+        """Makes the next calls like this one find the program at once."""
+        kind = (program, key, *inputs.array_leaves())
+        if kind not in self._quick_calls:
+            self._quick_calls[kind] = make_quick_call(program, inputs, frame)
+        quick_call = self._quick_calls[kind]
+        others = [other for other in self._recent if other is not quick_call]
+        self._recent = [quick_call, *others[: _RECENT - 1]]
 
     def runner(self, strategy: Any) -> Function:
         """Returns the function that runs this one in every replica of ``strategy``."""

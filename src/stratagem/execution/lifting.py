@@ -19,7 +19,8 @@ from stratagem.core.tracing import is_tracer, jax_core, mentioned_variables
 from stratagem.execution.callbacks import guard_callbacks
 from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
-from stratagem.execution.program import Program, ProgramIdentity, ResultLeaf, VariableWrite
+from stratagem.execution.joint_program import JointProgram, ProgramIdentity
+from stratagem.execution.program import Program, ResultLeaf, VariableWrite
 from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
@@ -203,24 +204,26 @@ def _build(
             [place[by_position[position].sharded] for position in positions],
             [place[write.variable.sharded_in_program] for write in writes],
         )
-    return Program(
-        jax.jit(program, **options),
-        donated=[candidates[i] for i in donated],
-        kept=[candidates[i] for i in kept],
-        consts=[
+    made: dict[str, Any] = {
+        "jitted": jax.jit(program, **options),
+        "donated": [candidates[i] for i in donated],
+        "kept": [candidates[i] for i in kept],
+        "consts": [
             c if group is None or c.sharding == group.sharded else group.replicate(c)
             for c in map(jnp.asarray, closed.consts)
         ],
-        writes=writes,
-        results=final_results,
-        structure=structure,
-        group=group,
-        inputs=inputs,
-        draws=draws,
-        smallest_output=_smallest([jaxpr.outvars[position] for position in chosen]),
-        callback_errors=errors if has_callbacks else None,
-        identity=identity,
-    )
+        "writes": writes,
+        "results": final_results,
+        "structure": structure,
+        "group": group,
+        "inputs": inputs,
+        "draws": draws,
+        "awaited": _smallest([jaxpr.outvars[position] for position in chosen], num_results),
+        "callback_errors": errors if has_callbacks else None,
+    }
+    if group is not None and group.spans_processes:
+        return JointProgram(identity=identity, **made)
+    return Program(**made)
 
 
 def _identity(
@@ -249,9 +252,12 @@ def _identity(
     return ProgramIdentity(f"{name}({avals})", digest)
 
 
-def _smallest(outvars: Sequence[Any]) -> int:
-    sizes = [var.aval.size for var in outvars]
-    return sizes.index(min(sizes)) if sizes else 0
+def _smallest(outvars: Sequence[Any], num_results: int) -> tuple[int, int] | None:
+    """Returns where the smallest array is: among the results (0) or after them (1), and which."""
+    if not outvars:
+        return None
+    position = min(range(len(outvars)), key=lambda k: outvars[k].aval.size)
+    return (0, position) if position < num_results else (1, position - num_results)
 
 
 def _initialize_created(

@@ -14,7 +14,6 @@ from stratagem.core.launch import (
     LAUNCH_LOCK,
     check_not_in_callback,
     note_launched,
-    process_watch,
     wait_for_previous,
 )
 from stratagem.core.replica_group import ReplicaGroup
@@ -33,9 +32,9 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
-__all__ = ["Program", "ProgramIdentity", "ResultLeaf", "VariableWrite"]
+__all__ = ["Program", "ResultLeaf", "VariableWrite", "place_on"]
 
-_ACCEPT_ATTEMPTS = 20
+_KEEP_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +79,6 @@ class VariableWrite(NamedTuple):
     shared: bool
 
 
-class ProgramIdentity(NamedTuple):
-    """What a program of several processes is called, and what is equal if it is the same."""
-
-    name: str
-    fingerprint: str
-
-
 class Program:
     """A compiled step together with the variables it reads and writes.
 
@@ -101,10 +93,13 @@ class Program:
         group: The replicas, if the program uses several or particular devices.
         inputs: The call that was traced.
         draws: The elements that the program draws from iterators.
-        smallest_output: Which of all outputs to hold on to until the program has finished.
+        awaited: Which result to wait for before the next program is launched, if it must be waited for:
+            0 for the outputs or 1 for the new values, and the position there.
         callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
-        identity: Set if several processes run the program together.
     """
+
+    # Whether calls may go past ``run_arrays``; see quick_call.py.
+    may_be_quick = True
 
     def __init__(
         self,
@@ -119,33 +114,29 @@ class Program:
         group: ReplicaGroup | None,
         inputs: CallInputs,
         draws: list[DrawSpec],
-        smallest_output: int,
+        awaited: tuple[int, int] | None,
         callback_errors: list[BaseException] | None,
-        identity: ProgramIdentity | None,
     ) -> None:
-        self._jitted = jitted
-        self._donated = donated
-        self._kept = kept
-        self._consts = consts
+        self.jitted = jitted
+        self.donated = donated
+        self.kept = kept
+        self.consts = consts
+        self.written = [write.variable for write in writes]
         self._writes = writes
+        # Whether new values are stored as they are, each in one place and as soon as they are there.
+        self.stores_results = callback_errors is None and not any(
+            write.shared or not write.variable.stored_for_programs for write in writes
+        )
         self._results = results
         self._structure = structure
-        self._group = group
-        self.arrays_if_alike = inputs.arrays_if_alike
+        self.group = group
         self._plain_positions = inputs.plain_positions() if group is not None else []
-        self._returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
-        self._serialize = group is not None and group.serialize_programs
-        self._identity = identity
-        self._spans_processes = group is not None and group.spans_processes
-        self._waits_for_others = identity is not None and group is not None and group.on_cpu
+        self.returns_one_array = structure == jax.tree.structure(0) and results == [ResultLeaf(0)]
+        self.serialize = group is not None and group.serialize_programs
         self._callback_errors = callback_errors
-        self._accepts_at_once = callback_errors is None and not self._waits_for_others
-        self._draws = draws
+        self.draws = draws
         self._callback_lock = threading.RLock()
-        self._smallest_output = smallest_output
-        self.is_quick_to_match = (
-            inputs.has_only_arrays() and not draws and not self._spans_processes
-        )
+        self.awaited = awaited if self.serialize else None
 
     def run(self, inputs: CallInputs) -> Any:
         """Runs the program with the arguments of a call and returns the function's result.
@@ -154,19 +145,23 @@ class Program:
             DrawMiss: If the next elements are not of the kind that was traced; they are put back.
             OutOfRangeError: If there is no next element.
         """
-        if not self._draws:
-            return self.run_arrays(inputs.arrays)
+        arrays = list(inputs.arrays)
+        if self.group is not None:
+            for position in self._plain_positions:
+                arrays[position] = place_on(self.group, arrays[position])
+        if not self.draws:
+            return self.run_arrays(arrays)
         draws, consts = self._draw(inputs)
         try:
-            return self.run_arrays(inputs.arrays, consts)
+            return self.run_arrays(arrays, consts)
         except BaseException:
             put_back(draws)
             raise
 
     def _draw(self, inputs: CallInputs) -> tuple[list[Draw], list[Any]]:
         draws: list[Draw] = []
-        consts = list(self._consts)
-        for spec in self._draws:
+        consts = list(self.consts)
+        for spec in self.draws:
             draws.append(draw_element(spec.iterator(inputs.iterators), draws))
             try:
                 fits = draws[-1].signature() == spec.signature
@@ -187,105 +182,65 @@ class Program:
         Raises:
             SettingsChanged: If it was made under other JAX settings.
         """
-        consts = self._consts if consts is None else consts
-        group = self._group
-        if group is not None:
-            for position in self._plain_positions:
-                array = arrays[position]
-                if getattr(array, "sharding", None) is not group.replicated:
-                    arrays[position] = _place(array, group)
-        if self._spans_processes:
-            return self._run_together(arrays, consts)
-        if self._callback_errors is None:
-            outputs = self._launch(arrays, consts)[0]
-            return outputs[0] if self._returns_one_array else self._result(outputs)
+        consts = self.consts if consts is None else consts
+        if self._callback_errors is not None:
+            return self._run_with_callbacks(arrays, consts)
+        return self.result(self._launch(arrays, consts)[0])
+
+    def _run_with_callbacks(self, arrays: list[Any], consts: list[Any]) -> Any:
         # One call at a time: a call that waits for its callbacks has read values it will write.
         with self._callback_lock:
             outputs, new_values = self._launch(arrays, consts)
             self._wait_for_callbacks(outputs, new_values)
             with STORAGE_LOCK:
                 self._accept(new_values)
-        return self._result(outputs)
-
-    def _run_together(self, arrays: list[Any], consts: list[Any]) -> Any:
-        """Runs a program on the devices of several processes; its results can be used in each."""
-        group = self._group
-        assert group is not None
-        check_not_in_callback()
-        with self._callback_lock, LAUNCH_LOCK:
-            wait_for_previous()
-            if self._identity is not None:
-                process_watch().before_launch(*self._identity)
-            if self._waits_for_others:
-                outputs, new_values = self._run_and_wait(arrays, consts)
-            else:
-                outputs, new_values = self._exchange(arrays, consts)
-            if self._callback_errors is not None:
-                self._wait_for_callbacks(outputs, new_values)
-            if not self._accepts_at_once:
-                with STORAGE_LOCK:
-                    self._accept(new_values)
-            return self._structure.unflatten(
-                [group.local_view(result.build(outputs)) for result in self._results]
-            )
-
-    def _run_and_wait(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Runs the program without giving anything away, and returns its results when it is done."""
-        with STORAGE_LOCK:
-            call = self._arguments(arrays, consts)
-        results: tuple[list[Any], list[Any]] = process_watch().run(lambda: self._jitted(*call))
-        return results
+        return self.result(outputs)
 
     def _launch(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
-        if not self._serialize:
-            return self._exchange(arrays, consts)
+        if not self.serialize:
+            return self.exchange(arrays, consts)
         check_not_in_callback()
         with LAUNCH_LOCK:
             wait_for_previous()
-            finished = self._exchange(arrays, consts)
-            leaves = jax.tree.leaves(finished)
-            note_launched(leaves[self._smallest_output] if leaves else None)
-        return finished
+            return self.exchange(arrays, consts)
 
-    def _exchange(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
+    def exchange(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
         """Gives the variables' arrays to the program and stores its results in their place."""
         finished: list[Any] = []
         with STORAGE_LOCK:
-            call = self._arguments(arrays, consts)
+            journal = state.current_journal()
+            if journal is not None:
+                for variable in self.written:
+                    journal.record(variable)
+            group = self.group
+            donated = [
+                v._array
+                if v.stored_for_programs and not v._shared
+                else v.take_for_program(group, True)
+                for v in self.donated
+            ]
+            kept = [v.take_for_program(group, False) for v in self.kept]
             try:
                 # An interrupt can arrive between the call and an assignment, when the arguments have
                 # been given away already: list.extend keeps the results from C.
-                finished.extend(starmap(self._jitted, (call,)))
+                finished.extend(starmap(self.jitted, ((donated, kept, consts, arrays),)))
                 outputs, new_values = finished[0]
                 if is_tracer(new_values[0] if new_values else outputs and outputs[0]):
                     finished.clear()
                     raise SettingsChanged
-                if self._accepts_at_once:
-                    self._accept(new_values)
+                self._keep(outputs, new_values)
                 return outputs, new_values
             except BaseException:
-                if finished and self._accepts_at_once:
-                    self._accept_despite_interrupts(finished[0][1])
+                if finished:
+                    self.keep_despite_interrupts(*finished[0])
                 raise
 
-    def _arguments(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], ...]:
-        group = self._group
-        journal = state.current_journal()
-        if journal is not None:
-            for variable, _ in self._writes:
-                journal.record(variable)
-        return (
-            # What take_for_program does, without a call for the common case.
-            [
-                v._array
-                if v.stored_for_programs and not v._shared
-                else v.take_for_program(group, True)
-                for v in self._donated
-            ],
-            [v.take_for_program(group, False) for v in self._kept],
-            consts,
-            arrays,
-        )
+    def _keep(self, outputs: list[Any], new_values: list[Any]) -> None:
+        if self.awaited is not None:
+            part, position = self.awaited
+            note_launched((outputs, new_values)[part][position])
+        if self._callback_errors is None:
+            self._accept(new_values)
 
     def _accept(self, new_values: list[Any]) -> None:
         for (variable, shared), value in zip(self._writes, new_values, strict=True):
@@ -295,18 +250,20 @@ class Program:
             else:
                 variable.accept_from_program(value, shared)
 
-    def _accept_despite_interrupts(self, new_values: list[Any]) -> None:
+    def keep_despite_interrupts(self, outputs: list[Any], new_values: list[Any]) -> None:
+        """Stores the new values of a program that was launched, whatever else happens."""
         # Some parts of JAX turn an interrupt into an error of their own.
-        for attempt in reversed(range(_ACCEPT_ATTEMPTS)):
+        for attempt in reversed(range(_KEEP_ATTEMPTS)):
             try:
-                self._accept(new_values)
+                self._keep(outputs, new_values)
             except BaseException:
                 if not attempt:
                     raise
             else:
                 return
 
-    def _result(self, outputs: list[Any]) -> Any:
+    def result(self, outputs: list[Any]) -> Any:
+        """Returns the function's result, given the program's outputs."""
         return self._structure.unflatten([result.build(outputs) for result in self._results])
 
     def _wait_for_callbacks(self, outputs: list[Any], new_values: list[Any]) -> None:
@@ -319,7 +276,7 @@ class Program:
             raise first
 
 
-def _place(array: Any, group: ReplicaGroup) -> Any:
+def place_on(group: ReplicaGroup, array: Any) -> Any:
     """Returns an input where a program on ``group`` can take it."""
     if group.spans_processes:
         return group.replicate(array)

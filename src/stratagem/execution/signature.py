@@ -36,40 +36,40 @@ class CallInputs:
         key: Equal for calls that can use the same program.
         traced: Whether an argument is a tracer of an outer JAX transformation.
         ragged: Whether replicas' arrays differ in shape, so that no program can take them.
+        structure: The structure of the arguments.
+        flat: Whether the arguments are the leaves of that structure.
     """
 
     __slots__ = (
-        "_flat",
         "_kinds",
         "_static",
-        "_structure",
         "_types",
         "arrays",
+        "flat",
         "iterators",
         "key",
         "ragged",
+        "structure",
         "traced",
     )
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        leaves, self._structure = jax.tree.flatten((args, kwargs), is_value_leaf)
+        leaves, self.structure = jax.tree.flatten((args, kwargs), is_value_leaf)
         self._types = [type(leaf) for leaf in leaves]
-        # Whether the arguments are the leaves, so that matching others needs no flattening.
-        self._flat = not kwargs and len(leaves) == len(args)
+        self.flat = not kwargs and len(leaves) == len(args)
         self.arrays: list[Any] = []
         self.iterators: list[DistributedIterator] = []
         self.traced = self.ragged = False
         self._static: list[Any] = []
         self._kinds = [self._take(leaf) for leaf in leaves]
-        self.key = (self._structure, *self._kinds)
+        self.key = (self.structure, *self._kinds)
 
     def without_arrays(self) -> CallInputs:
         """Returns these inputs without holding on to the arrays."""
         described = CallInputs.__new__(CallInputs)
-        described._structure, described._kinds = self._structure, self._kinds
+        described.structure, described._kinds = self.structure, self._kinds
         described._static, described.key = self._static, self.key
         described.traced, described.ragged = self.traced, self.ragged
-        described._types, described._flat = self._types, self._flat
         described.arrays = []
         described.iterators = []
         return described
@@ -108,33 +108,15 @@ class CallInputs:
             for kind, leaf_type in zip(self._kinds, self._types, strict=True)
         )
 
-    def arrays_if_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-        """Returns the arrays of other arguments if their key is this one; a quick way to say so.
+    def array_leaves(self) -> list[tuple[Any, Any, ReplicaGroup | None, bool]]:
+        """Returns type and aval of each argument, and group and whether scalar if it is per-replica.
 
         Only for inputs that hold nothing but arrays.
         """
-        leaves: Any = args
-        if not self._flat or kwargs or len(args) != len(self._kinds):
-            leaves, structure = jax.tree.flatten((args, kwargs), is_value_leaf)
-            expected: Any = self._structure
-            if expected != structure:
-                return None
-        arrays = []
-        for leaf, kind, leaf_type in zip(leaves, self._kinds, self._types, strict=True):
-            if type(leaf) is not leaf_type:
-                return None
-            if kind[0] == _PER_REPLICA:
-                array = leaf._array
-                if array is None or leaf._group is not kind[3] or leaf._scalar is not kind[4]:
-                    return None
-            else:
-                array = leaf
-                if array.weak_type is not kind[3]:
-                    return None
-            if array.shape != kind[1] or array.dtype != kind[2]:
-                return None
-            arrays.append(array)
-        return arrays
+        return [
+            (leaf_type, array.aval, *(kind[3:] if kind[0] == _PER_REPLICA else (None, False)))
+            for leaf_type, kind, array in zip(self._types, self._kinds, self.arrays, strict=True)
+        ]
 
     def avals(self) -> list[jax.ShapeDtypeStruct]:
         """Returns the shapes and dtypes of the arrays."""
@@ -166,7 +148,7 @@ class CallInputs:
                 leaves.append(next(remaining))
             else:
                 leaves.append(PerReplica.from_global(kind[3], next(remaining), scalar=kind[4]))
-        args, kwargs = jax.tree.unflatten(self._structure, leaves)
+        args, kwargs = jax.tree.unflatten(self.structure, leaves)
         return args, kwargs
 
     def num_python_numbers(self) -> int:

@@ -114,6 +114,42 @@ def test_records_before_a_broken_one_are_given_and_it_is_named(tmp_path):
             next(iterator)
 
 
+def test_every_byte_of_equal_records_is_checked(tmp_path):
+    path = tmp_path / "file"
+    write(path, [b"zero", b"four", b"fine"])
+    content = path.read_bytes()
+    for place in range(len(content)):
+        broken = bytearray(content)
+        broken[place] ^= 128
+        path.write_bytes(broken)
+        number = place // 20
+        with pytest.raises(DataLossError, match=rf"record {number} at byte {20 * number}:"):
+            list(Records(str(path)).batch(3))
+
+
+def test_the_first_of_several_broken_records_is_named(tmp_path):
+    path = tmp_path / "file"
+    write(path, [b"zero", b"one", b"two"])
+    content = bytearray(path.read_bytes())
+    content[20 + 12] ^= 1
+    content[20 + 19] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataLossError, match=r"record 1 at byte 20: the checksum of its data"):
+        list(Records(str(path)))
+
+
+def test_state_between_batches_of_records(tmp_path):
+    records = [b"x" * (number % 7) for number in range(30)]
+    paths = [write(tmp_path / "a", records[:11]), write(tmp_path / "b", records[11:])]
+    dataset = Records(paths).batch(4)
+    iterator = iter(dataset)
+    for start in range(0, 30, 4):
+        state = json.loads(json.dumps(iterator.get_state()))
+        rest = [record for batch in restore(dataset, state) for record in batch]
+        assert rest == records[start:]
+        next(iterator)
+
+
 def test_truncation_says_what_is_missing(tmp_path):
     path = tmp_path / "file"
     write(path, [b"zero", b"one"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratagem.data.byte_files import check_compression
+from stratagem.data.plan.rows import stack_elements
 from stratagem.data.plan.stream import State, Stream
 from stratagem.data.record_format import RecordReader
 from stratagem.data.sources.files import FileFormat
@@ -36,6 +37,10 @@ class _RecordStream(Stream):
 
     def __next__(self) -> Any:
         return next(self._reader)
+
+    def next_rows(self, count: int) -> Any | None:
+        records = self._reader.take(count)
+        return stack_elements(records) if records else None
 
     def skip(self, count: int) -> int:
         return self._reader.skip(count)

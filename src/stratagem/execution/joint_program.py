@@ -1,0 +1,81 @@
+"""A compiled step that several processes run together."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stratagem.core.launch import (
+    LAUNCH_LOCK,
+    check_not_in_callback,
+    process_watch,
+    wait_for_previous,
+)
+from stratagem.execution.program import Program
+from stratagem.values import state
+from stratagem.values.variable import STORAGE_LOCK
+
+__all__ = ["JointProgram", "ProgramIdentity"]
+
+
+class ProgramIdentity(NamedTuple):
+    """What a program of several processes is called, and what is equal if it is the same."""
+
+    name: str
+    fingerprint: str
+
+
+class JointProgram(Program):
+    """A compiled step on the devices of several processes; its results can be used in each.
+
+    Args:
+        identity: ``None`` if each process can run the program on its own: nothing in it is exchanged.
+        options: As for ``Program``.
+    """
+
+    may_be_quick = False
+
+    def __init__(self, *, identity: ProgramIdentity | None, **options: Any) -> None:
+        super().__init__(**options)
+        assert self.group is not None
+        self._identity = identity
+        # On CPU all is kept until the end is known: another process may be gone.
+        self._waits = identity is not None and self.group.on_cpu
+        self._accepts_at_once = self._callback_errors is None and not self._waits
+
+    def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
+        """Runs the program with the arrays of the arguments, and others in place of its constants."""
+        consts = self.consts if consts is None else consts
+        check_not_in_callback()
+        with self._callback_lock, LAUNCH_LOCK:
+            wait_for_previous()
+            if self._identity is not None:
+                process_watch().before_launch(*self._identity)
+            if self._waits:
+                outputs, new_values = self._run_and_wait(arrays, consts)
+            else:
+                outputs, new_values = self.exchange(arrays, consts)
+            if self._callback_errors is not None:
+                self._wait_for_callbacks(outputs, new_values)
+            if not self._accepts_at_once:
+                with STORAGE_LOCK:
+                    self._accept(new_values)
+            return self.result(outputs)
+
+    def result(self, outputs: list[Any]) -> Any:
+        """Returns the function's result, as arrays that this process can use on its own."""
+        assert self.group is not None
+        view = self.group.local_view
+        return self._structure.unflatten([view(leaf.build(outputs)) for leaf in self._results])
+
+    def _run_and_wait(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Runs the program without giving anything away, and returns its results when it is done."""
+        with STORAGE_LOCK:
+            journal = state.current_journal()
+            if journal is not None:
+                for variable in self.written:
+                    journal.record(variable)
+            kept = [variable.take_for_program(self.group, False) for variable in self.kept]
+        results: tuple[list[Any], list[Any]] = process_watch().run(
+            lambda: self.jitted([], kept, consts, arrays)
+        )
+        return results

@@ -1,0 +1,210 @@
+"""Calls that differ in one thing only from one that ran before, by the quick way."""
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stratagem as sg
+
+STRATEGIES = {
+    "default": sg.distribute.get_strategy,
+    "one": lambda: sg.distribute.MirroredStrategy(["CPU:0"]),
+    "two": lambda: sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+}
+
+
+@pytest.fixture(params=STRATEGIES)
+def strategy(request):
+    return STRATEGIES[request.param]()
+
+
+@pytest.fixture
+def total(strategy):
+    with strategy.scope():
+        return sg.Variable(0.0)
+
+
+def called_often(step, *args, **kwargs):
+    for _ in range(4):
+        result = step(*args, **kwargs)
+    assert step._recent
+    return result
+
+
+def test_arguments_of_another_kind(total):
+    @sg.function
+    def step(x):
+        total.assign_add(jnp.sum(jnp.asarray(x, jnp.float32)))
+        return x, type(x).__name__, getattr(x, "weak_type", None)
+
+    called_often(step, jnp.ones(2))
+    for x in [jnp.ones(3), jnp.ones(2, jnp.int32), jnp.ones(()), jnp.asarray(1.0)]:
+        before = float(total)
+        result, _, weak = called_often(step, x)
+        assert (result.shape, result.dtype, weak) == (x.shape, x.dtype, x.weak_type)
+        assert float(total) == before + 4 * x.size
+    assert step(1.0)[1] == "float"
+    assert step(np.ones(2, np.float32))[0].shape == (2,)
+    assert step(sg.Variable([1.0, 1.0]))[1] == "Variable"
+    count = step.experimental_get_tracing_count()
+    called_often(step, jnp.ones(2))
+    assert step.experimental_get_tracing_count() == count == 7
+
+
+def test_arguments_of_another_structure(total):
+    @sg.function
+    def step(batch, scale=None):
+        total.assign_add(jnp.sum(batch["x"]))
+        return sorted(batch), batch["x"] if scale is None else batch["x"] * scale
+
+    x, two = jnp.ones(2), jnp.float32(2)
+    for _ in range(3):
+        assert called_often(step, {"x": x})[0] == ["x"]
+        assert float(called_often(step, {"x": x}, scale=two)[1][0]) == 2
+        assert float(called_often(step, {"x": x}, two)[1][0]) == 2
+        assert called_often(step, {"x": x, "y": x})[0] == ["x", "y"]
+    assert step.experimental_get_tracing_count() == 4
+    assert float(total) == 3 * 4 * 4 * 2
+
+
+def test_a_keyword_more():
+    step = sg.function(lambda x, scale=1: x * scale)
+    x, two = jnp.ones(()), jnp.float32(2)
+    for _ in range(2):
+        assert float(called_often(step, x)) == 1
+        assert float(called_often(step, x, scale=two)) == 2
+
+
+def test_another_context():
+    strategies = [STRATEGIES["one"](), STRATEGIES["two"]()]
+
+    @sg.function
+    def where(x):
+        return sg.distribute.get_strategy(), sg.distribute.in_cross_replica_context()
+
+    x = jnp.ones(())
+    for _ in range(2):
+        assert called_often(where, x) == (sg.distribute.get_strategy(), False)
+        for strategy in strategies:
+            with strategy.scope():
+                assert called_often(where, x) == (strategy, True)
+        assert strategies[0].run(lambda: called_often(where, x)) == (strategies[0], False)
+    assert where.experimental_get_tracing_count() == 4
+
+
+def test_per_replica_arguments():
+    strategy = STRATEGIES["two"]()
+    rows = sg.function(lambda: strategy.run(lambda: jnp.ones(1)))()
+    scalars = sg.function(lambda: strategy.run(lambda: jnp.float32(1)))()
+    parts = sg.distribute.PerReplica(rows.values)
+    step = sg.function(lambda x: strategy.run(lambda x: x + 1, args=(x,)))
+    for _ in range(2):
+        for value, shape in [(rows, (1,)), (scalars, ()), (parts, (1,))]:
+            result = called_often(step, value)
+            assert [part.shape for part in result.values] == [shape] * 2
+            assert [float(part.sum()) for part in result.values] == [2, 2]
+    assert step.experimental_get_tracing_count() == 2
+
+
+@pytest.mark.parametrize("strategy", ["one", "two"], indirect=True)
+def test_arrays_from_another_device(total):
+    step = sg.function(lambda x: total.assign_add(x).read_value() * 1)
+    called_often(step, jnp.float32(1))
+    for device in jax.devices()[2:4]:
+        before = float(total)
+        called_often(step, jax.device_put(jnp.float32(1), device))
+        assert float(total) == before + 4
+
+
+def test_values_read_between_calls_stay(total):
+    step = sg.function(lambda x: total.assign_add(x))
+    called_often(step, jnp.float32(1))
+    read = []
+    for _ in range(3):
+        read.append(total.read_value())
+        step(jnp.float32(1))
+        step(jnp.float32(1))
+    assert [float(value) for value in read] == [4, 6, 8]
+    assert float(total) == 10
+
+
+def test_other_settings(total):
+    @sg.function
+    def step(x):
+        total.assign_add(1.0)
+        return jnp.log(x), jax.random.normal(jax.random.key(0))
+
+    x = jnp.float32(1)
+    _, drawn = called_often(step, x)
+    with jax.default_prng_impl("rbg"):
+        other = jax.random.normal(jax.random.key(0))
+        assert float(step(x)[1]) == pytest.approx(float(other)) != pytest.approx(float(drawn))
+    with jax.default_matmul_precision("highest"):
+        step(x)
+    assert step.experimental_get_tracing_count() == 3
+    before = float(total)
+    step(x)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        step(jnp.float32(-1))
+    assert float(total) == before + 1
+    sg.config.run_functions_eagerly(True)
+    try:
+        step(x)
+    finally:
+        sg.config.run_functions_eagerly(False)
+    count = step.experimental_get_tracing_count()
+    called_often(step, x)
+    assert step.experimental_get_tracing_count() == count
+    assert float(total) == before + 6
+
+
+def test_inside_a_transformation(total):
+    step = sg.function(lambda x: x * 2)
+    add = sg.function(lambda x: total.assign_add(jnp.sum(x)).read_value() * 1)
+    x = jnp.ones(2)
+    called_often(add, x)
+    with pytest.raises(RuntimeError, match="inside a JAX transformation"):
+        jax.jit(lambda y: add(x) + y)(x)
+    assert float(total) == 8
+    called_often(step, x)
+    assert jax.jit(lambda y: step(y) + step(x))(x).tolist() == [4, 4]
+    assert jax.grad(lambda y: step(y).sum())(x).tolist() == [2, 2]
+    assert step(x).tolist() == [2, 2]
+
+
+def test_a_failed_run_takes_back_what_a_quick_call_did():
+    strategy = STRATEGIES["one"]()
+    with strategy.scope():
+        total = sg.Variable(0.0)
+    step = sg.function(lambda x: total.assign_add(x))
+    x = jnp.float32(1)
+    for _ in range(4):
+        strategy.run(lambda: step(x))
+    assert step._recent
+
+    def fail():
+        step(x)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        strategy.run(fail)
+    assert float(total) == 4
+
+
+def test_a_dropped_function_frees_its_variables_at_once(strategy):
+    with strategy.scope():
+        total = sg.Variable(0.0)
+    step = sg.function(lambda x, total=total: total.assign_add(x).read_value() * 1)
+    called_often(step, jnp.float32(1))
+    gc.collect()
+    gc.disable()
+    try:
+        held = weakref.ref(step._recent[0])
+        del step
+        assert held() is None
+    finally:
+        gc.enable()
