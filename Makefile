@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/python examples/digits.py
 
 test: $(READY) lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -24,6 +24,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/step.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/input.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/multi_worker.py $(BENCH_FLAGS)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -99,6 +99,7 @@ def test_a_pipeline_of_records(tmp_path):
         (example(), {"label": "int64"}, InvalidArgumentError, "FixedLenFeature or a VarLen"),
         (example(), {}, InvalidArgumentError, "dict of name to feature"),
     ],
+    ids=["garbage", "too few values", "another kind", "missing", "no feature", "no features"],
 )
 def test_records_that_do_not_parse(record, features, error, message):
     with pytest.raises(error, match=message):
