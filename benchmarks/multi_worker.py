@@ -1,9 +1,9 @@
 """All-reduce between two processes on loopback, against bare ``psum`` under ``jax.distributed``.
 
 Both sides run in the same two processes, in turn; the ratio is that of the medians. Where
-``--tensorflow-python`` and ``--torch-python`` name interpreters that have them, the same sizes are reduced by
-TensorFlow's MultiWorkerMirroredStrategy and by torch's Gloo. ``--variants`` also measures other ways to reduce:
-in pieces, as bfloat16 on the wire, by exchanging whole arrays.
+``--tensorflow-python`` and ``--torch-python`` name interpreters that have them, the same sizes are
+reduced by TensorFlow's MultiWorkerMirroredStrategy and by torch's Gloo. ``--variants`` also measures
+other ways to reduce: in pieces, as bfloat16 on the wire, by exchanging whole arrays.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 @tf.function
 def step(x):
     def replica_fn(x):
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+        replica = tf.distribute.get_replica_context()
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(x)])[0]
 
     return strategy.run(replica_fn, args=(x,))
 
