@@ -18,6 +18,7 @@ from stratagem.core.tracing import trace_state
 
 if TYPE_CHECKING:
     from stratagem.core.replica_group import ReplicaGroup
+    from stratagem.values.remotely_held import RemotelyHeldVariable
     from stratagem.values.updates import Update
     from stratagem.values.variable import Variable
 
@@ -102,6 +103,14 @@ class StateFrame(abc.ABC):
 
     def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
         """Applies each replica's update to a variable that all replicas share, one by one."""
+        raise NotImplementedError
+
+    def read_rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Returns rows of a variable that another process holds."""
+        raise NotImplementedError
+
+    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+        """Notes an update of a variable that another process holds, to be sent to it."""
         raise NotImplementedError
 
 
