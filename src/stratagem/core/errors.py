@@ -15,6 +15,8 @@
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
     ├── OutOfRangeError (IndexError)           a read past the end of the data
+    ├── CancelledError (RuntimeError)       a scheduled function that did not run, because another failed
+    ├── UnavailableError (ConnectionError)  a task of the cluster that is gone or does not answer
     └── CardinalityError (TypeError)           the length of a dataset that has none
 
 Each also derives from the built-in exception that ``tf.distribute`` raises in its place, so existing
@@ -78,3 +80,11 @@ class OutOfRangeError(StratagemError, IndexError):
 
 class CardinalityError(StratagemError, TypeError):
     """The length of a dataset that is infinite or not known."""
+
+
+class CancelledError(StratagemError, RuntimeError):
+    """A scheduled function that was not run to its end, because another one failed."""
+
+
+class UnavailableError(StratagemError, ConnectionError):
+    """A task of the cluster that is gone, or does not answer."""
