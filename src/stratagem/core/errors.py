@@ -17,7 +17,13 @@
     ├── OutOfRangeError (IndexError)           a read past the end of the data
     ├── CancelledError (RuntimeError)       a scheduled function that did not run, because another failed
     ├── UnavailableError (ConnectionError)  a task of the cluster that is gone or does not answer
-    └── CardinalityError (TypeError)           the length of a dataset that has none
+    │   └── PSUnavailableError              a parameter server that is gone, and variables with it
+    ├── CardinalityError (TypeError)           the length of a dataset that has none
+    ├── UnavailableError (ConnectionError)     a task that cannot be reached, or went away
+    ├── DeadlineExceededError (TimeoutError)   a task that did not answer in time
+    ├── UnauthenticatedError (PermissionError) a task that does not prove that it belongs here
+    ├── PermissionDeniedError (PermissionError) something that would not be safe
+    └── RemoteError (RuntimeError)             another task's exception that cannot be rebuilt here
 
 Each also derives from the built-in exception that ``tf.distribute`` raises in its place, so existing
 ``except ValueError`` clauses keep working.
@@ -88,3 +94,27 @@ class CancelledError(StratagemError, RuntimeError):
 
 class UnavailableError(StratagemError, ConnectionError):
     """A task of the cluster that is gone, or does not answer."""
+
+
+class UnavailableError(StratagemError, ConnectionError):
+    """A task that cannot be reached, or went away before it answered."""
+
+
+class DeadlineExceededError(StratagemError, TimeoutError):
+    """A task that did not answer in time."""
+
+
+class UnauthenticatedError(StratagemError, PermissionError):
+    """A task that does not prove that it belongs to the cluster."""
+
+
+class PermissionDeniedError(StratagemError, PermissionError):
+    """Something that is refused because it would not be safe."""
+
+
+class RemoteError(StratagemError, RuntimeError):
+    """An exception of another task that cannot be rebuilt here; its type and text are the message."""
+
+
+class PSUnavailableError(UnavailableError):
+    """A parameter server that is gone, does not answer, or has lost its variables."""
