@@ -15,11 +15,10 @@
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
     ├── OutOfRangeError (IndexError)           a read past the end of the data
-    ├── CancelledError (RuntimeError)       a scheduled function that did not run, because another failed
-    ├── UnavailableError (ConnectionError)  a task of the cluster that is gone or does not answer
-    │   └── PSUnavailableError              a parameter server that is gone, and variables with it
     ├── CardinalityError (TypeError)           the length of a dataset that has none
+    ├── CancelledError (RuntimeError)          a scheduled function that did not run: another failed
     ├── UnavailableError (ConnectionError)     a task that cannot be reached, or went away
+    │   └── PSUnavailableError                 a parameter server that is gone, and variables with it
     ├── DeadlineExceededError (TimeoutError)   a task that did not answer in time
     ├── UnauthenticatedError (PermissionError) a task that does not prove that it belongs here
     ├── PermissionDeniedError (PermissionError) something that would not be safe
@@ -90,10 +89,6 @@ class CardinalityError(StratagemError, TypeError):
 
 class CancelledError(StratagemError, RuntimeError):
     """A scheduled function that was not run to its end, because another one failed."""
-
-
-class UnavailableError(StratagemError, ConnectionError):
-    """A task of the cluster that is gone, or does not answer."""
 
 
 class UnavailableError(StratagemError, ConnectionError):

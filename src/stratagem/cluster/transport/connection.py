@@ -110,7 +110,7 @@ class Connection:
         arrays: tuple[np.ndarray[Any, Any], ...] = ()
         if layout.places:
             buffer = _aligned_buffer(layout.num_bytes)
-            view = memoryview(buffer)
+            view = buffer.data
             view[: len(rest)] = rest
             self._fill_to(view, len(rest), layout.num_bytes, deadline)
             arrays = layout.cut(buffer)

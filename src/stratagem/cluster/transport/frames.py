@@ -102,7 +102,7 @@ def encode(kind: int, method: str, message: Message) -> tuple[list[Any], int]:
         if padding := -end % _ALIGNMENT:
             pieces.append(bytes(padding))
         if array.nbytes:
-            pieces.append(memoryview(array.reshape(-1).view(np.uint8)))
+            pieces.append(array.reshape(-1).view(np.uint8).data)
         end += padding + array.nbytes
     return pieces, len(text) + end
 
