@@ -16,6 +16,7 @@
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
     ├── OutOfRangeError (IndexError)           a read past the end of the data
     ├── CardinalityError (TypeError)           the length of a dataset that has none
+    ├── ShippingError (TypeError)              something that cannot be sent to another process
     ├── CancelledError (RuntimeError)          a scheduled function that did not run: another failed
     ├── UnavailableError (ConnectionError)     a task that cannot be reached, or went away
     │   └── PSUnavailableError                 a parameter server that is gone, and variables with it
@@ -113,3 +114,7 @@ class RemoteError(StratagemError, RuntimeError):
 
 class PSUnavailableError(UnavailableError):
     """A parameter server that is gone, does not answer, or has lost its variables."""
+
+
+class ShippingError(StratagemError, TypeError):
+    """A function, argument or result that cannot be sent to another process."""
