@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from stratagem.execution.callbacks import guard_callbacks
 from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.program import Program, ResultLeaf, VariableWrite
+from stratagem.execution.remote_program import RemoteProgram, RemoteTrace, uses_remote_variables
 from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
@@ -55,7 +57,9 @@ def trace_program(
         args, kwargs = inputs.rebuild(arrays)
         with state.enter(frame):
             result = fn(*args, **kwargs)
-        leaves, structure = jax.tree.flatten(result, is_leaf=is_value_leaf)
+        leaves, structure = jax.tree.flatten(
+            (result, frame.remote.operands()), is_leaf=is_value_leaf
+        )
         results, outputs = _collect_results(leaves)
         created = [jnp.asarray(value) for _, value in frame.created]
         return outputs, frame.written_values(), created
@@ -75,7 +79,56 @@ def trace_program(
         return None
     written = list(frame.written.values())
     described = inputs.without_arrays()
-    return _build(closed, candidates, written, results, structure, group, described, draws)
+    jaxpr, consts = closed.jaxpr, closed.consts
+    make: Callable[..., Program] = Program
+    if uses_remote_variables(jaxpr, candidates, frame.remote.updates):
+        remote, results, jaxpr = _take_remote_apart(jaxpr, candidates, frame, results)
+        structure = _with_operands(
+            structure, [frame.remote.operands()[i] for i in remote.remaining]
+        )
+        make = functools.partial(RemoteProgram, remote.exchange(group))
+    else:
+        structure = structure.children()[0]
+    return _build(
+        jaxpr, consts, candidates, written, results, structure, group, described, draws, make
+    )
+
+
+def _take_remote_apart(
+    jaxpr: Any, candidates: Sequence[Variable], frame: FunctionFrame, results: list[ResultLeaf]
+) -> tuple[RemoteTrace, list[ResultLeaf], Any]:
+    """Separates what a function does with remote variables from the program itself.
+
+    Returns:
+        That, and the program: its results, to which the operands of updates belong, and its jaxpr.
+    """
+    operands = frame.remote.operands()
+    num_own = len(results) - sum(map(len, operands))
+    own, remaining = results[:num_own], iter(results[num_own:])
+    leaves = [[next(remaining) for _ in arrays] for arrays in operands]
+    atoms = [
+        [leaf.static if leaf.output is None else jaxpr.outvars[leaf.output] for leaf in of_update]
+        for of_update in leaves
+    ]
+    num_outputs = len(jaxpr.outvars) - len(frame.written)
+    written = jaxpr.outvars[num_outputs:]
+    wanted = [jaxpr.outvars[leaf.output] for leaf in own if leaf.output is not None]
+    trace = RemoteTrace(jaxpr, candidates, frame.remote.updates, atoms, [*wanted, *written])
+    kept = [*own, *(leaf for position in trace.remaining for leaf in leaves[position])]
+    outvars = [jaxpr.outvars[leaf.output] for leaf in kept if leaf.output is not None]
+    numbers = iter(range(len(outvars)))
+    renumbered = [
+        leaf if leaf.output is None else dataclasses.replace(leaf, output=next(numbers))
+        for leaf in kept
+    ]
+    return trace, renumbered, trace.jaxpr([*outvars, *written])
+
+
+def _with_operands(structure: Any, operands: list[list[Any]]) -> Any:
+    """Returns the structure of a pair: a function's result, and the operands that remain."""
+    result = structure.children()[0]
+    empty = jax.tree.unflatten(result, [0] * result.num_leaves)
+    return jax.tree.structure((empty, [[0] * len(arrays) for arrays in operands]))
 
 
 def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
@@ -115,7 +168,8 @@ def _find_group(
 
 
 def _build(
-    closed: Any,
+    traced: Any,
+    captured: Sequence[Any],
     candidates: Sequence[Variable],
     written: list[Variable],
     results: list[ResultLeaf],
@@ -123,9 +177,10 @@ def _build(
     group: ReplicaGroup | None,
     inputs: CallInputs,
     draws: list[DrawSpec],
+    make: Callable[..., Program],
 ) -> Program:
     errors: list[BaseException] = []
-    jaxpr, has_callbacks = guard_callbacks(closed.jaxpr, errors)
+    jaxpr, has_callbacks = guard_callbacks(traced, errors)
     num_outputs = len(jaxpr.outvars) - len(written)
     owner = {id(v): variable for variable, v in zip(candidates, jaxpr.invars, strict=False)}
     new_vars = jaxpr.outvars[num_outputs:]
@@ -195,13 +250,13 @@ def _build(
             [place[by_position[position].sharded] for position in positions],
             [place[write.variable.sharded_in_program] for write in writes],
         )
-    return Program(
+    return make(
         jax.jit(program, **options),
         donated=[candidates[i] for i in donated],
         kept=[candidates[i] for i in kept],
         consts=[
             c if group is None or c.sharding == group.sharded else group.replicate(c)
-            for c in map(jnp.asarray, closed.consts)
+            for c in map(jnp.asarray, captured)
         ],
         writes=writes,
         results=final_results,

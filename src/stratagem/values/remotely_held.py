@@ -169,8 +169,14 @@ class RemotelyHeldVariable(AggregatingVariable):
                 f"sparse_read() needs a variable with rows, but {self.name!r} is a scalar."
             )
         frame = state.current_frame()
-        if frame is not None:
-            return frame.read_rows(self, indices)
+        return self.rows_now(indices) if frame is None else frame.read_rows(self, indices)
+
+    def rows_now(self, indices: Any) -> jax.Array:
+        """Returns the rows with these numbers on the present replica's device, fetched now.
+
+        Raises:
+            ContextError: Where a program is traced that could fetch them only once.
+        """
         if is_tracer(indices) or under_jit():
             raise ContextError(
                 f"Rows of variable {self.name!r} are read inside jax.jit (or lax.scan, jax.vmap, ...) "
