@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ __all__ = [
     "is_tracer",
     "jax_core",
     "mentioned_variables",
+    "outputs_that_depend_on_inputs",
     "trace_state",
     "under_jit",
     "under_trace",
@@ -54,3 +56,17 @@ def under_jit() -> bool:
 def mentioned_variables(jaxpr: Any) -> set[int]:
     """Returns the identities of the jaxpr's variables that are used or returned."""
     return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+
+
+def outputs_that_depend_on_inputs(fn: Callable[..., Any], *args: Any) -> list[bool]:
+    """Returns of each array that ``fn`` returns whether it depends on the arguments' values.
+
+    >>> outputs_that_depend_on_inputs(lambda x: (jnp.zeros_like(x), x + 1), 2.0)
+    [False, True]
+    """
+    jaxpr = jax.make_jaxpr(fn)(*args).jaxpr
+    dependent = {id(v) for v in jaxpr.invars}
+    for eqn in jaxpr.eqns:
+        if any(id(v) in dependent for v in eqn.invars):
+            dependent |= {id(v) for v in eqn.outvars}
+    return [id(v) in dependent for v in jaxpr.outvars]

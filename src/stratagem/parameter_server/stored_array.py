@@ -94,7 +94,7 @@ class StoredArray:
         """
         if update.startswith("scatter_") and len(operands) == 2:
             values, indices = operands
-            self._check_shape(update, values.shape, (indices.size, *self.shape[1:]))
+            self.check_operand(update, values.shape, (indices.size, *self.shape[1:]))
             self.update_rows(update, indices, values)
             return
         if update not in ("assign", "assign_add", "assign_sub") or len(operands) != 1:
@@ -102,7 +102,7 @@ class StoredArray:
                 f"{update!r} with {len(operands)} operands is not an update of a variable."
             )
         (operand,) = operands
-        self._check_shape(update, operand.shape, self.shape)
+        self.check_operand(update, operand.shape, self.shape)
         if update == "assign":
             self.assign(operand, adopt=adopt)
             return
@@ -110,7 +110,7 @@ class StoredArray:
         with self.lock:
             target = self._target()
             change(self._value, operand, out=target, casting="unsafe")
-            self._replace(target)
+            self.replace(target)
 
     def assign(self, operand: Array, *, adopt: bool = False) -> None:
         """Sets the value."""
@@ -121,7 +121,7 @@ class StoredArray:
         with self.lock:
             target = self._target()
             np.copyto(target, operand, casting="unsafe")
-            self._replace(target)
+            self.replace(target)
 
     def update_rows(self, update: str, indices: Array, rows: Array) -> None:
         """Carries out a ``scatter_*`` update."""
@@ -138,10 +138,15 @@ class StoredArray:
         target = self._target()
         if target is not self._value:
             np.copyto(target, self._value)
-            self._replace(target)
+            self.replace(target)
         return target
 
-    def _check_shape(self, update: str, got: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    def check_operand(self, update: str, got: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        """Checks the shape of an operand.
+
+        Raises:
+            ShapeMismatchError: If it does not fit.
+        """
         if got != wanted:
             raise ShapeMismatchError(
                 f"{update} of {self.name!r} (here of shape {self.shape}) needs an operand of shape "
@@ -158,10 +163,11 @@ class StoredArray:
             return self._spare
         return aligned_empty(self.shape, self.dtype)
 
-    def _replace(self, value: Array) -> None:
+    def replace(self, value: Array) -> None:
+        """Makes ``value`` the value, as it is; the caller holds ``lock``."""
         if value is self._value:
             return
-        before, self._value = self._value, value
+        before, self._value = self._value, value.view()
         keep = before.flags.writeable and before.nbytes <= _LARGEST_SPARE
         self._spare = before if keep else None
 
