@@ -132,8 +132,6 @@ class Channel:
                 )
             connection = Connection(connected)
             greet_server(connection, self._credentials.secret, give_up)
-            if self._credentials.tls is not None:
-                connection.is_idle()
         except UnauthenticatedError as error:
             _close(connected)
             raise UnauthenticatedError(f"{self._peer} was not trusted. {error}") from None
@@ -164,15 +162,14 @@ class Channel:
                 self._busy.add(connection)
                 return connection
         connection.close()
-        raise self._unavailable(None)
+        raise self._unavailable(ConnectionAbortedError())
 
-    def _unavailable(self, error: OSError | None) -> UnavailableError:
+    def _unavailable(self, error: OSError) -> UnavailableError:
         if self._closed:
             return UnavailableError(f"The channel to {self._peer} was closed.")
-        reason = error.strerror or error if error else "unknown"
+        reason = error.strerror.lower() if error.strerror else error
         return UnavailableError(
-            f"{self._peer} cannot be reached: {str(reason).lower()}. It may have ended, or not have "
-            "started yet."
+            f"{self._peer} cannot be reached: {reason}. It may have ended, or not have started yet."
         )
 
 

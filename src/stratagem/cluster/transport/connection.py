@@ -160,7 +160,7 @@ class Connection:
     def _fill(self, view: memoryview) -> int:
         received = self._socket.recv_into(view)
         if not received:
-            raise PeerGone("the other end closed the connection")
+            raise PeerGone("it closed the connection")
         return received
 
     def _allow_until(self, deadline: float | None) -> None:

@@ -15,6 +15,7 @@ from stratagem.cluster.transport.connection import Connection
 from stratagem.cluster.transport.credentials import Credentials
 from stratagem.cluster.transport.frames import Kind
 from stratagem.cluster.transport.greeting import greet_client
+from stratagem.cluster.transport.local_peer import check_same_user
 from stratagem.cluster.transport.message import Handler, Message
 from stratagem.cluster.transport.remote_error import exception_to_bytes
 from stratagem.core.errors import (
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 _MOST_STRANGERS = 64
 _SECONDS_TO_GREET = 10.0
 _SECONDS_TO_SHUT_DOWN = 5.0
+_SECONDS_TO_TURN_AWAY = 1.0
+_MOST_IGNORED_BYTES = 64 * 1024
 _BACKLOG = 128
 
 
@@ -59,10 +62,10 @@ class Endpoint:
     def __init__(
         self, address: str, handlers: Mapping[str, Handler], credentials: Credentials
     ) -> None:
-        self._wanted = Address.parse(address)
+        self._address = Address.parse(address)
         self._handlers = dict(handlers)
         self._credentials = credentials
-        self._bound = _host_to_bind(self._wanted.host)
+        self._bound = _host_to_bind(self._address.host)
         if self._bound is None and not credentials.prove_something:
             raise PermissionDeniedError(
                 f"Without a secret or TLS only this machine may connect, so the address must be "
@@ -79,9 +82,12 @@ class Endpoint:
     @property
     def address(self) -> str:
         """Where it listens, with the real port once it has started."""
-        if self._listening is None:
-            return str(self._wanted)
-        return str(Address(self._wanted.host, self._listening.getsockname()[1]))
+        return str(self._address)
+
+    @property
+    def was_started(self) -> bool:
+        """Whether it listens, or did."""
+        return self._listening is not None
 
     def start(self) -> None:
         """Begins to listen.
@@ -90,10 +96,11 @@ class Endpoint:
             UnavailableError: If the port is in use or cannot be bound.
             RuntimeError: If it was started before.
         """
-        if self._listening is not None or self._stopped.is_set():
+        if self.was_started or self._stopped.is_set():
             raise RuntimeError(f"The endpoint at {self.address} was started before.")
         self._credentials.check()
-        self._listening = _listen(self._bound, self._wanted)
+        self._listening = _listen(self._bound, self._address)
+        self._address = Address(self._address.host, self._listening.getsockname()[1])
         self._acceptor = threading.Thread(
             target=self._accept, args=(self._listening,), name="endpoint-accept", daemon=True
         )
@@ -163,19 +170,24 @@ class Endpoint:
             connection.close()
 
     def _greet(self, connected: socket.socket) -> Connection | None:
+        deadline = time.monotonic() + _SECONDS_TO_GREET
         peer = "somebody who left"
         try:
             peer = str(connected.getpeername()[0])
-            connected.settimeout(_SECONDS_TO_GREET)
+            if not self._credentials.prove_something:
+                check_same_user(connected)
             if self._credentials.tls is not None:
-                connected = self._credentials.tls.server_context.wrap_socket(
-                    connected, server_side=True
+                connected.settimeout(_SECONDS_TO_GREET)
+                secured = self._credentials.tls.server_context.wrap_socket(
+                    connected, server_side=True, do_handshake_on_connect=False
                 )
+                connected = secured
+                secured.do_handshake()
             connection = Connection(connected)
-            greet_client(connection, self._credentials.secret, time.monotonic() + _SECONDS_TO_GREET)
+            greet_client(connection, self._credentials.secret, deadline)
         except OSError as error:  # UnauthenticatedError is one
-            connected.close()
             _log.warning("refused a connection from %s: %s", peer, error)
+            _turn_away(connected)
             return None
         return connection
 
@@ -196,6 +208,16 @@ class Endpoint:
                 f"A method must be one of {sorted(self._handlers)}, got {method!r}."
             )
         return handler
+
+
+def _turn_away(connected: socket.socket) -> None:
+    """Closes a connection such that the peer gets to read why, whatever it has sent."""
+    raw = socket.socket  # beneath TLS
+    with contextlib.suppress(OSError):
+        raw.shutdown(connected, socket.SHUT_WR)
+        raw.settimeout(connected, _SECONDS_TO_TURN_AWAY)
+        raw.recv(connected, _MOST_IGNORED_BYTES)
+    connected.close()
 
 
 def _host_to_bind(host: str) -> str | None:

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import secrets
 
-from stratagem.cluster.transport.connection import Connection
+from stratagem.cluster.transport.connection import Connection, PeerGone
 from stratagem.core.errors import UnauthenticatedError
 
 __all__ = ["greet_client", "greet_server"]
@@ -33,7 +33,11 @@ def greet_client(connection: Connection, secret: str | None, deadline: float) ->
         UnauthenticatedError: If it does not.
         OSError: If it goes away, or does not answer in time.
     """
-    asks_secret, theirs = _receive_hello(connection, deadline)
+    try:
+        asks_secret, theirs = _receive_hello(connection, deadline)
+    except UnauthenticatedError:
+        connection.send_bytes(_PROTOCOL, deadline)
+        raise
     mine = secrets.token_bytes(_CHALLENGE_BYTES)
     connection.send_bytes(_hello(secret, mine), deadline)
     if asks_secret is not (secret is not None):
@@ -54,7 +58,10 @@ def greet_server(connection: Connection, secret: str | None, deadline: float) ->
     """
     mine = secrets.token_bytes(_CHALLENGE_BYTES)
     connection.send_bytes(_hello(secret, mine), deadline)
-    has_secret, theirs = _receive_hello(connection, deadline)
+    try:
+        has_secret, theirs = _receive_hello(connection, deadline)
+    except PeerGone:
+        raise PeerGone("it closed the connection (does it use TLS, and this task not?)") from None
     if has_secret is not (secret is not None):
         with_it, without = ("It", "this task") if has_secret else ("This task", "it")
         raise UnauthenticatedError(
