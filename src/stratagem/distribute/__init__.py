@@ -34,6 +34,7 @@ from stratagem.values.per_replica import PerReplica
 if TYPE_CHECKING:
     from stratagem.distribute import cluster_resolver, partitioners
     from stratagem.input.distributed_dataset import DistributedDataset
+    from stratagem.strategies.parameter_server import ParameterServerStrategy
 
 __all__ = [
     "CentralStorageStrategy",
@@ -49,6 +50,7 @@ __all__ = [
     "MirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "ParameterServerStrategy",
     "PerReplica",
     "ReduceOp",
     "ReductionToOneDevice",
@@ -70,6 +72,10 @@ __all__ = [
 # Loaded when first asked for, to keep `import stratagem` quick.
 _LAZY = {
     "DistributedDataset": ("stratagem.input.distributed_dataset", "DistributedDataset"),
+    "ParameterServerStrategy": (
+        "stratagem.strategies.parameter_server",
+        "ParameterServerStrategy",
+    ),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
     "partitioners": ("stratagem.distribute.partitioners", None),
 }
