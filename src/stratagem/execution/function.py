@@ -62,6 +62,14 @@ class Function:
         self._number_traces = 0
         self._methods: dict[int, tuple[weakref.ref[Any], Function]] = {}
         self._runners: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+        self._method_of: tuple[Function, weakref.ref[Any]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels as the function it was made from, to be compiled where it arrives."""
+        if self._method_of is None:
+            return Function, (self._python_function,)
+        unbound, instance = self._method_of
+        return types.MethodType, (unbound, instance())
 
     @property
     def python_function(self) -> Callable[..., Any]:
@@ -162,6 +170,7 @@ class Function:
 
         functools.update_wrapper(method, python_function)
         bound = Function(method)
+        bound._method_of = (self, reference)
         methods[key] = (reference, bound)
         return bound
 
