@@ -95,7 +95,7 @@ class ClusterCoordinator:
         self._workers = list(workers)
         weakref.finalize(self, dispatcher.stop)
         dispatcher.start()
-        watch(dispatcher, strategy.parameter_client)
+        watch(dispatcher, strategy.client)
 
     def schedule(
         self,

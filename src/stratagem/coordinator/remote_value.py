@@ -44,8 +44,8 @@ class RemoteValue(ByReference):
         """Waits for the result and returns it, with JAX arrays as they are."""
         return self._dispatcher.fetch(self, as_jax=True)
 
-    def __del__(self) -> None:
-        if self._closure.status is Status.HELD:
+    def __del__(self, held: Status = Status.HELD) -> None:  # bound now: modules may be gone by then
+        if self._closure.status is held:
             self._dispatcher.dropped.append(self._closure)
 
     def __repr__(self) -> str:

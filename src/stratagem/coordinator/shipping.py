@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.coordinator.shipped_functions import reduce_function
 from stratagem.core.errors import ShippingError
+from stratagem.execution.function import Function
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 
@@ -72,6 +74,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, jax.Array):
             return _reduce_array(obj)
+        if isinstance(obj, Function):
+            return reduce_function(obj)
         if isinstance(obj, PerReplica):
             return PerReplica, (obj.values,)
         if isinstance(obj, Mirrored):

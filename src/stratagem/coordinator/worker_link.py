@@ -8,9 +8,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stratagem.cluster.transport import Channel, Credentials, Message
+from stratagem.cluster.transport import Channel, Credentials
 from stratagem.cluster.transport.remote_error import exception_from_bytes
 from stratagem.coordinator.closure import Closure
 from stratagem.coordinator.definition import Definition
@@ -184,6 +184,7 @@ class WorkerLink:
         if not (closures or self._recall or may_poll or is_due):
             return None
         assert self._session is not None
+        assert self._channel is not None
         definitions: list[Define] = []
         calls = [self._call(closure, definitions) for closure in closures]
         released, self.released = self.released, []

@@ -32,8 +32,9 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 
 if TYPE_CHECKING:
-    from stratagem.distribute import cluster_resolver, partitioners
+    from stratagem.distribute import cluster_resolver, coordinator, partitioners
     from stratagem.input.distributed_dataset import DistributedDataset
+    from stratagem.server.server import Server
     from stratagem.strategies.parameter_server import ParameterServerStrategy
 
 __all__ = [
@@ -56,9 +57,11 @@ __all__ = [
     "ReductionToOneDevice",
     "ReplicaContext",
     "RunOptions",
+    "Server",
     "Strategy",
     "StrategyExtended",
     "cluster_resolver",
+    "coordinator",
     "experimental",
     "experimental_set_strategy",
     "get_replica_context",
@@ -76,7 +79,9 @@ _LAZY = {
         "stratagem.strategies.parameter_server",
         "ParameterServerStrategy",
     ),
+    "Server": ("stratagem.server.server", "Server"),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
+    "coordinator": ("stratagem.distribute.coordinator", None),
     "partitioners": ("stratagem.distribute.partitioners", None),
 }
 

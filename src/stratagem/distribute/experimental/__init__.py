@@ -13,6 +13,7 @@ from stratagem.strategies.central_storage import CentralStorageStrategy
 from stratagem.strategies.replica_context import ValueContext
 
 if TYPE_CHECKING:
+    from stratagem.distribute.experimental import coordinator, rpc
     from stratagem.strategies.parameter_server import ParameterServerStrategy
 
 __all__ = [
@@ -22,16 +23,20 @@ __all__ = [
     "CommunicationOptions",
     "ParameterServerStrategy",
     "ValueContext",
+    "coordinator",
     "partitioners",
+    "rpc",
 ]
 
 
 # Loaded when first asked for, to keep `import stratagem` quick.
-_LAZY = {
+_LAZY: dict[str, tuple[str, str | None]] = {
     "ParameterServerStrategy": (
         "stratagem.strategies.parameter_server",
         "ParameterServerStrategy",
     ),
+    "coordinator": ("stratagem.distribute.experimental.coordinator", None),
+    "rpc": ("stratagem.distribute.experimental.rpc", None),
 }
 
 
@@ -39,4 +44,5 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]
-    return getattr(importlib.import_module(module), attribute)
+    loaded = importlib.import_module(module)
+    return loaded if attribute is None else getattr(loaded, attribute)
