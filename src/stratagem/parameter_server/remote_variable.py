@@ -230,14 +230,17 @@ _known_lock = threading.Lock()
 
 
 def receive(
-    cls: type[RemoteVariable], strategy: StrategyProtocol, handle: Handle
+    cls: type[RemoteVariable],
+    strategy: StrategyProtocol,
+    handle: Handle,
+    client: ParameterClient | None = None,
 ) -> RemoteVariable:
-    """Returns this process's object for a variable that was sent to it."""
+    """Returns this process's object for a variable that another, or another variable, made."""
     with _known_lock:
         variable = _known.get(handle.id)
         if variable is None:
             variable = cls.__new__(cls)
-            variable._use(strategy, client_for(handle.servers), handle)
+            variable._use(strategy, client or client_for(handle.servers), handle)
             _known[handle.id] = variable
         return variable
 

@@ -14,6 +14,7 @@ from stratagem.parameter_server.messages import (
     decode_updates,
     encode_fields,
 )
+from stratagem.parameter_server.server_function import ServerFunction
 from stratagem.parameter_server.store import Store
 
 __all__ = ["ParameterService"]
@@ -75,15 +76,16 @@ class ParameterService:
 
     def _push(self, message: Message) -> Message:
         updates = list(decode_updates(message))
-        missing = self.store.missing_functions({digest for *_, digest in updates if digest})
-        if missing:
-            return encode_fields(missing=missing)
+        functions = self.store.functions({digest for *_, digest in updates if digest})
+        if None in functions.values():
+            return _ask_for(functions)
         for variable, *_ in updates:
             self.store.find(variable)
         total = sum(array.nbytes for array in message.arrays)
         for variable, update, operands, digest in updates:
-            if digest:
-                self.store.call(variable, digest, operands)
+            function = functions.get(digest)
+            if function is not None:
+                function.call(self.store.find(variable), operands)
             else:
                 own = sum(array.nbytes for array in operands)
                 self.store.update(variable, update, operands, own / total if total else 0.0)
@@ -97,7 +99,13 @@ class ParameterService:
     def _call(self, message: Message) -> Message:
         """Carries out one function update and returns its result, pickled."""
         ((variable, _, operands, digest),) = decode_updates(message)
-        if self.store.missing_functions([digest]):
-            return encode_fields(missing=[digest])
-        result = self.store.call(variable, digest, operands)
-        return Message(cloudpickle.dumps(result))
+        functions = self.store.functions([digest])
+        function = functions[digest]
+        if function is None:
+            return _ask_for(functions)
+        return Message(cloudpickle.dumps(function.call(self.store.find(variable), operands)))
+
+
+def _ask_for(functions: Mapping[str, ServerFunction | None]) -> Message:
+    """Returns the answer that nothing was done, because functions have to be sent first."""
+    return encode_fields(missing=[digest for digest, known in functions.items() if known is None])

@@ -75,7 +75,7 @@ class ShardedVariable(RemoteVariable):
             name=self._shard_name(index),
             shape=self._shard_shape(shard),
         )
-        return receive(RemoteVariable, self._strategy, handle)
+        return receive(RemoteVariable, self._strategy, handle, self._client)
 
     def _shard_name(self, index: int) -> str:
         return f"{self._name}/part_{index}"

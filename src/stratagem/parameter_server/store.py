@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import pickle
 import threading
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from stratagem.parameter_server.stored_array import Array, RowSelection, StoredA
 __all__ = ["Store"]
 
 _ADOPTED_SHARE = 0.5
+_MOST_FUNCTIONS = 256
 
 
 class Store:
@@ -29,7 +30,7 @@ class Store:
         self._lock = threading.Lock()
         self._owner = ""
         self._arrays: dict[str, StoredArray] = {}
-        self._functions: dict[str, ServerFunction] = {}
+        self._functions: collections.OrderedDict[str, ServerFunction] = collections.OrderedDict()
 
     @property
     def num_bytes(self) -> int:
@@ -99,17 +100,19 @@ class Store:
         self.find(variable).update(update, operands, adopt=share >= _ADOPTED_SHARE)
 
     def add_function(self, digest: str, pickled: bytes) -> None:
-        """Keeps a function that updates will refer to."""
+        """Keeps a function that updates will refer to, until many others have come."""
         function = pickle.loads(pickled)
         with self._lock:
             # One object, so that what it has compiled is compiled once.
             self._functions.setdefault(digest, function)
+            while len(self._functions) > _MOST_FUNCTIONS:
+                self._functions.popitem(last=False)
 
-    def missing_functions(self, digests: Iterable[str]) -> list[str]:
-        """Returns those of ``digests`` whose functions have to be sent first."""
-        return [digest for digest in digests if digest not in self._functions]
-
-    def call(self, variable: str, digest: str, operands: tuple[Array, ...]) -> Any:
-        """Calls a function that was sent before on a variable."""
-        stored = self.find(variable)
-        return self._functions[digest].call(stored, operands)
+    def functions(self, digests: Iterable[str]) -> dict[str, ServerFunction | None]:
+        """Returns the functions with these digests; ``None`` for one that has to be sent first."""
+        with self._lock:
+            found = {digest: self._functions.get(digest) for digest in digests}
+            for digest, function in found.items():
+                if function is not None:
+                    self._functions.move_to_end(digest)
+            return found

@@ -69,9 +69,11 @@ def update_on_server(name: str, body: bytes) -> Update:
 
 def _scatter(name: str, method: str, *, adds: bool = False, reducible: bool = True) -> Update:
     def apply(old: Any, slices: IndexedSlices) -> Any:
-        rows = jnp.asarray(old).at[jnp.asarray(slices.indices)]
+        old = jnp.asarray(old)
+        rows = old.at[jnp.asarray(slices.indices)]
         # Negative indices are out of range too, not counted from the end.
-        return getattr(rows, method)(slices.values, mode="drop", wrap_negative_indices=False)
+        new = getattr(rows, method)(slices.values, mode="drop", wrap_negative_indices=False)
+        return new.astype(old.dtype)  # dividing integers gives floating point
 
     return Update(name, apply, sparse=True, adds=adds, reducible=reducible)
 
