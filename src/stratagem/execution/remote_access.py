@@ -56,7 +56,7 @@ class RemoteAccess:
     def current(self, variable: RemotelyHeldVariable, value: Any) -> Any:
         """Returns the value as this trace's own updates leave it."""
         for noted in self._local_updates(variable):
-            value = noted.update.apply(value, noted.operand)
+            value = jnp.asarray(noted.update.apply(value, noted.operand))
         return value
 
     def current_rows(
@@ -74,7 +74,7 @@ class RemoteAccess:
             return read(indices)
         # A small table of the rows that are read and those that are updated, updated like the large.
         flat = jnp.reshape(indices, -1)
-        touched = [jnp.asarray(u.operand.indices, flat.dtype) for u in updates if u.update.sparse]
+        touched = [jnp.asarray(u.operand.indices) for u in updates if u.update.sparse]
         # Rows that do not exist are read as row 0, which leaves their update without effect.
         size = variable.program_shape[0]
         numbers = jnp.concatenate(

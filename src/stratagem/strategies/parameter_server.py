@@ -11,16 +11,19 @@ from typing import Any
 
 from stratagem.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem.core import context
 from stratagem.core.devices import resolve_devices
 from stratagem.core.errors import ContextError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.parameter_server.client import ParameterClient, client_for
+from stratagem.parameter_server.function_update import call_where_it_lives
 from stratagem.parameter_server.initial_value import InitialValue
 from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.sharded_variable import ShardedVariable
 from stratagem.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.extended import StrategyExtended
+from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable
 
 __all__ = ["ParameterServerStrategy"]
@@ -192,6 +195,38 @@ class ParameterServerExtended(StrategyExtended):
                 yield
             finally:
                 self._colocation.servers = before
+
+    # --- updating ---------------------------------------------------------------------------------
+
+    def update(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Calls ``fn(var, *args, **kwargs)`` on the parameter server, to update the variable there.
+
+        Args:
+            var: A variable.
+            fn: Updates it. It is sent to the server, and gets the server's own copy.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            group: Whether to return one merged result; else a list with one for each copy.
+
+        Returns:
+            What ``fn`` returned: for a sharded variable a list, and in a compiled function, which sends
+            it when it has run, the variable.
+        """
+        if not isinstance(var, RemoteVariable):
+            return super().update(var, fn, args, kwargs, group)
+        context.require_cross_replica(self._strategy, "extended.update")
+        positional, keywords = map_values(
+            lambda leaf: self._update_argument(var, leaf), (tuple(args), dict(kwargs or {}))
+        )
+        result = call_where_it_lives(var, fn, positional, keywords)
+        return result if group else self._strategy.experimental_local_results(result)
 
 
 _here: weakref.WeakValueDictionary[str, ParameterServerStrategy] = weakref.WeakValueDictionary()
