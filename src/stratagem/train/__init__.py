@@ -1,4 +1,4 @@
-"""Names that TensorFlow keeps under ``tf.train``: clusters and example records."""
+"""Names that TensorFlow keeps under ``tf.train``: clusters, example records and optimizers."""
 
 from stratagem.cluster import ClusterDef, ClusterSpec, JobDef, ServerDef
 from stratagem.io.example_message import (
@@ -9,6 +9,7 @@ from stratagem.io.example_message import (
     FloatList,
     Int64List,
 )
+from stratagem.training.optimizer import Optimizer
 
 __all__ = [
     "BytesList",
@@ -20,5 +21,6 @@ __all__ = [
     "FloatList",
     "Int64List",
     "JobDef",
+    "Optimizer",
     "ServerDef",
 ]
