@@ -24,6 +24,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/step.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/input.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/parameter_server.py $(BENCH_FLAGS)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
