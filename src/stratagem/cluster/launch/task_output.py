@@ -32,12 +32,17 @@ class TaskOutput:
         task: Which task.
         console: Where its lines are shown; ``None`` to show nothing.
         log_file: The file that keeps all of it, if any.
+        append: Whether the file keeps what is in it.
     """
 
-    def __init__(self, task: Task, console: Console | None, log_file: Path | None) -> None:
+    def __init__(
+        self, task: Task, console: Console | None, log_file: Path | None, append: bool = False
+    ) -> None:
         self._task = task
         self._console = console
-        self._file = log_file.open("wb", buffering=0) if log_file is not None else None
+        self._file = (
+            log_file.open("ab" if append else "wb", buffering=0) if log_file is not None else None
+        )
         self._splitters = (LineSplitter(), LineSplitter())
         self._tail = Tail(_REMEMBERED_BYTES)
 
