@@ -119,7 +119,9 @@ class Function:
         settings = jax_settings.current_settings()
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
+        num_tried = 0
         for program in self._programs.get(key, ()):
+            num_tried += 1
             if program.is_quick_to_match:
                 implementation = jax_settings.random_implementation()
                 recent = _Recent(program, strategy, replica is None, implementation)
@@ -129,7 +131,11 @@ class Function:
             except DrawMiss:
                 continue
         try:
-            return self._compile(inputs, key).run(inputs)
+            while True:
+                try:
+                    return self._compile(inputs, key, num_tried).run(inputs)
+                except DrawMiss:  # another thread has drawn the element that was traced
+                    num_tried += 1
         except RaggedElement:
             return self._run_eagerly(args, kwargs)
         except LoopsOverDataset:
@@ -177,15 +183,18 @@ class Function:
     def __repr__(self) -> str:
         return f"<stratagem.function {getattr(self, '__qualname__', self._python_function)!s}>"
 
-    def _compile(self, inputs: CallInputs, key: Any) -> Program:
+    def _compile(self, inputs: CallInputs, key: Any, num_tried: int) -> Program:
         with self._lock:
+            programs = self._programs.setdefault(key, [])
+            if len(programs) > num_tried:  # another thread has compiled one meanwhile
+                return programs[num_tried]
             program = trace_program(self._python_function, inputs, may_create=self._may_create)
             self._may_create = False
             if program is None:
                 program = trace_program(self._python_function, inputs, may_create=False)
             assert program is not None
             self._num_traces += 1
-            self._programs.setdefault(key, []).append(program)
+            programs.append(program)
             self._warn_of_retracing(inputs)
             return program
 
