@@ -34,6 +34,7 @@ class Closure:
 
     __slots__ = (
         "error",
+        "losses",
         "needs",
         "number",
         "payload",
@@ -62,6 +63,8 @@ class Closure:
         self.where: int | None = None
         """The worker that runs it or holds its result."""
         self.error: BaseException | None = None
+        self.losses = 0
+        """How many workers were lost that had it."""
         self.unmet = 0
         self.waiters: list[Closure] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,15 @@ from stratagem.strategies.parameter_server import ParameterServerStrategy
 __all__ = ["ClusterCoordinator"]
 
 _NO_ARGUMENTS = pack(((), {}))
+
+_dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Tells the workers that this process ends, so that they need not find out."""
+    for dispatcher in list(_dispatchers):
+        dispatcher.stop()
 
 
 class ClusterCoordinator:
@@ -93,7 +103,8 @@ class ClusterCoordinator:
         dispatcher = Dispatcher(workers, Credentials.from_environment(), pack(strategy), **options)
         self._dispatcher = dispatcher
         self._workers = list(workers)
-        weakref.finalize(self, dispatcher.stop)
+        _dispatchers.add(dispatcher)
+        weakref.finalize(self, setattr, dispatcher, "abandoned", True).atexit = False
         dispatcher.start()
         watch(dispatcher, strategy.client)
 
@@ -128,7 +139,9 @@ class ClusterCoordinator:
             raise InvalidArgumentError(f"worker must be one of {self._workers}, got {worker!r}.")
         definition = self._dispatcher.definitions.of_function(fn)
         arguments = _pack_arguments(args, kwargs, len(self._workers))
-        return self._dispatcher.schedule(definition, arguments, worker, priority)
+        value = self._dispatcher.schedule(definition, arguments, worker, priority)
+        value.keeps_alive = self
+        return value
 
     def join(self) -> None:
         """Waits until every scheduled function has ended.

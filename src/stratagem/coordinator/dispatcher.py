@@ -34,12 +34,12 @@ class Payload(NamedTuple):
     """What a closure consists of.
 
     Args:
-        definition: Its function.
+        definition: Its function; ``None`` when it will not run any more.
         arguments: The parcel of ``(args, kwargs)``.
         value: Where the result goes, as long as somebody has it.
     """
 
-    definition: Definition
+    definition: Definition | None
     arguments: Parcel
     value: weakref.ref[RemoteValue]
 
@@ -73,6 +73,7 @@ class Dispatcher:
         self.lock = threading.Lock()
         self.state = CoordinatorState()
         self.ended = threading.Event()
+        self.abandoned = False
         self.dropped: collections.deque[Closure] = collections.deque()
         self.definitions = Definitions(self._forget)
         self._patience = patience
@@ -103,7 +104,7 @@ class Dispatcher:
             if self.stopped:
                 return
             self.ended.set()
-            self._settle(self.state.abort(CancelledError("The coordinator has ended.")))
+            self._settle(self.state.abort(CancelledError(_HAS_ENDED)))
             self._settle(self.state.stop_draining())
         for link in self._links.values():
             link.close()
@@ -266,6 +267,8 @@ class Dispatcher:
 
     def check(self) -> None:
         """Looks whether something has been waited for too long; called every now and then."""
+        if self.abandoned:
+            self.stop()
         now = time.monotonic()
         with self.lock:
             if self._drain_until is not None and now >= self._drain_until:
@@ -315,11 +318,15 @@ class Dispatcher:
         if error is not None:
             self._drain_until = None
             raise error
+        if self.stopped:
+            raise CancelledError(_HAS_ENDED)
         return True
 
     def _wait_for(self, value: RemoteValue) -> Closure:
         closure = value._closure
         while True:
+            if self.stopped and (closure.status is Status.LOST or not closure.settled):
+                raise CancelledError(_HAS_ENDED)
             if closure.status is Status.LOST:
                 self._settle(self.state.demand(closure))
                 self._wake_all()
@@ -335,7 +342,7 @@ class Dispatcher:
             if value is not None and value._waiter is not None:
                 value._waiter.notify_all()
             if closure.status is not Status.HELD or not closure.can_run_again:
-                closure.payload = closure.payload._replace(arguments=_NOTHING)
+                closure.payload = closure.payload._replace(definition=None, arguments=_NOTHING)
         if self.state.is_idle:
             self._has_ended.notify_all()
             self._has_room.notify_all()
@@ -365,6 +372,7 @@ class Dispatcher:
 
 
 _NOTHING = Parcel(b"")
+_HAS_ENDED = "The coordinator has ended."
 
 
 def _needed(references: Iterable[Any]) -> Iterable[Closure]:

@@ -20,7 +20,7 @@ class Pace:
     >>> for _ in range(50):
     ...     pace.note(seconds=0.001)
     >>> pace.most_in_flight
-    22
+    20
     """
 
     def __init__(self, num_threads: int) -> None:

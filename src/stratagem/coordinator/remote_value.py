@@ -25,6 +25,8 @@ class RemoteValue(ByReference):
     """
 
     def __init__(self, dispatcher: Dispatcher, closure: Closure) -> None:
+        self.keeps_alive: Any = None
+        """What must not end as long as the value can be asked for."""
         self._dispatcher = dispatcher
         self._closure = closure
         # Set by the dispatcher, under its lock.

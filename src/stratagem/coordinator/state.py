@@ -16,6 +16,9 @@ from stratagem.core.errors import CancelledError, UnavailableError
 __all__ = ["CoordinatorState", "Phase"]
 
 
+_MOST_LOSSES = 16
+
+
 class Phase(enum.Enum):
     """What the coordinator does with closures."""
 
@@ -122,7 +125,11 @@ class CoordinatorState:
             closure.status, closure.where = Status.LOST, None
         settled: list[Closure] = []
         for closure in self._in_flight.pop(worker, {}).values():
-            settled += self._put_back(closure)
+            closure.losses += 1
+            if closure.losses < _MOST_LOSSES:
+                settled += self._put_back(closure)
+            else:
+                settled += self._stop_because(closure, _deadly(closure))
         return settled
 
     def take(self, worker: int, limit: int) -> tuple[list[Closure], list[Closure]]:
@@ -285,6 +292,13 @@ def _cancelled(closure: Closure, cause: BaseException) -> CancelledError:
     )
     error.__cause__ = cause
     return error
+
+
+def _deadly(closure: Closure) -> UnavailableError:
+    return UnavailableError(
+        f"Function {closure.number} was given to {closure.losses} workers that were lost, one after "
+        "the other. It may be what ends them: look at their output."
+    )
 
 
 def _gone_for_good(closure: Closure) -> UnavailableError:

@@ -88,6 +88,7 @@ class WorkerLink:
         self._connecting = self._polling = self._recall = False
         self._sent: set[int] = set()
         self._last_sign = 0.0
+        self._num_reports = 0
         self._pace = Pace(dispatcher.closures_per_worker)
 
     def start(self) -> None:
@@ -203,7 +204,7 @@ class WorkerLink:
             recall,
             LONGEST_WAIT_SECONDS if may_poll else 0.0,
         )
-        return functools.partial(self._exchange, request, self._channel)
+        return functools.partial(self._exchange, request, self._channel, self._num_reports)
 
     def _call(self, closure: Closure, definitions: list[Define]) -> Call:
         """Returns what the worker is sent for a closure; adds the definitions that it lacks."""
@@ -228,7 +229,7 @@ class WorkerLink:
         self._sent.add(definition.number)
         definitions.append(definition.message())
 
-    def _exchange(self, request: Exchange, channel: Channel) -> None:
+    def _exchange(self, request: Exchange, channel: Channel, num_reports: int) -> None:
         message = written(request)
         size = sum(array.nbytes for array in message.arrays) + len(message.body)
         patience = self._dispatcher.worker_timeout + size / _SLOWEST_BYTES_PER_SECOND
@@ -247,8 +248,10 @@ class WorkerLink:
                 return
             if request.wait:
                 self._polling = False
-                if not reports and self._pace.stand_still():
+                stands_still = not reports and self._num_reports == num_reports
+                if stands_still and self._pace.stand_still():
                     self._recall = True
+            self._num_reports += len(reports)
             for report in reports:
                 self._take_report(report)
 

@@ -156,6 +156,18 @@ def test_abort_fails_everything_with_the_reason(state):
     assert state.take_error() is error
 
 
+def test_a_closure_that_ends_its_workers_is_given_up(state):
+    schedule(state, Closure(0), Closure(1))
+    for _ in range(15):
+        assert taken(state, 0) == [0]
+        assert state.worker_lost(0) == []
+        state.worker_joined(0)
+    assert taken(state, 0) == [0]
+    assert numbers(state.worker_lost(0)) == [0, 1]
+    with pytest.raises(UnavailableError, match="given to 16 workers that were lost"):
+        raise state.take_error()
+
+
 def test_missing_workers(state):
     schedule(state, Closure(0, worker=1), Closure(1, worker=0))
     state.worker_lost(1)
