@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stratagem.cluster.transport import Channel, Credentials, Message
+from stratagem.cluster.transport.remote_error import exception_from_bytes
 from stratagem.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
+from stratagem.parameter_server.joint_sending import JointSending
 from stratagem.parameter_server.messages import (
     ReadRequest,
     UpdateRequest,
@@ -36,6 +38,7 @@ _PATIENCE_SECONDS = 60.0
 _SLOWEST_BYTES_PER_SECOND = 10e6
 _ATTACH_SECONDS = 60.0
 _RETRY_SECONDS = 0.1
+_SMALL = 64 << 10
 _PROCESS = uuid.uuid4().hex
 
 
@@ -60,6 +63,10 @@ class ParameterClient:
         self._threads = concurrent.futures.ThreadPoolExecutor(
             max_workers=8 * len(self.servers), thread_name_prefix="parameter-client"
         )
+        self._joint = [
+            JointSending(functools.partial(self._push_groups, index))
+            for index in range(len(self.servers))
+        ]
         self._garbage: collections.deque[tuple[int, str]] = collections.deque()
 
     @property
@@ -160,28 +167,60 @@ class ParameterClient:
         if self._garbage:
             self._collect_garbage()
 
-        def send(server: int, positions: list[int]) -> Message:
-            return self._send_updates(server, "ps/push", [requests[k] for k in positions])
+        def send(server: int, positions: list[int]) -> None:
+            updates = [requests[position] for position in positions]
+            if sum(array.nbytes for update in updates for array in update.operands) < _SMALL:
+                self._joint[server].submit(updates)
+            else:
+                (error,) = self._push_groups(server, [updates])
+                if error is not None:
+                    raise error
 
         self._in_parallel(_by_server(requests), send)
+
+    def _push_groups(
+        self, server: int, groups: Sequence[Sequence[UpdateRequest]]
+    ) -> list[BaseException | None]:
+        """Carries out groups of updates in one message; returns what went wrong with each."""
+        answer = self._send_updates(server, "ps/push", groups)
+        errors: dict[int, bytes] = pickle.loads(answer.body) if answer.body else {}
+        return [
+            self._remote_error(server, errors[index]) if index in errors else None
+            for index in range(len(groups))
+        ]
+
+    def _remote_error(self, server: int, data: bytes) -> BaseException:
+        error = exception_from_bytes(data, f"{_task(server)} at {self.servers[server]}")
+        if isinstance(error, UnavailableError):
+            return PSUnavailableError(f"Lost {self._name(server)}: {error}")
+        return error
 
     def call(self, requests: Sequence[UpdateRequest]) -> list[Any]:
         """Carries out function updates and returns what each function returned."""
 
         def send(_: int, request: UpdateRequest) -> Any:
-            return pickle.loads(self._send_updates(request.server, "ps/call", [request]).body)
+            return pickle.loads(self._send_updates(request.server, "ps/call", [[request]]).body)
 
         return list(self._in_parallel(dict(enumerate(requests)), send).values())
 
-    def _send_updates(self, server: int, method: str, updates: Sequence[UpdateRequest]) -> Message:
-        digests = [_digest(update.body) if update.body else "" for update in updates]
-        message = encode_updates(zip(updates, digests, strict=True))
+    def _send_updates(
+        self, server: int, method: str, groups: Sequence[Sequence[UpdateRequest]]
+    ) -> Message:
+        functions: dict[str, bytes] = {}
+
+        def with_digest(update: UpdateRequest) -> tuple[UpdateRequest, str]:
+            if not update.body:
+                return update, ""
+            digest = _digest(update.body)
+            functions[digest] = update.body
+            return update, digest
+
+        message = encode_updates([map(with_digest, group) for group in groups])
         answer = self._call(server, method, message)
         if answer.body.startswith(b"{"):
             # Nothing has happened yet: the server does not know these functions.
-            bodies = dict(zip(digests, (update.body for update in updates), strict=True))
             for digest in decode_fields(answer)["missing"]:
-                function = Message(pickle.dumps((digest, bodies[digest])))
+                function = Message(pickle.dumps((digest, functions[digest])))
                 self._call(server, "ps/add_function", function)
             answer = self._call(server, method, message)
         return answer
@@ -209,6 +248,8 @@ class ParameterClient:
 
     def _in_parallel(self, work: dict[int, Any], call: Callable[[int, Any], T]) -> dict[int, T]:
         """Calls ``call`` for each item, the first on this thread, and waits for all of them."""
+        if len(work) == 1:
+            return {key: call(key, value) for key, value in work.items()}
         if not work:
             return {}
         (first, argument), *others = work.items()

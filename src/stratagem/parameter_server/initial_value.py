@@ -103,9 +103,11 @@ class InitialValue:
             leaves = jax.tree.leaves(value)
             natural = jnp.result_type(*leaves) if leaves else np.float32
             value = np.asarray(value, natural if dtype is None else None)
-        dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
-        if not (jnp.issubdtype(dtype, jnp.number) or dtype == np.bool_):
-            raise VariableError(f"A variable holds numbers or booleans, got dtype {dtype}.")
+        dtype = value.dtype if dtype is None else dtype
+        for kind in (value.dtype, dtype):
+            if not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.bool_)):
+                raise VariableError(f"A variable holds numbers or booleans, got dtype {kind}.")
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
         return cls(np.asarray(value).astype(dtype, copy=False))
 
     def on_server(self, start: int) -> bytes | None:

@@ -1,8 +1,8 @@
 """What a client and a parameter server say to each other.
 
-The bodies of reads and ordinary updates are JSON, so a server carries them out without unpickling
-anything. Only functions (optimizers, row initializers, ``extended.update``) travel pickled; they are sent
-once, then referred to by the digest of the pickle.
+The bodies of reads and ordinary updates are text, a line for each, so a server carries them out without
+unpickling anything. Only functions (optimizers, row initializers, ``extended.update``) travel pickled; they
+are sent once, then referred to by the digest of the pickle.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from stratagem.cluster.transport.message import Message
 from stratagem.parameter_server.stored_array import Array, RowSelection
@@ -26,6 +24,9 @@ __all__ = [
     "encode_reads",
     "encode_updates",
 ]
+
+
+_NUMBERED = "rows"
 
 
 class ReadRequest(NamedTuple):
@@ -75,43 +76,59 @@ def decode_fields(message: Message) -> dict[str, Any]:
 
 def encode_reads(reads: Iterable[ReadRequest]) -> Message:
     """Returns the message that asks for ``reads``."""
-    entries: list[tuple[str, Any]] = []
+    lines: list[str] = []
     arrays: list[Array] = []
-    for read in reads:
-        if isinstance(read.rows, np.ndarray):
-            entries.append((read.variable, "numbered"))
-            arrays.append(read.rows)
-        elif isinstance(read.rows, range):
-            chosen = read.rows
-            entries.append((read.variable, (chosen.start, chosen.stop, chosen.step)))
+    for variable, _, rows, _ in reads:
+        if rows is None:
+            lines.append(variable)
+        elif isinstance(rows, range):
+            lines.append(f"{variable} {rows.start} {rows.stop} {rows.step}")
         else:
-            entries.append((read.variable, None))
-    return Message(json.dumps(entries).encode(), tuple(arrays))
+            lines.append(f"{variable} {_NUMBERED}")
+            arrays.append(rows)
+    return Message("\n".join(lines).encode(), tuple(arrays))
 
 
 def decode_reads(message: Message) -> Iterator[tuple[str, RowSelection]]:
     """Yields the id and the rows of each read."""
     arrays = iter(message.arrays)
-    for variable, rows in json.loads(message.body):
-        if rows == "numbered":
+    for line in message.body.decode().splitlines():
+        variable, *rows = line.split(" ")
+        if not rows:
+            yield variable, None
+        elif rows == [_NUMBERED]:
             yield variable, next(arrays)
         else:
-            yield variable, None if rows is None else range(*rows)
+            yield variable, range(*map(int, rows))
 
 
-def encode_updates(updates: Iterable[tuple[UpdateRequest, str]]) -> Message:
-    """Returns the message for updates, each with the digest of its function or ``""``."""
-    entries: list[tuple[str, str, int, str]] = []
+def encode_updates(groups: Iterable[Iterable[tuple[UpdateRequest, str]]]) -> Message:
+    """Returns the message for updates, each with the digest of its function or ``""``.
+
+    Args:
+        groups: Updates that succeed or fail apart from those of other groups.
+    """
+    paragraphs: list[str] = []
     arrays: list[Array] = []
-    for update, digest in updates:
-        entries.append((update.variable, update.update, len(update.operands), digest))
-        arrays.extend(update.operands)
-    return Message(json.dumps(entries).encode(), tuple(arrays))
+    for group in groups:
+        lines: list[str] = []
+        for (variable, _, update, operands, _), digest in group:
+            lines.append(f"{variable} {update} {len(operands)} {digest}")
+            arrays.extend(operands)
+        paragraphs.append("\n".join(lines))
+    return Message("\n\n".join(paragraphs).encode(), tuple(arrays))
 
 
-def decode_updates(message: Message) -> Iterator[tuple[str, str, tuple[Array, ...], str]]:
-    """Yields the id, the update's name, the operands and the function's digest of each update."""
+def decode_updates(message: Message) -> list[list[tuple[str, str, tuple[Array, ...], str]]]:
+    """Returns the id, the update's name, the operands and the function's digest of each update."""
     first = 0
-    for variable, update, count, digest in json.loads(message.body):
-        yield variable, update, message.arrays[first : first + count], digest
-        first += count
+    groups = []
+    for paragraph in message.body.decode().split("\n\n"):
+        group = []
+        for line in paragraph.splitlines():
+            variable, update, count, digest = line.split(" ")
+            last = first + int(count)
+            group.append((variable, update, message.arrays[first:last], digest))
+            first = last
+        groups.append(group)
+    return groups

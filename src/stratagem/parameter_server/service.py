@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import cloudpickle
 
 from stratagem.cluster.transport.message import Handler, Message
+from stratagem.cluster.transport.remote_error import exception_to_bytes
 from stratagem.parameter_server.messages import (
     decode_fields,
     decode_reads,
@@ -16,6 +17,7 @@ from stratagem.parameter_server.messages import (
 )
 from stratagem.parameter_server.server_function import ServerFunction
 from stratagem.parameter_server.store import Store
+from stratagem.parameter_server.stored_array import Array
 
 __all__ = ["ParameterService"]
 
@@ -70,26 +72,42 @@ class ParameterService:
     def _pull(self, message: Message) -> Message:
         return Message(
             arrays=tuple(
-                self.store.read(variable, rows) for variable, rows in decode_reads(message)
+                self.store.find(variable).read(rows) for variable, rows in decode_reads(message)
             )
         )
 
     def _push(self, message: Message) -> Message:
-        updates = list(decode_updates(message))
-        functions = self.store.functions({digest for *_, digest in updates if digest})
+        """Carries out groups of updates; answers with the errors of groups that had one, pickled."""
+        groups = decode_updates(message)
+        digests = {digest for group in groups for *_, digest in group if digest}
+        functions = self.store.functions(digests) if digests else {}
         if None in functions.values():
             return _ask_for(functions)
-        for variable, *_ in updates:
-            self.store.find(variable)
         total = sum(array.nbytes for array in message.arrays)
-        for variable, update, operands, digest in updates:
+        errors: dict[int, bytes] = {}
+        for index, group in enumerate(groups):
+            try:
+                self._update(group, functions, total)
+            except Exception as error:
+                errors[index] = exception_to_bytes(error)
+        return Message(pickle.dumps(errors)) if errors else Message()
+
+    def _update(
+        self,
+        group: Sequence[tuple[str, str, tuple[Array, ...], str]],
+        functions: Mapping[str, ServerFunction | None],
+        message_bytes: int,
+    ) -> None:
+        # Looked up before the first update takes place: all of them, or an error and none.
+        stored = [self.store.find(variable) for variable, *_ in group]
+        for array, (_, update, operands, digest) in zip(stored, group, strict=True):
             function = functions.get(digest)
             if function is not None:
-                function.call(self.store.find(variable), operands)
+                function.call(array, operands)
             else:
-                own = sum(array.nbytes for array in operands)
-                self.store.update(variable, update, operands, own / total if total else 0.0)
-        return Message()
+                # Kept memory keeps the whole message, so it must be most of that.
+                alone = 2 * sum(operand.nbytes for operand in operands) >= message_bytes
+                array.update(update, operands, adopt=alone)
 
     def _add_function(self, message: Message) -> Message:
         digest, pickled = pickle.loads(message.body)
@@ -98,7 +116,7 @@ class ParameterService:
 
     def _call(self, message: Message) -> Message:
         """Carries out one function update and returns its result, pickled."""
-        ((variable, _, operands, digest),) = decode_updates(message)
+        ((variable, _, operands, digest),) = decode_updates(message)[0]
         functions = self.store.functions([digest])
         function = functions[digest]
         if function is None:

@@ -11,11 +11,10 @@ import numpy as np
 
 from stratagem.core.errors import PSUnavailableError, VariableError
 from stratagem.parameter_server.server_function import ServerFunction
-from stratagem.parameter_server.stored_array import Array, RowSelection, StoredArray, aligned_zeros
+from stratagem.parameter_server.stored_array import StoredArray, aligned_zeros
 
 __all__ = ["Store"]
 
-_ADOPTED_SHARE = 0.5
 _MOST_FUNCTIONS = 256
 
 
@@ -83,21 +82,6 @@ class Store:
                 "coordinator has taken it over. Create the variables again and restore them from a "
                 "checkpoint."
             ) from None
-
-    def read(self, variable: str, rows: RowSelection) -> Array:
-        """Returns a variable or rows of it."""
-        return self.find(variable).read(rows)
-
-    def update(self, variable: str, update: str, operands: tuple[Array, ...], share: float) -> None:
-        """Carries out an update.
-
-        Args:
-            variable: The id.
-            update: The update's name.
-            operands: Its arrays.
-            share: Which part of the memory that holds the operands they are themselves.
-        """
-        self.find(variable).update(update, operands, adopt=share >= _ADOPTED_SHARE)
 
     def add_function(self, digest: str, pickled: bytes) -> None:
         """Keeps a function that updates will refer to, until many others have come."""

@@ -231,3 +231,16 @@ def test_many_functions_are_not_kept(servers):
         call_where_it_lives(variable, lambda v, k: v.assign_add(jnp.float32(k)), (k,))
     assert float(variable) == sum(range(300))
     assert len(servers.services[0].store._functions) <= 256
+
+
+def test_updates_sent_together_fail_apart(servers):
+    variable = servers.variable(np.zeros(2))
+    good = variable.update_requests(ASSIGN_ADD, (np.ones(2, np.float32),))
+    bad = variable.update_requests(ASSIGN_ADD, (np.ones(3, np.float32),))
+    errors = servers.client._push_groups(0, [good, bad, good])
+    assert [type(error) for error in errors] == [
+        type(None),
+        sg.errors.ShapeMismatchError,
+        type(None),
+    ]
+    assert variable.numpy().tolist() == [2, 2]
