@@ -51,7 +51,10 @@ class TaskOutput:
         self._tail.feed(chunk)
         if self._file is not None:
             self._file.write(chunk)
-        self._show(self._splitters[is_error].feed(chunk), is_error)
+        splitter = self._splitters[is_error]
+        self._show(splitter.feed(chunk), is_error)
+        if self._console is not None and splitter.progress:
+            self._console.progress(self._task, splitter.progress)
 
     def close(self) -> str:
         """Shows what is left, and returns the end of the output."""
