@@ -237,6 +237,13 @@ class RemotelyHeldVariable(AggregatingVariable):
         self._update(update, operand)
         return self
 
+    def _update_from_replica(self, replica: Any, update: Update, operand: Any) -> None:
+        if self._synchronization is VariableSynchronization.ON_READ:
+            # Each replica updates a part of its own, so that numbers count for each of them.
+            operand = array_of(operand)
+            operand = np.asarray(operand) if isinstance(operand, (int, float, complex)) else operand
+        super()._update_from_replica(replica, update, operand)
+
     def check_operand(self, update: Update, operand: Any) -> Any:
         """As of ``Variable``; what only the server understands is taken as it is."""
         if not update.server_only:

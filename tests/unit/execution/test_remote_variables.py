@@ -5,11 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from held_variables import HeldVariable, Holder
 
 import stratagem as sg
 from stratagem.values.updates import update_on_server
-
-from held_variables import HeldVariable, Holder
 
 ROWS = np.arange(40, dtype=np.float32).reshape(20, 2)
 ON_SERVER = update_on_server("half", b"subtracts half of its operand")
@@ -329,7 +328,7 @@ def test_rows_read_where_they_cannot_be_fetched(make):
 
     with pytest.raises(RuntimeError, match="Read it, or the rows, before and pass them in"):
         loops(jnp.array([1, 2]))
-    with pytest.raises(RuntimeError, match="outside of a stratagem.function"):
+    with pytest.raises(RuntimeError, match=r"outside of a stratagem.function"):
         jax.jit(lambda ids: table.sparse_read(ids))(jnp.array([1]))
     # All of it can be read: it is an input of the program.
     whole = sg.function(lambda ids: jax.lax.map(lambda i: table.value()[i], ids))
