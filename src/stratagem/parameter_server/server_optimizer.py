@@ -39,6 +39,12 @@ class OptimizerState:
         """Returns the state with ``leaves``."""
         return jax.tree.unflatten(self.structure, leaves)
 
+    def make_writable(self) -> None:
+        """Makes what has rows arrays whose rows can be set."""
+        for position, (leaf, by_row) in enumerate(zip(self.leaves, self.by_row, strict=True)):
+            if by_row and not (isinstance(leaf, np.ndarray) and leaf.flags.writeable):
+                self.leaves[position] = np.array(leaf)
+
 
 class OptimizerFunction(ServerFunction):
     """Applies gradients by an optax transformation, to a whole array or to some of its rows.
@@ -88,7 +94,7 @@ class OptimizerFunction(ServerFunction):
         if not rows.size:
             return
         state = stored.optimizer_states.get(self.optimizer) or self.make_row_state(stored)
-        _make_writable(state)
+        state.make_writable()
         # Few different sizes, so that few programs are compiled: the last row is repeated.
         padding = np.full(_padded(rows.size) - rows.size, rows[-1], rows.dtype)
         padded = np.concatenate([rows, padding])
@@ -157,12 +163,6 @@ class OptimizerFunction(ServerFunction):
 
     def _state_shapes(self, stored: StoredArray, shape: tuple[int, ...]) -> Any:
         return jax.eval_shape(self.transformation.init, jax.ShapeDtypeStruct(shape, stored.dtype))
-
-
-def _make_writable(state: OptimizerState) -> None:
-    for position, (leaf, by_row) in enumerate(zip(state.leaves, state.by_row, strict=True)):
-        if by_row and not (isinstance(leaf, np.ndarray) and leaf.flags.writeable):
-            state.leaves[position] = np.array(leaf)
 
 
 def _padded(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Names that TensorFlow keeps under ``tf.train``: clusters, example records and optimizers."""
+"""Names that TensorFlow keeps under ``tf.train``: clusters, example records, optimizers, checkpoints."""
 
 from stratagem.cluster import ClusterDef, ClusterSpec, JobDef, ServerDef
 from stratagem.io.example_message import (
@@ -9,10 +9,12 @@ from stratagem.io.example_message import (
     FloatList,
     Int64List,
 )
+from stratagem.training.checkpoint import Checkpoint, latest_checkpoint
 from stratagem.training.optimizer import Optimizer
 
 __all__ = [
     "BytesList",
+    "Checkpoint",
     "ClusterDef",
     "ClusterSpec",
     "Example",
@@ -23,4 +25,5 @@ __all__ = [
     "JobDef",
     "Optimizer",
     "ServerDef",
+    "latest_checkpoint",
 ]

@@ -22,6 +22,7 @@ from stratagem.core.tracing import is_tracer
 from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
 from stratagem.parameter_server.server_optimizer import OptimizerFunction
+from stratagem.values import remote_batch, state
 from stratagem.values.array_operators import array_of
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.updates import Update, update_on_server
@@ -129,11 +130,19 @@ class Optimizer:
 
     def _apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
         here: list[tuple[Any, Variable]] = []
+        on_servers: list[tuple[RemoteVariable, Update, Any]] = []
         for gradient, variable in zip(gradients, variables, strict=True):
             if isinstance(variable, RemoteVariable):
-                variable.apply_update(self._update_for(gradient), _arrays(gradient))
+                on_servers.append((variable, self._update_for(gradient), _arrays(gradient)))
             else:
                 here.append((gradient, variable))
+        if on_servers and state.current_frame() is None:
+            for variable, _, operand in on_servers:
+                variable.check_not_tracing(operand)
+            remote_batch.send(on_servers)
+        else:
+            for variable, update, operand in on_servers:
+                variable.apply_update(update, operand)
         if here:
             self._apply_here([g for g, _ in here], [v for _, v in here])
 
@@ -146,9 +155,9 @@ class Optimizer:
     def _apply_here(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
         self.build(variables)
         values = [variable.read_value() for variable in variables]
-        state = jax.tree.unflatten(self._structure, [v.read_value() for v in self._state])
+        before = jax.tree.unflatten(self._structure, [v.read_value() for v in self._state])
         dense = [_dense(*each) for each in zip(gradients, variables, values, strict=True)]
-        new_values, new_state = self._step(dense, state, values)
+        new_values, new_state = self._step(dense, before, values)
         for variable, value in zip(variables, new_values, strict=True):
             variable.assign(value)
         for variable, value in zip(self._state, jax.tree.leaves(new_state), strict=True):

@@ -52,9 +52,18 @@ class Servers:
             endpoint.shutdown()
 
 
-@pytest.fixture
-def servers():
-    running = Servers(2)
+def _running(count):
+    running = Servers(count)
     running.client.attach(timeout=10)
     yield running
     running.close()
+
+
+@pytest.fixture
+def servers():
+    yield from _running(2)
+
+
+@pytest.fixture
+def three_servers():
+    yield from _running(3)
