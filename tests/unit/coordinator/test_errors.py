@@ -11,7 +11,15 @@ _shared = {}
 
 
 def _wait_for_event():
+    _shared["started"].set()
     assert _shared["held"].wait(30)
+
+
+@pytest.fixture(autouse=True)
+def _events():
+    _shared["started"], _shared["held"] = threading.Event(), threading.Event()
+    yield
+    _shared["held"].set()
 
 
 def boom(text="boom"):
@@ -35,8 +43,8 @@ def test_an_error_has_the_workers_traceback_and_is_raised_once(coordinator):
 @pytest.mark.parametrize("where", ["schedule", "join", "done"])
 def test_an_error_cancels_what_is_queued_and_waits_for_what_runs(cluster, where):
     coordinator = cluster.coordinator(closures_per_worker=1)
-    _shared["held"] = threading.Event()
     running = coordinator.schedule(_wait_for_event, worker=0)
+    assert _shared["started"].wait(30)
     failing = coordinator.schedule(boom, worker=1)
     queued = [coordinator.schedule(abs, (1,), worker=0) for _ in range(5)]
     with pytest.raises(ValueError, match="boom"):
@@ -156,7 +164,6 @@ def test_a_lost_parameter_server(cluster, poll):
     with coordinator.strategy.scope():
         v = sg.Variable(np.zeros(4))
     coordinator.schedule(lambda: v.assign_add(np.ones(4))).fetch()
-    _shared["held"] = threading.Event()
     running = coordinator.schedule(_wait_for_event)
     cluster.stop("ps", 0)
     with pytest.raises(sg.errors.PSUnavailableError, match="/job:ps/task:0 at 127"):
@@ -171,7 +178,6 @@ def test_a_lost_parameter_server(cluster, poll):
 
 def test_the_next_coordinator_is_served(cluster, poll):
     first = cluster.coordinator()
-    _shared["held"] = threading.Event()
     first.schedule(_wait_for_event, worker=0)
     for _ in range(10):
         first.schedule(np.zeros, (100_000,), worker=1)
