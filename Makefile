@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo demo-async test lint types bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits.py
+
+demo-async: $(READY)
+	$(BIN)/stratagem run --workers 2 --ps 2 --chief examples/recommender.py
 
 test: $(READY) lint types
 	$(BIN)/python -m pytest
