@@ -78,7 +78,8 @@ class RemoteTrace:
     ) -> None:
         self._jaxpr = jaxpr
         self._candidates = candidates
-        self._updates = updates
+        # Without the operands, which are tracers of a trace that has ended.
+        self._updates = [NotedUpdate(noted.variable, noted.update, None) for noted in updates]
         mentioned = mentioned_variables(jaxpr)
         self._whole = {
             id(invar): Read(variable, invar)
@@ -239,7 +240,6 @@ class _CompiledStage:
             for read in stage.reads
         ]
         self._results = [places.slot[id(read.result)] for read in stage.reads]
-        self._group = group if group is not None and group.size == 1 else None
         self._serialize = group is not None and group.serialize_programs
 
     def run(self, call: _Call) -> None:
@@ -260,9 +260,7 @@ class _CompiledStage:
             [(variable, None if rows is None else rows(call)) for variable, rows in self._reads]
         )
         for slot, value in zip(self._results, fetched, strict=True):
-            call.provided[slot] = (
-                value if self._group is None else jax.device_put(value, self._group.devices[0])
-            )
+            call.provided[slot] = value
 
 
 def _compile(segment: Segment) -> Callable[[list[Any]], list[Any]]:

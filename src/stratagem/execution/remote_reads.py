@@ -70,17 +70,24 @@ def read_all(variable: RemotelyHeldVariable, after: int) -> Any:
 
 def find_reads(jaxpr: Any) -> list[Read]:
     """Returns the reads among the equations of a jaxpr, in order."""
-    primitive = _primitive()
-    return [
-        Read(
-            eqn.params["read"].variable,
-            eqn.outvars[0],
-            eqn.invars[0] if eqn.invars else None,
-            eqn.params["read"].after,
-        )
-        for eqn in jaxpr.eqns
-        if eqn.primitive is primitive
-    ]
+    # An element that was drawn shows as a copy of itself.
+    copies = {id(eqn.outvars[0]): eqn.invars[0] for eqn in jaxpr.eqns if _is_copy(eqn)}
+    reads = []
+    for eqn in filter(is_read, jaxpr.eqns):
+        indices = eqn.invars[0] if eqn.invars else None
+        while id(indices) in copies:
+            indices = copies[id(indices)]
+        key = eqn.params["read"]
+        reads.append(Read(key.variable, eqn.outvars[0], indices, key.after))
+    return reads
+
+
+def _is_copy(eqn: Any) -> bool:
+    return (
+        eqn.primitive.name == "broadcast_in_dim"
+        and len(eqn.invars) == 1
+        and eqn.invars[0].aval.shape == eqn.outvars[0].aval.shape
+    )
 
 
 def is_read(eqn: Any) -> bool:
