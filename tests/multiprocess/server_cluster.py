@@ -17,13 +17,13 @@ from stratagem.cluster.launch.held_ports import HeldPorts
 class ServerCluster:
     """Workers and parameter servers, each a process of its own."""
 
-    def __init__(self, workers=2, ps=1):
+    def __init__(self, workers=2, ps=1, devices=1):
         self._nursery = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("server_nursery.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+            env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)},
         )
         self._ports = HeldPorts(workers + ps)
         addresses = [f"127.0.0.1:{port}" for port in self._ports]

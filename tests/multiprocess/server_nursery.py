@@ -11,7 +11,7 @@ import sys
 import warnings
 
 import stratagem as sg
-import stratagem.server  # noqa: F401
+import stratagem.server
 
 
 def main():

@@ -10,8 +10,6 @@ import sys
 import threading
 import time
 
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -64,7 +62,7 @@ def test_workers_that_are_killed_again_and_again(cluster):
 
         def kill_workers():
             choose = random.Random(0)
-            for _ in range(8):
+            for _ in range(6):
                 worker = choose.randrange(3)
                 poll(lambda worker=worker: worker in coordinator._dispatcher.state.workers, 30)
                 time.sleep(choose.random() / 5)
@@ -80,10 +78,12 @@ def test_workers_that_are_killed_again_and_again(cluster):
             poll(lambda: coordinator._dispatcher.state.num_queued < 20, 60)
         killer.join()
         coordinator.join()
-        assert len(kills) == 8
+        assert len(kills) == 6
         assert len(values) > 100
         assert coordinator.done()
-        assert [float(value.fetch()[0]) for value in values] == [2.0 * i for i in range(len(values))]
+        assert [float(value.fetch()[0]) for value in values] == [
+            2.0 * i for i in range(len(values))
+        ]
         assert float(count) >= len(values)
         # The one that was killed last works again, and its dataset has begun anew.
         again = coordinator.schedule(lambda it: next(it), (iterator,), worker=kills[-1])
@@ -130,16 +130,16 @@ def test_no_memory_is_kept(cluster):
             for i in range(number):
                 coordinator.schedule(quick, (i,))
                 if i % 100 == 0:
-                    coordinator.schedule(lambda: np.zeros(20_000))
+                    coordinator.schedule(lambda: np.ones(500_000))
             coordinator.join()
 
         run(1000)
         before = [cluster.rss("worker", i) for i in range(3)]
         run(4000)
         grown = [cluster.rss("worker", i) - rss for i, rss in enumerate(before)]
-        assert max(grown) < 8_000_000, "40 results of 160 kB, and everything else, were kept"
+        assert sum(grown) < 80_000_000, "results of 160 MB in all were kept"
         gc.collect()
-        assert not any(state._held.values())
+        poll(lambda: not any(state._held.values()))
         assert len(coordinator._dispatcher.definitions._of_functions) <= 2
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from stratagem.cluster.transport import Channel, Credentials, Handler, Message
@@ -23,7 +25,7 @@ from stratagem.coordinator.exchange import (
     written_parcel,
 )
 from stratagem.coordinator.shipping import Parcel
-from stratagem.coordinator.worker_session import ValueMissing, WorkerSession
+from stratagem.coordinator.worker_session import ValueMissing, WorkerSession, wait_for_threads
 from stratagem.core.errors import DeadlineExceededError, UnavailableError
 
 __all__ = ["WorkerService"]
@@ -32,6 +34,16 @@ _logger = logging.getLogger("stratagem")
 _LEASE_SECONDS = 30.0
 _SILENCE_SECONDS = 3.0
 _SECONDS_TO_FETCH = 60.0
+_SECONDS_AT_EXIT = 2.0
+
+_services: weakref.WeakSet[WorkerService] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for service in list(_services):
+        service.close()
+    wait_for_threads(_SECONDS_AT_EXIT)
 
 
 class WorkerService:
@@ -61,6 +73,7 @@ class WorkerService:
         self._peers: dict[str, Channel] = {}
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
+        _services.add(self)
 
     def close(self) -> None:
         """Ends the sessions. Closures that run are not waited for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,9 +35,21 @@ from stratagem.coordinator.worker_definitions import WorkerDefinitions
 from stratagem.coordinator.worker_index import on_worker
 from stratagem.core.errors import OutOfRangeError
 
-__all__ = ["ValueMissing", "WorkerSession"]
+__all__ = ["ValueMissing", "WorkerSession", "wait_for_threads"]
+
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 FetchValue = Callable[[ValueAt], Parcel]
+
+
+def wait_for_threads(seconds: float) -> None:
+    """Waits for the threads of sessions that were closed.
+
+    A thread that is inside of XLA when the interpreter goes away takes the process down with it.
+    """
+    deadline = time.monotonic() + seconds
+    for thread in list(_threads):
+        thread.join(max(deadline - time.monotonic(), 0.0))
 
 
 class ValueMissing(Exception):
@@ -127,7 +140,9 @@ class WorkerSession:
     def _start_threads(self) -> None:
         for _ in range(min(self._threads_left, len(self._calls) - self._num_idle)):
             self._threads_left -= 1
-            threading.Thread(target=self._run_calls, name="closures", daemon=True).start()
+            thread = threading.Thread(target=self._run_calls, name="closures", daemon=True)
+            _threads.add(thread)
+            thread.start()
 
     def _run_calls(self) -> None:
         with on_worker(self._worker_index), self._strategy.scope():
