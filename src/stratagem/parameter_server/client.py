@@ -39,7 +39,6 @@ _SLOWEST_BYTES_PER_SECOND = 10e6
 _ATTACH_SECONDS = 60.0
 _RETRY_SECONDS = 0.1
 _SMALL = 64 << 10
-_PROCESS = uuid.uuid4().hex
 
 
 class ParameterClient:
@@ -56,6 +55,7 @@ class ParameterClient:
 
     def __init__(self, servers: Sequence[str], credentials: Credentials) -> None:
         self.servers = tuple(servers)
+        self._owner = uuid.uuid4().hex
         self._channels = [
             Channel(address, credentials, task=_task(index))
             for index, address in enumerate(servers)
@@ -77,13 +77,13 @@ class ParameterClient:
     # --- the coordinator's part -----------------------------------------------------------------
 
     def attach(self, timeout: float = _ATTACH_SECONDS) -> None:
-        """Waits for every server and makes this process the one whose variables they hold.
+        """Waits for every server and makes this client the one whose variables they hold.
 
         Raises:
             PSUnavailableError: If a server does not answer in ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
-        message = encode_fields(owner=_PROCESS)
+        message = encode_fields(owner=self._owner)
 
         def attach(server: int) -> None:
             while True:
@@ -114,7 +114,7 @@ class ParameterClient:
         self._collect_garbage()
         fields = {"variable": variable, "name": name, "shape": list(shape), "dtype": dtype.name}
         arrays = () if value is None else (value,)
-        self._call(server, "ps/create", encode_fields(arrays, owner=_PROCESS, **fields))
+        self._call(server, "ps/create", encode_fields(arrays, owner=self._owner, **fields))
 
     def fill(self, variable: str, server: int, start: int, rows: Array) -> None:
         """Sets consecutive rows of a variable or shard that no one else knows yet."""

@@ -60,6 +60,8 @@ def call_where_it_lives(
     variable.check_not_tracing(arrays)
     requests = variable.update_requests(update, operand_arrays(arrays))
     results = [_received(variable, result) for result in variable.storage.call(requests)]
+    if all(result is variable for result in results):
+        return variable
     return results[0] if len(variable.shards) == 1 else results
 
 

@@ -26,7 +26,8 @@ class RowInitializer:
     """An initial value that the parameter servers compute, each for its own rows.
 
     So a table can be larger than the memory of the coordinator, and none of it is sent. What a row
-    starts with depends on its number alone, not on how many shards there are.
+    starts with depends on its number alone, not on how many shards there are. In the scope of other
+    strategies the rows are all computed at once.
 
     Args:
         fn: From a vector of row numbers to the rows with these numbers. It is called on the servers,
@@ -35,9 +36,12 @@ class RowInitializer:
         dtype: Its element type.
 
     >>> import numpy as np
-    >>> table = RowInitializer(lambda rows: np.tile(rows[:, None] / 10, 2), shape=(3, 2))
-    >>> table.rows(1, 3)
-    array([[0.1, 0.1],
+    >>> import stratagem as sg
+    >>> tenths = sg.distribute.experimental.RowInitializer(
+    ...     lambda rows: np.tile(rows[:, None] / 10, 2), shape=(3, 2))
+    >>> sg.Variable(tenths).numpy()
+    array([[0. , 0. ],
+           [0.1, 0.1],
            [0.2, 0.2]], dtype=float32)
     """
 
@@ -49,6 +53,10 @@ class RowInitializer:
         self.fn = fn
         self.shape = tuple(int(dim) for dim in shape)
         self.dtype: np.dtype[Any] = jax.dtypes.canonicalize_dtype(dtype)
+
+    def __call__(self) -> Array:
+        """Returns all rows."""
+        return self.rows(0, self.shape[0])
 
     def rows(self, start: int, stop: int) -> Array:
         """Returns some consecutive rows.

@@ -156,7 +156,12 @@ class RemoteVariable(RemotelyHeldVariable):
         """Returns the value as a NumPy array."""
         if state.current_frame() is not None:
             return super().numpy()
-        return np.array(self.pull())
+        return self.pull()
+
+    def _array_to_keep(self, operand: Any) -> Array:
+        # Outside of functions it is sent before anyone can change it.
+        eager = state.current_frame() is None
+        return np.asarray(operand) if eager else super()._array_to_keep(operand)
 
     # --- requests -------------------------------------------------------------------------------
 

@@ -32,6 +32,24 @@ class ShardedVariable(RemoteVariable):
         initial: The first value.
         servers: Index of the server of each shard.
         **options: As of ``RemoteVariable``.
+
+    >>> import numpy as np
+    >>> import stratagem as sg
+    >>> servers = [sg.distribute.Server({"ps": ["127.0.0.1:0"]}, "ps", 0) for _ in range(2)]
+    >>> cluster = sg.train.ClusterSpec({
+    ...     "ps": [server.target.removeprefix("grpc://") for server in servers],
+    ...     "worker": ["127.0.0.1:2222"]})
+    >>> strategy = sg.distribute.ParameterServerStrategy(
+    ...     sg.distribute.cluster_resolver.SimpleClusterResolver(cluster),
+    ...     sg.distribute.partitioners.FixedShardsPartitioner(2))
+    >>> with strategy.scope():
+    ...     table = sg.Variable(np.arange(10.0).reshape(5, 2), name="table")
+    >>> [shard.shape for shard in table.variables]
+    [TensorShape([3, 2]), TensorShape([2, 2])]
+    >>> table.sparse_read([4, 0]).tolist()
+    [[8.0, 9.0], [0.0, 1.0]]
+    >>> for server in servers:
+    ...     server.shutdown()
     """
 
     __slots__ = ()

@@ -14,6 +14,8 @@ from stratagem.strategies.replica_context import ValueContext
 
 if TYPE_CHECKING:
     from stratagem.distribute.experimental import coordinator, rpc
+    from stratagem.parameter_server.initial_value import RowInitializer
+    from stratagem.parameter_server.sharded_variable import ShardedVariable
     from stratagem.strategies.parameter_server import ParameterServerStrategy
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "ParameterServerStrategy",
+    "RowInitializer",
+    "ShardedVariable",
     "ValueContext",
     "coordinator",
     "partitioners",
@@ -35,6 +39,8 @@ _LAZY: dict[str, tuple[str, str | None]] = {
         "stratagem.strategies.parameter_server",
         "ParameterServerStrategy",
     ),
+    "RowInitializer": ("stratagem.parameter_server.initial_value", "RowInitializer"),
+    "ShardedVariable": ("stratagem.parameter_server.sharded_variable", "ShardedVariable"),
     "coordinator": ("stratagem.distribute.experimental.coordinator", None),
     "rpc": ("stratagem.distribute.experimental.rpc", None),
 }
