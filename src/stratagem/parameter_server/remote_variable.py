@@ -21,7 +21,7 @@ from stratagem.parameter_server.client import (
 )
 from stratagem.parameter_server.initial_value import InitialValue
 from stratagem.parameter_server.shards import Shard, ShardedRows, make_shards
-from stratagem.parameter_server.stored_array import Array, RowSelection
+from stratagem.parameter_server.stored_array import Array, aligned_empty
 from stratagem.values import state
 from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.updates import Update
@@ -165,25 +165,24 @@ class RemoteVariable(RemotelyHeldVariable):
 
     # --- requests -------------------------------------------------------------------------------
 
-    def read_requests(self, rows: RowSelection = None) -> list[ReadRequest]:
+    def read_requests(self, rows: Array | None = None) -> list[ReadRequest]:
         """Returns the requests for the whole value, or for rows by number."""
         if rows is None:
             return [self._read(shard, None, shard.stop - shard.start) for shard in self.shards]
-        if isinstance(rows, range):
-            (shard,) = self.shards
-            return [self._read(shard, rows, len(rows))]
         return [
             self._read(shard, local, len(local))
             for shard, local, _ in ShardedRows(self.shards, rows).parts()
         ]
 
-    def _read(self, shard: Shard, rows: RowSelection, count: int) -> ReadRequest:
+    def _read(self, shard: Shard, rows: Array | None, count: int) -> ReadRequest:
         return ReadRequest(shard.id, shard.server, rows, count * self._row_bytes)
 
-    def assemble(self, parts: Sequence[Array], rows: RowSelection = None) -> Array:
+    def assemble(self, parts: Sequence[Array], rows: Array | None = None) -> Array:
         """Returns the value, or the rows, from the answers to ``read_requests``."""
-        if rows is None or isinstance(rows, range):
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if rows is None:
+            if len(parts) == 1:
+                return parts[0]
+            return np.concatenate(parts, out=aligned_empty(self.program_shape, self.dtype))
         if not len(rows):
             return np.empty((0, *self.row_shape), self.dtype)
         return ShardedRows(self.shards, rows).join(parts, self.row_shape, self.dtype)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratagem.parameter_server.row_updates import within
-from stratagem.parameter_server.stored_array import Array
+from stratagem.parameter_server.stored_array import Array, aligned_empty
 
 __all__ = ["Shard", "ShardedRows", "make_shards", "split_operands"]
 
@@ -74,7 +74,7 @@ class ShardedRows:
         """Returns the rows in the order of their numbers, from those of each shard."""
         if len(self._shards) == 1:
             return parts[0]
-        joined = np.empty((len(self._rows), *row_shape), dtype)
+        joined = aligned_empty((len(self._rows), *row_shape), np.dtype(dtype))
         for (_, _, positions), part in zip(self.parts(), parts, strict=True):
             joined[positions] = part
         return joined
