@@ -12,6 +12,7 @@ from stratagem.cluster.transport.connection import Connection
 from stratagem.cluster.transport.credentials import Credentials
 from stratagem.cluster.transport.frames import Kind
 from stratagem.cluster.transport.greeting import greet_server
+from stratagem.cluster.transport.local_peer import check_same_user
 from stratagem.cluster.transport.message import Message
 from stratagem.cluster.transport.remote_error import exception_from_bytes
 from stratagem.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
@@ -132,6 +133,8 @@ class Channel:
                 )
             connection = Connection(connected)
             greet_server(connection, self._credentials.secret, give_up)
+            if not self._credentials.prove_something:
+                check_same_user(connected)
         except UnauthenticatedError as error:
             _close(connected)
             raise UnauthenticatedError(f"{self._peer} was not trusted. {error}") from None

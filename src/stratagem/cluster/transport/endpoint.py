@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import os
 import socket
 import threading
 import time
@@ -163,7 +164,9 @@ class Endpoint:
                 _, method, message = connection.receive(deadline=None)
                 self._answer(connection, method, message)
         except OSError:
-            pass
+            pass  # the peer left, or this endpoint was shut down
+        except Exception:
+            _log.exception("a message was not understood; is the other task of another version?")
         finally:
             with self._lock:
                 del self._answering[connection]
@@ -185,7 +188,7 @@ class Endpoint:
                 secured.do_handshake()
             connection = Connection(connected)
             greet_client(connection, self._credentials.secret, deadline)
-        except OSError as error:  # UnauthenticatedError is one
+        except Exception as error:  # whatever a stranger may have brought about
             _log.warning("refused a connection from %s: %s", peer, error)
             _turn_away(connected)
             return None
@@ -194,7 +197,7 @@ class Endpoint:
     def _answer(self, connection: Connection, method: str, message: Message) -> None:
         try:
             answer, kind = self._handler(method)(message), Kind.RESULT
-        except Exception as error:
+        except BaseException as error:
             answer, kind = Message(exception_to_bytes(error)), Kind.ERROR
         try:
             connection.send(kind, "", answer, deadline=None)
@@ -245,6 +248,6 @@ def _listen(bound: str | None, wanted: Address) -> socket.socket:
     except OSError as error:
         raise UnavailableError(
             f"The address {wanted} must be free and this machine's, but it cannot be bound "
-            f"({error.strerror}). Another process may use the port: end it, or choose another port."
+            f"({os.strerror(error.errno or 0)}). Another process may use the port: end it, or choose another port."
         ) from None
     return listening

@@ -14,17 +14,24 @@ __all__ = ["check_same_user"]
 
 _TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
 _ROOT = 0
+_RULE = (
+    "Without a secret or TLS only processes of {} are trusted. Set STRATAGEM_CLUSTER_SECRET or "
+    "STRATAGEM_CLUSTER_SECRET_FILE to the same in both tasks."
+)
 
 
 def check_same_user(connected: socket.socket) -> None:
-    """Raises unless a process of this user, or of root, is at the other end.
+    """Raises unless a process of this machine and this user, or of root, is at the other end.
 
     Loopback is open to everybody who has an account on the machine. Only Linux says who connects;
-    elsewhere nothing is checked.
+    elsewhere users are not checked. To check a server, wait until it has answered: what it has not
+    yet accepted belongs to nobody.
 
     Raises:
         UnauthenticatedError: If it is somebody else, or cannot be found out.
     """
+    if not ipaddress.ip_address(connected.getpeername()[0]).is_loopback:
+        raise UnauthenticatedError(_RULE.format("this machine"))
     table = _TABLES.get(connected.family)
     if table is None or not table.exists():
         return
@@ -36,10 +43,7 @@ def check_same_user(connected: socket.socket) -> None:
                 if int(uid) in (os.getuid(), _ROOT):
                     return
                 break
-    raise UnauthenticatedError(
-        "Without a secret or TLS only processes of the same user may connect. Set "
-        "STRATAGEM_CLUSTER_SECRET or STRATAGEM_CLUSTER_SECRET_FILE to the same in both tasks."
-    )
+    raise UnauthenticatedError(_RULE.format("the same user"))
 
 
 def _in_hex(name: tuple[object, ...]) -> str:

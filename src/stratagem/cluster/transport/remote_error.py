@@ -14,16 +14,20 @@ __all__ = ["exception_from_bytes", "exception_to_bytes"]
 
 
 def exception_to_bytes(error: BaseException) -> bytes:
-    """Returns an exception and its traceback as bytes, even if it cannot be pickled."""
+    """Returns an exception and its traceback as bytes, even if it cannot be pickled.
+
+    What ends a program, such as ``SystemExit``, must not end another: it arrives as ``RemoteError``.
+    """
     text = "".join(traceback.format_exception(error))
     summary = "".join(traceback.format_exception_only(error)).strip()
     pickled = None
-    with contextlib.suppress(Exception):
-        pickled = cloudpickle.dumps(error)
+    if isinstance(error, Exception):
+        with contextlib.suppress(Exception):
+            pickled = cloudpickle.dumps(error)
     return pickle.dumps((pickled, summary, text))
 
 
-def exception_from_bytes(data: bytes, task: str) -> BaseException:
+def exception_from_bytes(data: bytes, task: str) -> Exception:
     """Returns the exception of another task, as itself if possible, with a note that says whose.
 
     Only for bytes of a peer that is trusted: they may run anything.
@@ -33,7 +37,7 @@ def exception_from_bytes(data: bytes, task: str) -> BaseException:
     if pickled is not None:
         with contextlib.suppress(Exception):
             error = pickle.loads(pickled)
-    if not isinstance(error, BaseException):
+    if not isinstance(error, Exception):
         error = RemoteError(summary)
     error.add_note(f"Raised by {task}:\n{text.rstrip()}")
     return error

@@ -102,6 +102,15 @@ def test_an_exception_that_cannot_be_pickled_arrives_as_text(listen, connect):
         channel.call("fail", Message(), timeout=10)
 
 
+def test_a_method_that_exits_ends_neither_task(listen, connect, echo):
+    channel = connect(
+        listen({"exit": lambda message: sys.exit(3), "echo": lambda message: message})
+    )
+    with pytest.raises(RemoteError, match="SystemExit: 3"):
+        channel.call("exit", Message(), timeout=10)
+    assert echo(channel) == b"hello"
+
+
 def test_an_unknown_method_says_which_there_are(listen, connect):
     with pytest.raises(InvalidArgumentError, match=r"one of \['echo'\], got 'eco'"):
         connect(listen()).call("eco", Message(), timeout=10)

@@ -13,6 +13,7 @@ import pytest
 
 from stratagem.cluster.errors import EnvironmentVariableError, MissingVariableError
 from stratagem.cluster.transport import Channel, Credentials, Endpoint, Message
+from stratagem.cluster.transport.local_peer import check_same_user
 from stratagem.core.errors import PermissionDeniedError, UnauthenticatedError
 
 SECRET = "correct horse battery staple"
@@ -185,6 +186,39 @@ def test_without_a_secret_another_user_may_not_connect(listen):
     command = [sys.executable, "-I", "-S", "-c", program]
     stranger = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert stranger.stdout == "b''\n"
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.getuid() != 0, reason="needs two users"
+)
+def test_without_a_secret_a_server_of_another_user_is_not_trusted(connect, echo):
+    program = (
+        "import encodings.ascii, encodings.idna, os, sys\n"
+        "from stratagem.cluster.transport import Credentials, Endpoint\n"
+        "os.setuid(65534)\n"
+        "endpoint = Endpoint('127.0.0.1:0', {'echo': lambda message: message}, Credentials())\n"
+        "endpoint.start()\n"
+        "print(endpoint.address, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        with pytest.raises(UnauthenticatedError, match="the same user"):
+            echo(connect(server.stdout.readline().strip(), NONE))
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_without_a_secret_another_machine_is_not_trusted():
+    class FromElsewhere(socket.socket):
+        def getpeername(self):
+            return "192.0.2.1", 2222
+
+    with FromElsewhere() as connected, pytest.raises(UnauthenticatedError, match="this machine"):
+        check_same_user(connected)
 
 
 def test_a_host_that_is_not_loopback_means_all_interfaces(listen, connect, echo):
