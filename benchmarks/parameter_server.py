@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import multiprocessing
 import statistics
 import subprocess
@@ -214,6 +215,8 @@ def main() -> None:
     parser.add_argument("--tensorflow-python", metavar="PYTHON", help="interpreter with TensorFlow")
     parser.add_argument("--ray-python", metavar="PYTHON", help="interpreter with Ray")
     flags = parser.parse_args()
+    # Workers end before their coordinators, which would say so.
+    logging.getLogger("stratagem").setLevel(logging.ERROR)
 
     tensorflow = measure_peer(
         flags.tensorflow_python, "parameter_server_tensorflow.py", flags.rounds

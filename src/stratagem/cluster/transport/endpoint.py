@@ -246,8 +246,9 @@ def _listen(bound: str | None, wanted: Address) -> socket.socket:
             family = socket.AF_INET6 if ":" in bound else socket.AF_INET
             listening = socket.create_server((bound, wanted.port), family=family, backlog=_BACKLOG)
     except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
         raise UnavailableError(
-            f"The address {wanted} must be free and this machine's, but it cannot be bound "
-            f"({os.strerror(error.errno or 0)}). Another process may use the port: end it, or choose another port."
+            f"The address {wanted} must be free and this machine's, but it cannot be bound: {reason}. "
+            "If another process uses the port, end it, or choose another port."
         ) from None
     return listening
