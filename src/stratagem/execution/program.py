@@ -32,7 +32,7 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
-__all__ = ["Program", "ResultLeaf", "VariableWrite"]
+__all__ = ["Program", "ResultLeaf", "VariableWrite", "place_input"]
 
 _ACCEPT_ATTEMPTS = 20
 
@@ -177,7 +177,7 @@ class Program:
             for position in self._plain_positions:
                 array = arrays[position]
                 if getattr(array, "sharding", None) is not group.replicated:
-                    arrays[position] = _place(array, group)
+                    arrays[position] = place_input(array, group)
         if self._callback_errors is None:
             outputs = self._launch(arrays, consts)[0]
             return outputs[0] if self._returns_one_array else self._result(outputs)
@@ -269,7 +269,7 @@ class Program:
             raise first
 
 
-def _place(array: Any, group: ReplicaGroup) -> Any:
+def place_input(array: Any, group: ReplicaGroup) -> Any:
     """Returns an input where a program on ``group`` can take it."""
     if not isinstance(array, jax.Array):
         return array if group.size > 1 else jax.device_put(array, group.replicated)

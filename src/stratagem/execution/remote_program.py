@@ -11,7 +11,7 @@ import jax
 from stratagem.core.launch import launch
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import jax_core, mentioned_variables
-from stratagem.execution.program import Program
+from stratagem.execution.program import Program, place_input
 from stratagem.execution.remote_access import NotedUpdate
 from stratagem.execution.remote_reads import Read, find_reads
 from stratagem.execution.remote_stages import Segment, Stage, StagedUpdate, cut
@@ -47,6 +47,9 @@ class RemoteProgram(Program):
     def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
         """Fetches, runs the program and sends its updates."""
         consts = self._consts if consts is None else consts
+        if self._group is not None and self._remote.computes:
+            for position in self._plain_positions:
+                arrays[position] = place_input(arrays[position], self._group)
         fetched = self._remote.fetch(arrays, consts)
         if self._computes_nothing:
             result, operands = self._result([])
@@ -149,7 +152,11 @@ class _Call:
 
 
 class RemoteExchange:
-    """What a program fetches before it runs and sends afterwards."""
+    """What a program fetches before it runs and sends afterwards.
+
+    Attributes:
+        computes: Whether a stage computes something, from the program's inputs.
+    """
 
     def __init__(
         self, stages: list[_CompiledStage], updates: list[NotedUpdate], num_provided: int
@@ -157,6 +164,7 @@ class RemoteExchange:
         self._stages = stages
         self._updates = updates
         self._num_provided = num_provided
+        self.computes = any(stage.computes for stage in stages)
 
     def fetch(self, arrays: list[Any], consts: list[Any]) -> list[Any]:
         """Returns the program's further constants, given its inputs."""
@@ -212,13 +220,19 @@ def _item(values: str, position: int) -> Place:
 def _local_value(variable: Variable, group: ReplicaGroup | None) -> Place:
     def value(call: _Call) -> Any:
         with STORAGE_LOCK:
+            # From now on shared: no other call may give the array away before the stage has run.
+            variable.snapshot()
             return variable.take_for_program(group, False)
 
     return value
 
 
 class _CompiledStage:
-    """A stage, ready to run."""
+    """A stage, ready to run.
+
+    Attributes:
+        computes: Whether it computes something.
+    """
 
     def __init__(
         self,
@@ -229,6 +243,7 @@ class _CompiledStage:
     ) -> None:
         segment = stage.segment
         self._compute = _compile(segment) if segment.jaxpr.eqns else None
+        self.computes = self._compute is not None
         self._inputs = [places.place(v) for v in segment.inputs]
         self._outputs = [places.slot[id(v)] for v in segment.outputs]
         self._updates = [

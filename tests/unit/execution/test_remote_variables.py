@@ -237,6 +237,23 @@ def test_reads_after_what_only_the_server_can_do(make, holder):
     assert {message[1][0] for message in holder.messages[2::2]} == {("w", None)}
 
 
+def test_steps_on_rows_never_move_the_table(make, holder):
+    table = make("table", ROWS)
+
+    @sg.function
+    def steps(ids):
+        for _ in range(2):
+            _, gradient = sg.value_and_grad(lambda: jnp.sum(table[ids] ** 2), table)()
+            table.apply_update(ON_SERVER, gradient.to_dense())
+        return table[ids]
+
+    np.testing.assert_array_equal(steps(jnp.array([3])), [[0, 0]])
+    moved = [
+        request for kind, requests in holder.messages for request in requests if kind == "pull"
+    ]
+    assert moved == [("table", [3])] * 3
+
+
 def test_a_read_before_does_not_see_what_only_the_server_can_do(make, holder):
     table = make("table", ROWS)
 
@@ -307,6 +324,25 @@ def test_several_replicas_read_after_what_only_the_server_can_do(two_replicas, h
     np.testing.assert_array_equal(np.stack(whole.values), np.full((2, 2), -0.5))
     np.testing.assert_array_equal(np.stack(row.values), [-0.5, -0.5])
     assert [kind for kind, _ in holder.messages] == ["pull", "push", "pull"]
+
+
+def test_row_numbers_from_arrays_on_other_devices(two_replicas, holder):
+    strategy, make = two_replicas
+    table, start = make("table", ROWS), sg.Variable(2)
+    ids = strategy.experimental_distribute_values_from_function(
+        lambda ctx: np.arange(2) + ctx.replica_id_in_sync_group
+    )
+
+    @sg.function
+    def read(ids, offset):
+        start.assign_add(1)
+        return strategy.run(lambda ids: table[ids + offset + start.value()], (ids,))
+
+    for expected in (3, 4):
+        result = read(ids, jax.device_put(jnp.int32(5), jax.devices()[3]))
+        first = ROWS[[expected + 5, expected + 6]]
+        np.testing.assert_array_equal(np.stack(result.values), [first, first + 2])
+    assert int(start) == 4
 
 
 def test_rows_that_do_not_exist(make):
