@@ -20,7 +20,7 @@ from stratagem.core.errors import DeadlineExceededError, UnauthenticatedError, U
 __all__ = ["Channel"]
 
 _SECONDS_TO_CONNECT = 10.0
-_MOST_IDLE = 16
+_MOST_IDLE = 64
 
 
 class Channel:
