@@ -25,9 +25,7 @@ def by_hand(transformation, steps, start, num_replicas):
     return values
 
 
-@pytest.mark.parametrize("strategy", ["default", "mirrored2", "central4_apart"], indirect=True)
-def test_steps_as_optax_takes_them(strategy, execute):
-    transformation = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1))
+def take_steps(strategy, execute, transformation):
     start = [jnp.array([1.0, 2.0]), jnp.ones((3, 2))]
     with strategy.scope():
         variables = [sg.Variable(value) for value in start]
@@ -45,9 +43,22 @@ def test_steps_as_optax_takes_them(strategy, execute):
     expected = by_hand(transformation, 3, start, strategy.num_replicas_in_sync)
     for variable, value in zip(variables, expected, strict=True):
         np.testing.assert_allclose(variable.numpy(), value, rtol=2e-5)
+    return optimizer
+
+
+@pytest.mark.parametrize("strategy", ["default", "mirrored2", "central2"], indirect=True)
+def test_steps_as_optax_takes_them(strategy, execute):
+    transformation = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1))
+    optimizer = take_steps(strategy, execute, transformation)
     # The state of Adam: a count, and two moments of each variable.
     assert len(optimizer.variables) == 5
     assert int(optimizer.variables[0]) == 3
+
+
+@pytest.mark.parametrize("strategy", ["parameter_server2"], indirect=True)
+def test_state_stays_on_the_servers(strategy, execute):
+    optimizer = take_steps(strategy, execute, optax.adam(0.1))
+    assert optimizer.variables == []
 
 
 def test_other_variables_are_refused():

@@ -78,9 +78,9 @@ class Store:
             return self._arrays[variable]
         except KeyError:
             raise PSUnavailableError(
-                "This parameter server does not hold the variable: it was restarted, or another "
-                "coordinator has taken it over. Create the variables again and restore them from a "
-                "checkpoint."
+                "This parameter server does not hold the variable: the server was restarted, another "
+                "coordinator has taken it over, or the coordinator has dropped the variable. Create the "
+                "variables again and restore them from a checkpoint."
             ) from None
 
     def add_function(self, digest: str, pickled: bytes) -> None:
