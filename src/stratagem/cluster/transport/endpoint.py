@@ -120,7 +120,7 @@ class Endpoint:
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         assert self._acceptor is not None
-        self._acceptor.join()
+        self._acceptor.join(_SECONDS_TO_SHUT_DOWN)
         self._listening.close()
         with self._lock:
             answering = dict(self._answering)
