@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+import stratagem as sg
 from stratagem.cluster.errors import EnvironmentVariableError
 from stratagem.cluster.transport import Credentials, Message, TLSFiles
 from stratagem.core.errors import UnauthenticatedError, UnavailableError
@@ -124,6 +125,23 @@ def test_a_client_without_a_certificate_is_refused(listen, member):
         pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"),
     ):
         wrapped.recv(1)
+
+
+@pytest.mark.parametrize("protocol", [None, "grpc", "grpc+tls"])
+def test_a_server_uses_tls_wherever_there_are_certificates(tasks, connect, monkeypatch, protocol):
+    member = tasks["member"]
+    monkeypatch.setenv("STRATAGEM_TLS_AUTHORITY", member.authority)
+    monkeypatch.setenv("STRATAGEM_TLS_CERTIFICATE", member.certificate)
+    monkeypatch.setenv("STRATAGEM_TLS_KEY", member.key)
+    server = sg.distribute.Server({"ps": ["127.0.0.1:0"]}, protocol=protocol)
+    try:
+        scheme, address = server.target.split("://")
+        assert scheme == "grpc+tls"
+        connect(address, Credentials.from_environment()).call("ps/ping", Message(), timeout=10)
+        with pytest.raises(UnavailableError, match="does it use TLS"):
+            connect(address, Credentials()).call("ps/ping", Message(), timeout=10)
+    finally:
+        server.shutdown()
 
 
 def test_files_that_cannot_be_used(listen, tasks):
