@@ -50,20 +50,30 @@ class ArrayFile:
         self.shape = tuple(shape)
         self.dtype = np.dtype(dtype)
         try:
-            array = np.load(path, mmap_mode="r" if math.prod(self.shape) else None)
-        except (OSError, ValueError, EOFError) as error:
+            with path.open("rb") as file:
+                np.lib.format.read_magic(file)
+                found, _, stored = np.lib.format.read_array_header_2_0(file)
+                self._begin = file.tell()
+                num_bytes = os.fstat(file.fileno()).st_size - self._begin
+        except (OSError, ValueError) as error:
             raise DataLossError(f"The checkpoint's file {path} cannot be read: {error}") from error
-        if array.shape != self.shape or array.dtype != _stored_dtype(self.dtype):
+        wanted = _stored_dtype(self.dtype)
+        expected = math.prod(self.shape) * wanted.itemsize
+        if found != self.shape or stored != wanted or num_bytes != expected:
             raise DataLossError(
-                f"The checkpoint's file {path} should hold {self.dtype.name}{list(self.shape)}, but "
-                f"holds {array.dtype.name}{list(array.shape)}."
+                f"The checkpoint's file {path} should hold {self.dtype.name}{list(self.shape)}, "
+                f"{expected} bytes, but holds {stored.name}{list(found)}, {num_bytes} bytes."
             )
-        self._array = array
 
     def rows(self, begin: int, end: int) -> Array:
         """Returns consecutive rows; everything of a scalar, and with ``end`` -1."""
-        part = self._array if end == -1 or not self.shape else self._array[begin:end]
-        return np.array(part).view(self.dtype)
+        whole = end == -1 or not self.shape
+        shape = self.shape if whole else (end - begin, *self.shape[1:])
+        offset = 0 if whole else begin * math.prod(self.shape[1:]) * self.dtype.itemsize
+        stored = _stored_dtype(self.dtype)
+        # Not a memory map, whose pages would count as this process's memory.
+        values = np.fromfile(self._path, stored, math.prod(shape), offset=self._begin + offset)
+        return values.view(self.dtype).reshape(shape)
 
     def whole(self) -> Array:
         """Returns the array."""
