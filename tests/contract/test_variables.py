@@ -330,6 +330,16 @@ def test_attributes(placed_strategy):
         hash(v)
 
 
+def test_rows_are_read(strategy, execute):
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    v = make(strategy, rows)
+    indices = np.array([[3], [0]])
+    np.testing.assert_array_equal(execute(v.sparse_read, indices), rows[indices])
+    np.testing.assert_array_equal(execute(lambda i: v[i], indices), rows[indices])
+    for read in strategy.experimental_local_results(strategy.run(v.sparse_read, args=(indices,))):
+        np.testing.assert_array_equal(read, rows[indices])
+
+
 def test_operators_and_conversions(strategy):
     v = make(strategy, [1.0, 2.0, 4.0])
     a = np.array([1.0, 2.0, 4.0], np.float32)

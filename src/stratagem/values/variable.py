@@ -209,6 +209,18 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         """Same as ``read_value``."""
         return self._value()
 
+    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+        """Returns the rows with these numbers; of a variable on parameter servers no others move.
+
+        Args:
+            indices: Integer array of any shape.
+            name: Ignored.
+
+        Returns:
+            An array of shape ``indices.shape + self.shape[1:]``.
+        """
+        return self._value()[jnp.asarray(array_of(indices))]
+
     def _value(self) -> Any:
         frame = state.current_frame()
         if frame is not None:
