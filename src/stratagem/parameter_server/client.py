@@ -68,6 +68,7 @@ class ParameterClient:
             for index in range(len(self.servers))
         ]
         self._garbage: collections.deque[tuple[int, str]] = collections.deque()
+        self._closed = False
 
     @property
     def num_servers(self) -> int:
@@ -99,7 +100,7 @@ class ParameterClient:
                         ) from error
                     time.sleep(_RETRY_SECONDS)
 
-        self._in_parallel(dict.fromkeys(range(self.num_servers)), lambda server, _: attach(server))
+        self.in_parallel(dict.fromkeys(range(self.num_servers)), lambda server, _: attach(server))
 
     def create(
         self,
@@ -140,7 +141,7 @@ class ParameterClient:
         Raises:
             PSUnavailableError: If one gives none in ``timeout`` seconds.
         """
-        self._in_parallel(
+        self.in_parallel(
             dict.fromkeys(range(self.num_servers)),
             lambda server, _: self._call(server, "ps/ping", Message(), timeout=timeout),
         )
@@ -157,7 +158,7 @@ class ParameterClient:
             return self._call(server, "ps/pull", encode_reads(reads), nbytes).arrays
 
         results: list[Any] = [None] * len(requests)
-        for server, arrays in self._in_parallel(by_server, ask).items():
+        for server, arrays in self.in_parallel(by_server, ask).items():
             for position, array in zip(by_server[server], arrays, strict=True):
                 results[position] = array
         return results
@@ -176,7 +177,7 @@ class ParameterClient:
                 if error is not None:
                     raise error
 
-        self._in_parallel(_by_server(requests), send)
+        self.in_parallel(_by_server(requests), send)
 
     def _push_groups(
         self, server: int, groups: Sequence[Sequence[UpdateRequest]]
@@ -195,16 +196,26 @@ class ParameterClient:
             return PSUnavailableError(f"Lost {self._name(server)}: {error}")
         return error
 
-    def call(self, requests: Sequence[UpdateRequest]) -> list[Any]:
-        """Carries out function updates and returns what each function returned."""
+    def call(self, requests: Sequence[UpdateRequest], work_bytes: int = 0) -> list[Any]:
+        """Carries out function updates and returns what each function returned.
+
+        Args:
+            requests: The updates.
+            work_bytes: How much one of the functions has to write, which may take its time.
+        """
 
         def send(_: int, request: UpdateRequest) -> Any:
-            return pickle.loads(self._send_updates(request.server, "ps/call", [[request]]).body)
+            answer = self._send_updates(request.server, "ps/call", [[request]], work_bytes)
+            return pickle.loads(answer.body)
 
-        return list(self._in_parallel(dict(enumerate(requests)), send).values())
+        return list(self.in_parallel(dict(enumerate(requests)), send).values())
 
     def _send_updates(
-        self, server: int, method: str, groups: Sequence[Sequence[UpdateRequest]]
+        self,
+        server: int,
+        method: str,
+        groups: Sequence[Sequence[UpdateRequest]],
+        work_bytes: int = 0,
     ) -> Message:
         functions: dict[str, bytes] = {}
 
@@ -216,13 +227,13 @@ class ParameterClient:
             return update, digest
 
         message = encode_updates([map(with_digest, group) for group in groups])
-        answer = self._call(server, method, message)
+        answer = self._call(server, method, message, work_bytes)
         if answer.body.startswith(b"{"):
             # Nothing has happened yet: the server does not know these functions.
             for digest in decode_fields(answer)["missing"]:
                 function = Message(pickle.dumps((digest, functions[digest])))
                 self._call(server, "ps/add_function", function)
-            answer = self._call(server, method, message)
+            answer = self._call(server, method, message, work_bytes)
         return answer
 
     # --- messages -------------------------------------------------------------------------------
@@ -232,11 +243,11 @@ class ParameterClient:
         server: int,
         method: str,
         message: Message,
-        answer_bytes: int = 0,
+        work_bytes: int = 0,
         timeout: float | None = None,
     ) -> Message:
         if timeout is None:
-            nbytes = answer_bytes + sum(array.nbytes for array in message.arrays)
+            nbytes = work_bytes + sum(array.nbytes for array in message.arrays)
             timeout = _PATIENCE_SECONDS + nbytes / _SLOWEST_BYTES_PER_SECOND
         try:
             return self._channels[server].call(method, message, timeout=timeout)
@@ -246,7 +257,7 @@ class ParameterClient:
     def _name(self, server: int) -> str:
         return f"parameter server {_task(server)} at {self.servers[server]}"
 
-    def _in_parallel(self, work: dict[int, Any], call: Callable[[int, Any], T]) -> dict[int, T]:
+    def in_parallel(self, work: dict[int, Any], call: Callable[[int, Any], T]) -> dict[int, T]:
         """Calls ``call`` for each item, the first on this thread, and waits for all of them."""
         if len(work) == 1:
             return {key: call(key, value) for key, value in work.items()}
@@ -264,6 +275,7 @@ class ParameterClient:
 
     def close(self) -> None:
         """Closes the connections."""
+        self._closed = True
         self._threads.shutdown(wait=False)
         for channel in self._channels:
             channel.close()
@@ -296,6 +308,6 @@ def client_for(servers: Sequence[str]) -> ParameterClient:
     """
     key = tuple(servers)
     with _clients_lock:
-        if key not in _clients:
+        if key not in _clients or _clients[key]._closed:
             _clients[key] = ParameterClient(key, Credentials.from_environment())
         return _clients[key]

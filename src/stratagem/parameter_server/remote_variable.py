@@ -100,8 +100,12 @@ class RemoteVariable(RemotelyHeldVariable):
         )
         self._use(strategy, client, handle)
         weakref.finalize(self, _discard, client, handle.shards).atexit = False
-        for index, shard in enumerate(handle.shards):
-            _create(client, initial, shard, self._shard_name(index), self._shard_shape(shard))
+        client.in_parallel(
+            dict(enumerate(handle.shards)),
+            lambda index, shard: _create(
+                client, initial, shard, self._shard_name(index), self._shard_shape(shard)
+            ),
+        )
         with _known_lock:
             _known[identity] = self
 
@@ -214,7 +218,8 @@ def _create(
     client.create(shard.id, shard.server, name, shape, initial.dtype)
     function = initial.on_server(shard.start)
     if function is not None:
-        client.call([UpdateRequest(shard.id, shard.server, "initialize", (), function)])
+        request = UpdateRequest(shard.id, shard.server, "initialize", (), function)
+        client.call([request], work_bytes=math.prod(shape) * initial.dtype.itemsize)
         return
     for start, rows in initial.blocks(shard.start, shard.stop):
         client.fill(shard.id, shard.server, start, rows)
@@ -226,6 +231,7 @@ def _discard(client: ParameterClient, shards: Sequence[Shard]) -> None:
 
 
 def device_of(shard: Shard) -> str:
+    """Returns the full name of the device that holds a shard."""
     return f"/job:ps/replica:0/task:{shard.server}/device:CPU:0"
 
 

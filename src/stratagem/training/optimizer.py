@@ -133,7 +133,8 @@ class Optimizer:
         on_servers: list[tuple[RemoteVariable, Update, Any]] = []
         for gradient, variable in zip(gradients, variables, strict=True):
             if isinstance(variable, RemoteVariable):
-                on_servers.append((variable, self._update_for(gradient), _arrays(gradient)))
+                operand = _arrays(gradient, variable.dtype)
+                on_servers.append((variable, self._update_for(gradient), operand))
             else:
                 here.append((gradient, variable))
         if on_servers and state.current_frame() is None:
@@ -213,15 +214,15 @@ def _scope_of(variables: Sequence[Variable]) -> contextlib.AbstractContextManage
     return scope
 
 
-def _arrays(gradient: Any) -> Any:
+def _arrays(gradient: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(gradient, IndexedSlices):
-        return IndexedSlices(_array(gradient.values), _array(gradient.indices))
-    return _array(gradient)
+        return IndexedSlices(_array(gradient.values, dtype), _array(gradient.indices))
+    return _array(gradient, dtype)
 
 
-def _array(value: Any) -> Any:
+def _array(value: Any, dtype: np.dtype[Any] | None = None) -> Any:
     value = array_of(value)
-    return value if isinstance(value, jax.Array) else np.asarray(value)
+    return value if isinstance(value, jax.Array) else np.asarray(value, dtype)
 
 
 def _dense(gradient: Any, variable: Variable, value: Any) -> Any:
