@@ -71,8 +71,9 @@ class JointSending(Generic[T]):
             # Each thread raises its own: a raised exception collects that thread's traceback.
             errors = [copy.copy(error) for _ in parcels]
         finally:
-            for parcel, error in zip(parcels, errors or map(_interrupted, parcels), strict=True):
-                parcel.error = error
+            outcomes = errors or map(_interrupted, parcels)
+            for parcel, outcome in zip(parcels, outcomes, strict=True):
+                parcel.error = outcome
                 parcel.done = True
                 if parcel is not own:
                     parcel.turn.release()
