@@ -39,7 +39,7 @@ class TracingFrame(StateFrame):
         self.created: list[tuple[Variable, Any]] = []
         self.remote = RemoteAccess()
         self._values: dict[int, Any] = {}
-        self._read_again: dict[tuple[int, int], Any] = {}
+        self._fetched_later: dict[tuple[int, int], Any] = {}
 
     @property
     def candidates(self) -> Sequence[Variable]:
@@ -49,7 +49,7 @@ class TracingFrame(StateFrame):
     def close(self) -> None:
         """Forgets the traced values, which are of no use once tracing has ended."""
         self._values = {}
-        self._read_again = {}
+        self._fetched_later = {}
 
     def bind(self, tracers: Sequence[Any]) -> None:
         """Takes the candidates' traced values; called once tracing has begun."""
@@ -60,26 +60,28 @@ class TracingFrame(StateFrame):
 
     def read(self, variable: Variable) -> Any:
         """Returns the present traced value."""
+        if isinstance(variable, RemotelyHeldVariable):
+            return self.remote.current(variable, self._fetched(variable))
         try:
-            value = self._values[id(variable)]
-            if isinstance(variable, RemotelyHeldVariable) and self.remote.updates:
-                return self._read_updated(variable, value)
-            return value
+            return self._values[id(variable)]
         except KeyError:
             raise VariableError(
                 f"Variable {variable.name!r} cannot be used here: it was created after tracing of this "
                 "function began, by other code. Create it before."
             ) from None
 
-    def _read_updated(self, variable: RemotelyHeldVariable, value: Any) -> Any:
+    def _fetched(self, variable: RemotelyHeldVariable) -> Any:
+        """Returns the whole value of a remote variable, as late as it must be fetched."""
         after = self.remote.updates_before_read(variable)
-        if after:
-            key = (id(variable), after)
-            if key not in self._read_again:
-                self.check_fetchable(variable)
-                self._read_again[key] = read_all(variable, after)
-            value = self._read_again[key]
-        return self.remote.current(variable, value)
+        if not after and id(variable) in self._values:
+            return self._values[id(variable)]
+        # Fetched again, or first heard of while tracing, as the shards of a variable may be.
+        key = (id(variable), after)
+        if key not in self._fetched_later:
+            self.check_fetchable(variable)
+            self.use_group(variable.group)
+            self._fetched_later[key] = read_all(variable, after)
+        return self._fetched_later[key]
 
     def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
         """Returns rows to be fetched before the program runs, with this trace's own updates."""

@@ -129,17 +129,13 @@ def uses_remote_variables(
     jaxpr: Any, candidates: Sequence[Variable], updates: Sequence[NotedUpdate]
 ) -> bool:
     """Returns whether a trace reads or updates variables that other processes hold."""
-    if updates:
+    if updates or find_reads(jaxpr):
         return True
-    remote = [isinstance(variable, RemotelyHeldVariable) for variable in candidates]
-    if not any(remote):
-        return False
     mentioned = mentioned_variables(jaxpr)
-    whole = any(
-        is_remote and id(invar) in mentioned
-        for is_remote, invar in zip(remote, jaxpr.invars, strict=False)
+    return any(
+        isinstance(variable, RemotelyHeldVariable) and id(invar) in mentioned
+        for variable, invar in zip(candidates, jaxpr.invars, strict=False)
     )
-    return whole or bool(find_reads(jaxpr))
 
 
 @dataclass(slots=True)

@@ -155,6 +155,28 @@ def test_rows_by_numbers_that_were_read(make, holder):
     assert (second, third) == (("pull", [("successor", [4])]), ("pull", [("table", [7])]))
 
 
+def test_variables_that_arrive_while_a_function_is_traced(strategy, holder):
+    arrived = []
+
+    def receive():
+        if not arrived:
+            arrived.append(HeldVariable(strategy, holder, "late", ROWS))
+        return arrived[0]
+
+    @sg.function
+    def step(x):
+        def replica(x):
+            receive().assign_add(x * receive().value())
+            return receive()[0]
+
+        return strategy.run(replica, (x,))
+
+    np.testing.assert_array_equal(step(jnp.float32(2)), 3 * ROWS[0])
+    np.testing.assert_array_equal(holder.values["late"], 3 * ROWS)
+    arrived.clear()
+    np.testing.assert_array_equal(sg.function(lambda: receive().value())(), ROWS)
+
+
 def sum_of_squares(table, weights, ids):
     return jnp.sum((table[ids] @ weights.value()) ** 2)
 
