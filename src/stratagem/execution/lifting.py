@@ -82,11 +82,11 @@ def trace_program(
     jaxpr, consts = closed.jaxpr, closed.consts
     make: Callable[..., Program] = Program
     if uses_remote_variables(jaxpr, candidates, frame.remote.updates):
-        remote, results, jaxpr = _take_remote_apart(jaxpr, candidates, frame, results)
+        remote, results, jaxpr = _take_remote_apart(jaxpr, candidates, frame, results, group)
         structure = _with_operands(
             structure, [frame.remote.operands()[i] for i in remote.remaining]
         )
-        make = functools.partial(RemoteProgram, remote.exchange(group))
+        make = functools.partial(RemoteProgram, remote.exchange())
     else:
         structure = structure.children()[0]
     return _build(
@@ -95,7 +95,11 @@ def trace_program(
 
 
 def _take_remote_apart(
-    jaxpr: Any, candidates: Sequence[Variable], frame: FunctionFrame, results: list[ResultLeaf]
+    jaxpr: Any,
+    candidates: Sequence[Variable],
+    frame: FunctionFrame,
+    results: list[ResultLeaf],
+    group: ReplicaGroup | None,
 ) -> tuple[RemoteTrace, list[ResultLeaf], Any]:
     """Separates what a function does with remote variables from the program itself.
 
@@ -113,8 +117,13 @@ def _take_remote_apart(
     num_outputs = len(jaxpr.outvars) - len(frame.written)
     written = jaxpr.outvars[num_outputs:]
     wanted = [jaxpr.outvars[leaf.output] for leaf in own if leaf.output is not None]
-    trace = RemoteTrace(jaxpr, candidates, frame.remote.updates, atoms, [*wanted, *written])
-    kept = [*own, *(leaf for position in trace.remaining for leaf in leaves[position])]
+    updates = frame.remote.updates
+    trace = RemoteTrace(jaxpr, candidates, updates, atoms, [*wanted, *written], group)
+    kept = [*own]
+    for position in trace.remaining:
+        for leaf, atom in zip(leaves[position], atoms[position], strict=True):
+            passed = None if leaf.output is None else trace.passed(atom)
+            kept.append(leaf if passed is None else ResultLeaf(static=passed))
     outvars = [jaxpr.outvars[leaf.output] for leaf in kept if leaf.output is not None]
     numbers = iter(range(len(outvars)))
     renumbered = [

@@ -50,12 +50,12 @@ class RemoteProgram(Program):
         if self._group is not None and self._remote.computes:
             for position in self._plain_positions:
                 arrays[position] = place_input(arrays[position], self._group)
-        fetched = self._remote.fetch(arrays, consts)
+        call = self._remote.fetch(arrays, consts)
         if self._computes_nothing:
             result, operands = self._result([])
         else:
-            result, operands = super().run_arrays(arrays, [*consts, *fetched])
-        self._remote.send(operands)
+            result, operands = super().run_arrays(arrays, [*consts, *call.provided])
+        self._remote.send(operands, call)
         return result
 
 
@@ -69,6 +69,7 @@ class RemoteTrace:
         updates: The updates of the trace.
         operands: For each update its operand's arrays: atoms of the jaxpr, or known arrays.
         wanted: Those of its outputs that are not operands.
+        group: The replicas, if the program uses several or particular devices.
     """
 
     def __init__(
@@ -78,9 +79,10 @@ class RemoteTrace:
         updates: Sequence[NotedUpdate],
         operands: Sequence[Sequence[Any]],
         wanted: Sequence[Any],
+        group: ReplicaGroup | None,
     ) -> None:
         self._jaxpr = jaxpr
-        self._candidates = candidates
+        self._group = group
         # Without the operands, which are tracers of a trace that has ended.
         self._updates = [NotedUpdate(noted.variable, noted.update, None) for noted in updates]
         mentioned = mentioned_variables(jaxpr)
@@ -95,6 +97,7 @@ class RemoteTrace:
         ]
         reads = [*self._whole.values(), *find_reads(jaxpr)]
         self._parts = cut(jaxpr, reads, staged, wanted)
+        self._places = _Places(jaxpr, candidates, self._parts.provided, group)
 
     @property
     def remaining(self) -> list[int]:
@@ -112,11 +115,15 @@ class RemoteTrace:
             debug_info=self._jaxpr.debug_info.with_unknown_names(),
         )
 
-    def exchange(self, group: ReplicaGroup | None) -> RemoteExchange:
+    def passed(self, atom: Any) -> Passed | None:
+        """Returns how to find an operand that the program itself need not return, if it is one."""
+        return Passed(self._places.place(atom)) if self._places.lasts(atom) else None
+
+    def exchange(self) -> RemoteExchange:
         """Returns what to fetch before the program and to send after it."""
-        places = _Places(self._jaxpr, self._candidates, self._parts.provided, group)
         stages = [
-            _CompiledStage(stage, self._updates, places, group) for stage in self._parts.stages
+            _CompiledStage(stage, self._updates, self._places, self._group)
+            for stage in self._parts.stages
         ]
         return RemoteExchange(
             stages,
@@ -147,6 +154,13 @@ class _Call:
     provided: list[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Stands for an operand that goes past the program: one of its inputs, say."""
+
+    place: Place
+
+
 class RemoteExchange:
     """What a program fetches before it runs and sends afterwards.
 
@@ -162,20 +176,24 @@ class RemoteExchange:
         self._num_provided = num_provided
         self.computes = any(stage.computes for stage in stages)
 
-    def fetch(self, arrays: list[Any], consts: list[Any]) -> list[Any]:
-        """Returns the program's further constants, given its inputs."""
+    def fetch(self, arrays: list[Any], consts: list[Any]) -> _Call:
+        """Returns the call with the program's further constants provided, given its inputs."""
         call = _Call(arrays, consts, [None] * self._num_provided)
         for stage in self._stages:
             stage.run(call)
-        return call.provided
+        return call
 
-    def send(self, operands: list[list[Any]]) -> None:
-        """Sends the updates, whose operands the program has computed."""
+    def send(self, operands: list[list[Any]], call: _Call) -> None:
+        """Sends the updates, whose operands the program has computed or passed."""
         if self._updates:
             send(
                 [
-                    (noted.variable, noted.update, operand)
-                    for noted, operand in zip(self._updates, operands, strict=True)
+                    (
+                        noted.variable,
+                        noted.update,
+                        [leaf.place(call) if isinstance(leaf, Passed) else leaf for leaf in leaves],
+                    )
+                    for noted, leaves in zip(self._updates, operands, strict=True)
                 ]
             )
 
@@ -193,14 +211,18 @@ class _Places:
         self._places: dict[int, Place] = {}
         for position, const in enumerate(jaxpr.constvars):
             self._places[id(const)] = _item("consts", position)
-        count = len(candidates)
-        for variable, invar in zip(candidates, jaxpr.invars, strict=False):
-            self._places[id(invar)] = _local_value(variable, group)
-        for position, invar in enumerate(jaxpr.invars[count:]):
+        for position, invar in enumerate(jaxpr.invars[len(candidates) :]):
             self._places[id(invar)] = _item("arrays", position)
         self.slot = {id(v): position for position, v in enumerate(provided)}
         for key, position in self.slot.items():
             self._places[key] = _item("provided", position)
+        self._lasting = set(self._places)
+        for variable, invar in zip(candidates, jaxpr.invars, strict=False):
+            self._places.setdefault(id(invar), _local_value(variable, group))
+
+    def lasts(self, atom: Any) -> bool:
+        """Returns whether an atom's value can be found and is the same after the program has run."""
+        return isinstance(atom, jax_core().Literal) or id(atom) in self._lasting
 
     def place(self, atom: Any) -> Place:
         """Returns how to find an atom's value, or a known array."""

@@ -69,6 +69,27 @@ def test_an_update_alone_fetches_nothing(make, holder):
     assert holder.values["v"] == 2
 
 
+def test_operands_that_need_no_computation(make, holder):
+    v, table, local = (
+        make("v", np.zeros(2, np.float32)),
+        make("table", ROWS),
+        sg.Variable([1.0, 2.0]),
+    )
+
+    @sg.function
+    def step(x, ids):
+        before = local.value()
+        local.assign_add(x)
+        v.assign(before)
+        v.assign_add(x)
+        table.scatter_update(slices(table[ids + 1], ids))
+
+    for expected in ([11, 22], [21, 42]):
+        step(jnp.array([10.0, 20.0]), jnp.array([3, 4]))
+        np.testing.assert_array_equal(holder.values["v"], expected)
+    np.testing.assert_array_equal(holder.values["table"][[3, 4]], ROWS[[5, 5]])
+
+
 def test_eagerly_each_access_is_a_message(make, holder):
     v = make("v", ROWS)
     v.assign_add(ROWS)
