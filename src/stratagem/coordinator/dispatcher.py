@@ -179,7 +179,8 @@ class Dispatcher:
         """Returns closures for a worker to run."""
         taken, settled = self.state.take(worker, limit)
         self._settle(settled)
-        if taken and self.state.num_queued < self._most_queued:
+        # Not for every closure: who waits for room then has work for a while.
+        if taken and self.state.num_queued <= 3 * self._most_queued // 4:
             self._has_room.notify_all()
         return taken
 

@@ -55,16 +55,10 @@ class Parcel(NamedTuple):
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._take_buffer)
         self.buffers: list[np.ndarray[Any, Any]] = []
         self.references: dict[int, tuple[int, ByReference]] = {}
-
-    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes <= LARGEST_INLINE_BYTES:
-            return True
-        self.buffers.append(np.frombuffer(raw, np.uint8))
-        return False
+        # Not a method: the pickler would refer to itself, and keep what it has pickled for long.
+        super().__init__(file, protocol=5, buffer_callback=_taker(self.buffers))
 
     def persistent_id(self, obj: Any) -> int | None:
         if not isinstance(obj, ByReference):
@@ -81,6 +75,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, Mirrored):
             return _reduce_array(obj.values[0])
         return super().reducer_override(obj)
+
+
+def _taker(buffers: list[np.ndarray[Any, Any]]) -> Callable[[pickle.PickleBuffer], bool]:
+    def take(buffer: pickle.PickleBuffer) -> bool:
+        """Returns whether the buffer is to stay in the pickle."""
+        raw = buffer.raw()
+        if raw.nbytes <= LARGEST_INLINE_BYTES:
+            return True
+        buffers.append(np.frombuffer(raw, np.uint8))
+        return False
+
+    return take
 
 
 class _Unpickler(pickle.Unpickler):
@@ -141,7 +147,7 @@ def check_parts(parts: Iterable[tuple[str, Any]], error: Exception, fix: str) ->
 
 
 def _reduce_array(array: jax.Array) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if not isinstance(array.dtype, np.dtype):  # random keys, whose dtype is JAX's own
         implementation = str(jax.random.key_impl(array))
         return _restore_keys, (implementation, np.asarray(jax.random.key_data(array)))
     host = np.asarray(array)
@@ -161,8 +167,7 @@ def _restore_numpy_array(
 def _restore_jax_array(
     host: np.ndarray[Any, Any], dtype: Any = None, shape: tuple[int, ...] = ()
 ) -> jax.Array:
-    # A copy: JAX would use the memory of the message, and keep all of it.
-    return jnp.array(_restore_numpy_array(host, dtype, shape), copy=True)
+    return jnp.asarray(_restore_numpy_array(host, dtype, shape))
 
 
 def _restore_keys(implementation: str, data: np.ndarray[Any, Any]) -> jax.Array:

@@ -289,7 +289,11 @@ class WorkerLink:
                 self._dispatcher.abort(error)
             else:
                 with self._lock:
-                    self._begin(channel, session)
+                    stopped = self._dispatcher.stopped
+                    if not stopped:
+                        self._begin(channel, session)
+                if stopped:
+                    channel.close()
                 return
             with self._lock:
                 self._wake.wait(pause)

@@ -37,6 +37,9 @@ from stratagem.core.errors import OutOfRangeError
 
 __all__ = ["ValueMissing", "WorkerSession", "wait_for_threads"]
 
+_ENOUGH_REPORTS = 32
+_SECONDS_TO_GATHER = 0.001
+
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 FetchValue = Callable[[ValueAt], Parcel]
@@ -87,7 +90,7 @@ class WorkerSession:
         self._has_reports = threading.Condition(self._lock)
         self._calls: collections.deque[Call] = collections.deque()
         self._reports: list[Report] = []
-        self._closed = False
+        self._closed = self._gathering = False
         self._num_idle = 0
         self._threads_left = hello.num_threads
 
@@ -108,11 +111,22 @@ class WorkerSession:
                 self._start_threads()
                 self._has_calls.notify(len(request.calls))
             wait = min(request.wait, LONGEST_WAIT_SECONDS)
-            if wait and not self._reports:
-                self._has_reports.wait_for(lambda: self._reports or self._closed, wait)
+            if wait:
+                self._wait_for_reports(wait)
                 self.last_heard = time.monotonic()
             reports, self._reports = self._reports, []
         return reports
+
+    def _wait_for_reports(self, seconds: float) -> None:
+        if not self._reports:
+            self._has_reports.wait_for(lambda: self._reports or self._closed, seconds)
+        if self._calls:  # more reports are about to come, and travel better together
+            self._gathering = True
+            self._has_reports.wait_for(self._has_gathered, _SECONDS_TO_GATHER)
+            self._gathering = False
+
+    def _has_gathered(self) -> bool:
+        return len(self._reports) >= _ENOUGH_REPORTS or not self._calls or self._closed
 
     def value(self, closure: int) -> Parcel:
         """Returns a result that is held.
@@ -152,7 +166,8 @@ class WorkerSession:
                 with self._lock:
                     if not self._closed:
                         self._reports.append(report)
-                        self._has_reports.notify()
+                        if not self._gathering or self._has_gathered():
+                            self._has_reports.notify()
                 del report
 
     def _next_call(self) -> Call | None:
