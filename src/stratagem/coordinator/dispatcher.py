@@ -81,6 +81,7 @@ class Dispatcher:
         self._has_room = threading.Condition(self.lock)
         self._has_ended = threading.Condition(self.lock)
         self._most_queued = _QUEUED_PER_WORKER * len(workers)
+        self._refusals: set[int] = set()
         self._drain_until: float | None = None
         self._without_workers_since: dict[int | None, float] = {}
         self._links = {
@@ -232,15 +233,15 @@ class Dispatcher:
         if missing is not None:
             for closure in self.state.in_flight_on(worker):
                 if closure.number == number:
-                    for needed in closure.needs:
-                        if needed.number == missing:
-                            self.state.value_lost(needed)
+                    self.dropped.extend(n for n in closure.needs if n.number == missing)
+            self.take_dropped()
         self._settle(self.state.put_back(worker, number))
         self._wake_all()
 
     def worker_joined(self, worker: int) -> None:
         """Takes in that a worker is there."""
         self.state.worker_joined(worker)
+        self._refusals.discard(worker)
         _logger.info("%s is there.", self._links[worker].task)
 
     def worker_lost(self, worker: int, error: Exception) -> None:
@@ -260,6 +261,18 @@ class Dispatcher:
                 self._links[holder].released.append(closure.number)
 
     # What is reported from elsewhere, without the lock.
+
+    def worker_refused(self, worker: int, error: Exception) -> None:
+        """Takes in that a worker is there, but does not want or is not able to work.
+
+        The others go on without it; if there are none, it is an error.
+        """
+        with self.lock:
+            if not self.state.workers:
+                self._abort(error)
+            elif worker not in self._refusals:
+                self._refusals.add(worker)
+                _logger.warning("%s does not work: %s", self._links[worker].task, error)
 
     def abort(self, error: BaseException) -> None:
         """Takes in that nothing can go on."""

@@ -38,7 +38,6 @@ from stratagem.coordinator.shipping import Parcel
 from stratagem.core.errors import (
     DeadlineExceededError,
     StratagemError,
-    UnauthenticatedError,
     UnavailableError,
 )
 
@@ -284,9 +283,7 @@ class WorkerLink:
                 self._note_failure(channel, error)
             except Exception as error:
                 self._note_failure(channel, error)
-                if not isinstance(error, UnauthenticatedError):
-                    error.add_note(f"{self.task} at {self.address} could not begin to work.")
-                self._dispatcher.abort(error)
+                self._dispatcher.worker_refused(self.index, error)
             else:
                 with self._lock:
                     stopped = self._dispatcher.stopped

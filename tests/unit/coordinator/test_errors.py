@@ -1,5 +1,6 @@
 """What goes wrong: errors of functions, things that cannot be sent, tasks that are gone."""
 
+import contextlib
 import threading
 
 import numpy as np
@@ -202,3 +203,31 @@ def test_a_coordinator_that_falls_silent_is_dropped(cluster, monkeypatch, poll):
     # Between two signs of life the lease ends again and again, and every time work goes on.
     poll(lambda: not cluster.service(0)._sessions)
     assert value.fetch().shape == (100_000,)
+
+
+def test_a_worker_that_does_not_trust_the_coordinator(cluster, monkeypatch, caplog, poll):
+    cluster.stop("worker", 0)
+    cluster.stop("worker", 1)
+    monkeypatch.setenv("STRATAGEM_CLUSTER_SECRET", "another secret than before")
+    cluster.start("worker", 0)
+    monkeypatch.delenv("STRATAGEM_CLUSTER_SECRET")
+    coordinator = cluster.coordinator()
+    with pytest.raises(sg.errors.UnauthenticatedError, match="/job:worker/task:0"):
+        coordinator.schedule(abs, (-1,)).fetch()
+    # With another one that works, it is no error.
+    cluster.start("worker", 1)
+    poll(lambda: coordinator._dispatcher.state.workers == {1})
+    poll(lambda: "/job:worker/task:0 does not work" in caplog.text)
+    with contextlib.suppress(sg.errors.UnauthenticatedError):  # noted before worker 1 came
+        coordinator.join()
+    assert coordinator.schedule(abs, (-1,)).fetch() == 1
+
+
+def test_a_result_that_another_worker_cannot_get_is_computed_again(cluster, coordinator):
+    value = coordinator.schedule(np.ones, (100_000,))
+    coordinator.join()
+    holder = value._closure.where
+    (session,) = cluster.service(holder)._sessions.values()
+    session._values.clear()
+    total = coordinator.schedule(np.sum, (value,), worker=1 - holder)
+    assert total.fetch() == 100_000
