@@ -200,3 +200,16 @@ def test_a_parameter_server_that_is_killed(cluster):
         with lost:
             poll(lambda: coordinator.schedule(abs, (1,)) and False)
     cluster.start("ps", 0)
+
+
+def test_a_coordinator_ends_with_the_last_reference(cluster):
+    coordinator = ClusterCoordinator(cluster.strategy())
+    dispatcher = coordinator._dispatcher
+    value = coordinator.schedule(np.ones, (100_000,))
+    del coordinator
+    gc.collect()
+    assert value.fetch().shape == (100_000,), "whoever has a result can still ask for it"
+    del value
+    gc.collect()
+    poll(lambda: dispatcher.stopped)
+    poll(lambda: not [t for t in threading.enumerate() if t.name.startswith("coordinator-")])

@@ -39,11 +39,12 @@ class ClusterCoordinator:
 
     A function is sent to a worker once, with what it captured by then, and called by number from
     then on. A worker that is lost is replaced by the others: what it ran runs again elsewhere, so a
-    function runs at least once. When it comes back on its address, it is used again, and its
-    per-worker datasets begin anew. If a function raises, functions that have not started are
-    cancelled, and the error is raised from ``schedule``, ``join`` or ``done``, once, when everything
-    that runs has ended. If a parameter server is lost, ``PSUnavailableError`` is raised from there
-    and from ``fetch``.
+    function runs at least once. When it comes back, it is used again, and its per-worker datasets
+    begin anew. A worker that the cluster resolver names only later is used from then on.
+
+    If a function raises, functions that have not started are cancelled, and the error is raised from
+    ``schedule``, ``join`` or ``done``, once, when everything that runs has ended. If a parameter
+    server is lost, ``PSUnavailableError`` is raised from there and from ``fetch``.
 
     Differs from tf.distribute: several functions run on a worker at the same time, results can be
     arguments of other functions, functions can have a worker or a priority.
@@ -98,15 +99,11 @@ class ClusterCoordinator:
     def _begin(self, strategy: ParameterServerStrategy, options: Mapping[str, Any]) -> None:
         self.strategy = strategy
         self._options = options
-        spec = strategy.cluster_resolver.cluster_spec()
-        workers = {i: spec.task_address("worker", i) for i in spec.task_indices("worker")}
-        dispatcher = Dispatcher(workers, Credentials.from_environment(), pack(strategy), **options)
+        dispatcher = Dispatcher(Credentials.from_environment(), pack(strategy), **options)
         self._dispatcher = dispatcher
-        self._workers = list(workers)
         _dispatchers.add(dispatcher)
         weakref.finalize(self, setattr, dispatcher, "abandoned", True).atexit = False
-        dispatcher.start()
-        watch(dispatcher, strategy.client)
+        watch(dispatcher, strategy.client, strategy.cluster_resolver)
 
     def schedule(
         self,
@@ -135,10 +132,11 @@ class ClusterCoordinator:
         """
         if not callable(fn):
             raise InvalidArgumentError(f"fn must be a function, got {fn!r}.")
-        if worker is not None and worker not in self._workers:
-            raise InvalidArgumentError(f"worker must be one of {self._workers}, got {worker!r}.")
+        workers = self._dispatcher.workers
+        if worker is not None and worker not in workers:
+            raise InvalidArgumentError(f"worker must be one of {workers}, got {worker!r}.")
         definition = self._dispatcher.definitions.of_function(fn)
-        arguments = _pack_arguments(args, kwargs, len(self._workers))
+        arguments = _pack_arguments(args, kwargs, len(workers))
         value = self._dispatcher.schedule(definition, arguments, worker, priority)
         value.keeps_alive = self
         return value

@@ -48,7 +48,6 @@ class Dispatcher:
     """Carries out what ``CoordinatorState`` decides, and waits on behalf of the user.
 
     Args:
-        workers: The workers' addresses, by index.
         credentials: What the coordinator proves to them.
         strategy: The pickled strategy.
         closures_per_worker: How many closures a worker runs at the same time.
@@ -58,7 +57,6 @@ class Dispatcher:
 
     def __init__(
         self,
-        workers: Mapping[int, str],
         credentials: Credentials,
         strategy: Parcel,
         *,
@@ -80,24 +78,46 @@ class Dispatcher:
         self._numbers = itertools.count()
         self._has_room = threading.Condition(self.lock)
         self._has_ended = threading.Condition(self.lock)
-        self._most_queued = _QUEUED_PER_WORKER * len(workers)
+        self._credentials = credentials
         self._refusals: set[int] = set()
         self._drain_until: float | None = None
         self._without_workers_since: dict[int | None, float] = {}
-        self._links = {
-            index: WorkerLink(self, index, address, credentials)
-            for index, address in workers.items()
-        }
+        # Replaced as a whole, never changed: it is also read without the lock.
+        self._links: Mapping[int, WorkerLink] = {}
 
     @property
     def stopped(self) -> bool:
         """Whether ``stop`` was called."""
         return self.ended.is_set()
 
-    def start(self) -> None:
-        """Begins to look for the workers."""
-        for link in self._links.values():
+    def set_workers(self, workers: Mapping[int, str]) -> None:
+        """Takes in where the workers are: begins to look for new ones, and for others elsewhere.
+
+        Args:
+            workers: The workers' addresses, by index. One that is missing is not forgotten.
+        """
+        with self.lock:
+            if self.stopped:
+                return
+            new = {
+                index: WorkerLink(self, index, address, self._credentials)
+                for index, address in workers.items()
+                if index not in self._links
+            }
+            for index, link in self._links.items():
+                link.address = workers.get(index, link.address)
+            self._links = {**self._links, **new}
+        for link in new.values():
             link.start()
+
+    @property
+    def workers(self) -> list[int]:
+        """The indices of the workers."""
+        return sorted(self._links)
+
+    @property
+    def _most_queued(self) -> int:
+        return _QUEUED_PER_WORKER * len(self._links)
 
     def stop(self) -> None:
         """Ends the threads and tells the workers."""
@@ -193,7 +213,7 @@ class Dispatcher:
             return reference.definition, Resource(reference.definition.number)
         found: Any = reference
         if isinstance(reference, PerWorkerValues):
-            found = reference.packed[sorted(self._links).index(worker)]
+            found = reference.packed[self.workers.index(worker)]
         if isinstance(found, Parcel):
             return None, InlineValue(found)
         assert isinstance(found, RemoteValue)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from stratagem.cluster.launch.held_ports import HeldPorts
 from stratagem.distribute.coordinator import (
     ClusterCoordinator,
     PerWorkerValues,
@@ -186,6 +187,39 @@ def test_functions_are_forgotten(cluster, coordinator, poll):
         coordinator.schedule(lambda i=i: i, worker=0).fetch()
     (session,) = cluster.service(0)._sessions.values()
     poll(lambda: len(session._definitions) <= 1)
+
+
+def test_workers_that_join_later(cluster, monkeypatch, poll):
+    import stratagem.coordinator.watch as watch
+
+    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
+    both = cluster.spec
+    first = sg.train.ClusterSpec({**both.as_dict(), "worker": [both.task_address("worker", 0)]})
+    cluster.spec = first
+    coordinator = cluster.coordinator()
+    assert coordinator.schedule(index).fetch() == 0
+    with pytest.raises(ValueError, match=r"one of \[0\]"):
+        coordinator.schedule(index, worker=1)
+    monkeypatch.setattr(coordinator.strategy.cluster_resolver, "cluster_spec", lambda: both)
+    poll(lambda: coordinator._dispatcher.workers == [0, 1])
+    assert coordinator.schedule(index, worker=1).fetch() == 1
+
+
+def test_a_worker_that_comes_back_elsewhere(cluster, monkeypatch):
+    import stratagem.coordinator.watch as watch
+
+    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
+    coordinator = cluster.coordinator()
+    assert coordinator.schedule(index, worker=1).fetch() == 1
+    cluster.stop("worker", 1)
+    with HeldPorts(1) as ports:
+        (port,) = ports
+        jobs = cluster.spec.as_dict()
+        jobs["worker"][1] = f"127.0.0.1:{port}"
+        cluster.spec = moved = sg.train.ClusterSpec(jobs)
+        cluster.start("worker", 1)
+        monkeypatch.setattr(coordinator.strategy.cluster_resolver, "cluster_spec", lambda: moved)
+        assert coordinator.schedule(index, worker=1).fetch() == 1
 
 
 def test_per_worker_values(coordinator):
