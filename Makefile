@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo demo-async test lint types bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits.py
+
+demo-async: $(READY)
+	$(BIN)/stratagem run --workers 2 --ps 2 --chief examples/recommender.py
 
 test: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
@@ -25,6 +28,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/step.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/input.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/multi_worker.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/parameter_server.py $(BENCH_FLAGS)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

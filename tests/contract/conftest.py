@@ -26,6 +26,40 @@ def _tpu(num_replicas, num_cores):
     return sg.distribute.TPUStrategy(experimental_device_assignment=assignment)
 
 
+@functools.cache
+def _parameter_servers():
+    """Returns two parameter servers in this process, which all tests share."""
+    return [sg.distribute.Server({"ps": ["127.0.0.1:0"]}, "ps", 0) for _ in range(2)]
+
+
+class _Resolver(sg.distribute.cluster_resolver.SimpleClusterResolver):
+    """A cluster of which this process uses some devices."""
+
+    def __init__(self, cluster_spec, num_devices):
+        super().__init__(cluster_spec)
+        self._num_devices = num_devices
+
+    @property
+    def local_device_ids(self):
+        return tuple(range(self._num_devices))
+
+
+def _parameter_server_strategy(num_devices):
+    servers = [server.target.removeprefix("grpc://") for server in _parameter_servers()]
+    cluster = sg.train.ClusterSpec({"ps": servers, "worker": ["127.0.0.1:1"]})
+    split = sg.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+    return sg.distribute.ParameterServerStrategy(_Resolver(cluster, num_devices), split)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shut_servers_down():
+    yield
+    if _parameter_servers.cache_info().currsize:
+        _parameter_server_strategy(1).client.close()
+        for server in _parameter_servers():
+            server.shutdown()
+
+
 STRATEGIES = {
     "default": sg.distribute.get_strategy,
     "one_device": lambda: sg.distribute.OneDeviceStrategy("CPU:1"),
@@ -42,6 +76,7 @@ STRATEGIES = {
     "central2": lambda: sg.distribute.CentralStorageStrategy(_cpus(2)),
     "tpu2x2": lambda: _tpu(2, 2),
     "central4_apart": lambda: sg.distribute.CentralStorageStrategy(_cpus(4), "CPU:5"),
+    "parameter_server2": lambda: _parameter_server_strategy(2),
 }
 
 
@@ -54,6 +89,50 @@ def _workers():
 if "TF_CONFIG" in os.environ:
     # Every worker of a cluster runs these tests, in step; see test_contract_of_workers.
     STRATEGIES = {"workers": _workers}
+
+
+# What a parameter server strategy does otherwise, and the tests of it.
+ON_SERVERS = {
+    "a server does not take updates back": [
+        "test_a_failure_around_a_run_takes_back_what_the_run_did",
+        "test_a_replica_that_returns_early",
+        "test_an_eagerly_run_function_is_rolled_back",
+        "test_an_exception_in_a_merge_call",
+        "test_an_exception_in_one_replica",
+        "test_results_that_cannot_be_merged_take_back_what_was_done",
+    ],
+    "variables are not created inside of compiled functions": [
+        "test_a_lazily_created_variable_survives_a_failed_first_call",
+        "test_effects_of_a_creating_call_happen_once",
+        "test_lazily_created_variables_are_used_by_run_in_the_same_call",
+        "test_variables_created_inside_replicas",
+        "test_variables_created_on_a_functions_first_call",
+        "test_variables_created_on_every_call_raise",
+    ],
+    "an ON_READ variable has one value, on the server": [
+        "test_collectives_inside_update",
+        "test_copies_inside_a_function_are_the_current_ones",
+        "test_sync_on_read_assigned_from_outside",
+        "test_sync_on_read_updates_stay_in_their_replica",
+        "test_update_of_a_sync_on_read_variable",
+    ],
+}
+# Of other strategies these test the same code: it does not matter where variables are.
+WITHOUT_VARIABLES = {"test_collectives", "test_input", "test_reduce_gather"}
+
+
+def pytest_collection_modifyitems(config, items):
+    otherwise = {test for tests in ON_SERVERS.values() for test in tests}
+    left_out = [
+        item
+        for item in items
+        if isinstance(item, pytest.Function)
+        and "[parameter_server" in item.name
+        and (item.originalname in otherwise or item.module.__name__ in WITHOUT_VARIABLES)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(params=STRATEGIES)

@@ -320,7 +320,7 @@ def test_attributes(placed_strategy):
     assert isinstance(v.shape, sg.TensorShape)
     assert v.dtype == sg.float32
     assert (v.ndim, v.size, len(v)) == (2, 6, 2)
-    assert v.device in placed_strategy.extended.parameter_devices
+    assert set(v.device.split(", ")) <= set(placed_strategy.extended.parameter_devices)
     assert isinstance(v, sg.Variable)
     assert placed_strategy.extended.variable_created_in_scope(v)
     assert not placed_strategy.extended.variable_created_in_scope(sg.Variable(1.0))
@@ -328,6 +328,16 @@ def test_attributes(placed_strategy):
     assert v.ref().deref() is v
     with pytest.raises(TypeError):
         hash(v)
+
+
+def test_rows_are_read(strategy, execute):
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    v = make(strategy, rows)
+    indices = np.array([[3], [0]])
+    np.testing.assert_array_equal(execute(v.sparse_read, indices), rows[indices])
+    np.testing.assert_array_equal(execute(lambda i: v[i], indices), rows[indices])
+    for read in strategy.experimental_local_results(strategy.run(v.sparse_read, args=(indices,))):
+        np.testing.assert_array_equal(read, rows[indices])
 
 
 def test_operators_and_conversions(strategy):

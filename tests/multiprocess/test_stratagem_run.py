@@ -251,3 +251,30 @@ def test_wrong_use_is_explained(arguments, message, script, tmp_path, monkeypatc
     monkeypatch.delenv("STRATAGEM_CLUSTER_SECRET", raising=False)
     assert main(["run", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_killed_worker_of_a_chief_is_started_again_with_the_same_place(
+    start, script, ready, tmp_path
+):
+    program = script(
+        "if kind == 'worker':\n"
+        "    place = config['cluster'], os.environ['STRATAGEM_CLUSTER_SECRET']\n"
+        "    with open('places', 'a') as places: places.write(repr(place) + '\\n')\n"
+        "    print('a life'); sys.stdout.flush(); hang()\n"
+        "if kind == 'ps': hang()\n"
+        "while not Path('go').exists(): time.sleep(0.01)"
+    )
+    flags = ["--workers", 1, "--ps", 1, "--chief", "--log-dir", "logs"]
+    job = start("run", *flags, program)
+    for life in range(1, 4):
+        [worker] = ready("worker-0")
+        assert len((tmp_path / "places").read_text().splitlines()) == life
+        (tmp_path / "ready-worker-0").unlink()
+        if life < 3:
+            os.kill(worker, signal.SIGKILL)
+    (tmp_path / "go").touch()
+    job.finish()
+    assert job.returncode == 0, job.stderr
+    assert job.stderr.count("worker 0 was killed by SIGKILL; it is started again") == 2
+    assert len(set((tmp_path / "places").read_text().splitlines())) == 1
+    assert (tmp_path / "logs" / "worker-0.log").read_text() == "a life\n" * 3

@@ -27,12 +27,14 @@ __all__ = ["add_command"]
 _DESCRIPTION = """\
 Starts a program in one process for each task of a cluster. Every process gets TF_CONFIG, which
 says who is in the cluster, and STRATAGEM_CLUSTER_SECRET, which only they know. If one fails, all
-are ended, and the exit code is that of the first that failed.
+are ended, and the exit code is that of the first that failed. Workers of a job with a chief and
+parameter servers are started again instead.
 """
 _EXAMPLES = """\
 examples:
   stratagem run --workers 3 train.py --lr 0.1
   stratagem run --workers 2 --devices-per-worker 4 -m my_package.train
+  stratagem run --workers 2 --ps 2 --chief train.py
   stratagem run --workers 8 --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29400 train.py
 """
 
@@ -88,6 +90,14 @@ def add_command(commands: _Commands) -> None:
         "--max-restarts", type=int, default=0, metavar="N", help="restart a failed job; default: 0"
     )
     ending.add_argument(
+        "--max-worker-restarts",
+        type=int,
+        default=10,
+        metavar="N",
+        help="restart a failed worker alone where a chief and parameter servers can go on without "
+        "it; default: 10",
+    )
+    ending.add_argument(
         "--grace-seconds",
         type=float,
         default=5.0,
@@ -102,7 +112,7 @@ def add_command(commands: _Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    for name in ("max_restarts", "grace_seconds"):
+    for name in ("max_restarts", "max_worker_restarts", "grace_seconds"):
         if getattr(options, name) < 0:
             raise LaunchError(
                 f"--{name.replace('_', '-')} must not be negative, got {getattr(options, name)}."
@@ -123,6 +133,7 @@ def _run(options: argparse.Namespace) -> int:
             console,
             grace_seconds=options.grace_seconds,
             max_restarts=options.max_restarts,
+            max_worker_restarts=options.max_worker_restarts,
             signals=SignalPipe(),
         )
     else:
@@ -134,6 +145,7 @@ def _run(options: argparse.Namespace) -> int:
             SignalPipe(),
             grace_seconds=options.grace_seconds,
             max_restarts=options.max_restarts,
+            max_worker_restarts=options.max_worker_restarts,
         )
     return result.exit_code
 

@@ -16,7 +16,14 @@
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
     ├── OutOfRangeError (IndexError)           a read past the end of the data
     ├── CardinalityError (TypeError)           the length of a dataset that has none
-    └── UnavailableError (ConnectionError)     a task that is gone, stopped, or does not come in time
+    ├── ShippingError (TypeError)              something that cannot be sent to another process
+    ├── CancelledError (RuntimeError)          a scheduled function that did not run: another failed
+    ├── UnavailableError (ConnectionError)     a task that is gone, stopped, or does not come in time
+    │   └── PSUnavailableError                 a parameter server that is gone, and variables with it
+    ├── DeadlineExceededError (TimeoutError)   a task that did not answer in time
+    ├── UnauthenticatedError (PermissionError) a task that does not prove that it belongs here
+    ├── PermissionDeniedError (PermissionError) something that would not be safe
+    └── RemoteError (RuntimeError)             another task's exception that cannot be rebuilt here
 
 Each also derives from the built-in exception that ``tf.distribute`` raises in its place, so existing
 ``except ValueError`` clauses keep working.
@@ -81,5 +88,33 @@ class CardinalityError(StratagemError, TypeError):
     """The length of a dataset that is infinite or not known."""
 
 
+class CancelledError(StratagemError, RuntimeError):
+    """A scheduled function that was not run to its end, because another one failed."""
+
+
 class UnavailableError(StratagemError, ConnectionError):
     """A task that is gone, stopped, cannot be reached, or does not come in time."""
+
+
+class DeadlineExceededError(StratagemError, TimeoutError):
+    """A task that did not answer in time."""
+
+
+class UnauthenticatedError(StratagemError, PermissionError):
+    """A task that does not prove that it belongs to the cluster."""
+
+
+class PermissionDeniedError(StratagemError, PermissionError):
+    """Something that is refused because it would not be safe."""
+
+
+class RemoteError(StratagemError, RuntimeError):
+    """An exception of another task that cannot be rebuilt here; its type and text are the message."""
+
+
+class PSUnavailableError(UnavailableError):
+    """A parameter server that is gone, does not answer, or has lost its variables."""
+
+
+class ShippingError(StratagemError, TypeError):
+    """A function, argument or result that cannot be sent to another process."""

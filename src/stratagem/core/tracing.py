@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ __all__ = [
     "is_tracer",
     "jax_core",
     "mentioned_variables",
+    "outputs_that_depend_on_inputs",
     "trace_state",
     "under_jit",
     "under_trace",
@@ -69,3 +70,17 @@ def all_equations(jaxpr: Any) -> Iterator[Any]:
 
 def _is_jaxpr(value: Any) -> bool:
     return isinstance(value, (jax_core().Jaxpr, jax_core().ClosedJaxpr))
+
+
+def outputs_that_depend_on_inputs(fn: Callable[..., Any], *args: Any) -> list[bool]:
+    """Returns of each array that ``fn`` returns whether it depends on the arguments' values.
+
+    >>> outputs_that_depend_on_inputs(lambda x: (jnp.zeros_like(x), x + 1), 2.0)
+    [False, True]
+    """
+    jaxpr = jax.make_jaxpr(fn)(*args).jaxpr
+    dependent = {id(v) for v in jaxpr.invars}
+    for eqn in jaxpr.eqns:
+        if any(id(v) in dependent for v in eqn.invars):
+            dependent |= {id(v) for v in eqn.outvars}
+    return [id(v) in dependent for v in jaxpr.outvars]

@@ -32,9 +32,11 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 
 if TYPE_CHECKING:
-    from stratagem.distribute import cluster_resolver, partitioners
+    from stratagem.distribute import cluster_resolver, coordinator, partitioners
     from stratagem.input.distributed_dataset import DistributedDataset
+    from stratagem.server.server import Server
     from stratagem.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
+    from stratagem.strategies.parameter_server import ParameterServerStrategy
     from stratagem.strategies.tpu import TPUStrategy
 
 __all__ = [
@@ -52,15 +54,18 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "ParameterServerStrategy",
     "PerReplica",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
     "RunOptions",
+    "Server",
     "Strategy",
     "StrategyExtended",
     "TPUStrategy",
     "cluster_resolver",
+    "coordinator",
     "experimental",
     "experimental_set_strategy",
     "get_replica_context",
@@ -79,7 +84,13 @@ _LAZY = {
         "MultiWorkerMirroredStrategy",
     ),
     "TPUStrategy": ("stratagem.strategies.tpu", "TPUStrategy"),
+    "ParameterServerStrategy": (
+        "stratagem.strategies.parameter_server",
+        "ParameterServerStrategy",
+    ),
+    "Server": ("stratagem.server.server", "Server"),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
+    "coordinator": ("stratagem.distribute.coordinator", None),
     "partitioners": ("stratagem.distribute.partitioners", None),
 }
 

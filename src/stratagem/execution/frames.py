@@ -12,8 +12,12 @@ from stratagem.core.errors import ContextError, VariableError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import Draw, draw_element
+from stratagem.execution.gradient_taps import GradientTaps
 from stratagem.execution.loops import LoopsOverDataset
+from stratagem.execution.remote_access import RemoteAccess
+from stratagem.execution.remote_reads import read_all, read_rows
 from stratagem.input.distributed_iterator import DistributedIterator
+from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.state import StateFrame
 from stratagem.values.updates import Update
 from stratagem.values.variable import Variable
@@ -33,7 +37,9 @@ class TracingFrame(StateFrame):
         self._alive = candidates
         self.written: dict[int, Variable] = {}
         self.created: list[tuple[Variable, Any]] = []
+        self.remote = RemoteAccess()
         self._values: dict[int, Any] = {}
+        self._fetched_later: dict[tuple[int, int], Any] = {}
 
     @property
     def candidates(self) -> Sequence[Variable]:
@@ -43,6 +49,7 @@ class TracingFrame(StateFrame):
     def close(self) -> None:
         """Forgets the traced values, which are of no use once tracing has ended."""
         self._values = {}
+        self._fetched_later = {}
 
     def bind(self, tracers: Sequence[Any]) -> None:
         """Takes the candidates' traced values; called once tracing has begun."""
@@ -53,6 +60,8 @@ class TracingFrame(StateFrame):
 
     def read(self, variable: Variable) -> Any:
         """Returns the present traced value."""
+        if isinstance(variable, RemotelyHeldVariable):
+            return self.remote.current(variable, self._fetched(variable))
         try:
             return self._values[id(variable)]
         except KeyError:
@@ -60,6 +69,32 @@ class TracingFrame(StateFrame):
                 f"Variable {variable.name!r} cannot be used here: it was created after tracing of this "
                 "function began, by other code. Create it before."
             ) from None
+
+    def _fetched(self, variable: RemotelyHeldVariable) -> Any:
+        """Returns the whole value of a remote variable, as late as it must be fetched."""
+        after = self.remote.updates_before_read(variable)
+        if not after and id(variable) in self._values:
+            return self._values[id(variable)]
+        # Fetched again, or first heard of while tracing, as the shards of a variable may be.
+        key = (id(variable), after)
+        if key not in self._fetched_later:
+            self.check_fetchable(variable)
+            self.use_group(variable.group)
+            self._fetched_later[key] = read_all(variable, after)
+        return self._fetched_later[key]
+
+    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Returns rows to be fetched before the program runs, with this trace's own updates."""
+        self.use_group(variable.group)
+        after = self.remote.updates_before_read(variable)
+        return self.remote.current_rows(
+            variable, indices, lambda numbers: read_rows(variable, numbers, after)
+        )
+
+    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+        """Notes an update, to be sent when the program has run."""
+        self.use_group(variable.group)
+        self.remote.note(variable, update, operand)
 
     def write(self, variable: Variable, value: Any) -> None:
         """Sets the traced value."""
@@ -190,7 +225,15 @@ class GradientFrame(StateFrame):
         self.eager = parent is None or parent.eager
         self.parent = parent
         self.written: dict[int, Variable] = {}
+        self.remote = RemoteAccess()
+        self.taps = GradientTaps()
+        self._tapped: set[int] = set()
+        self._fetchable = parent is None or parent.is_innermost_trace()
         self._values: dict[int, Any] = {}
+
+    def is_innermost_trace(self) -> bool:
+        """Returns whether no other transformation stands here, or around ``value_and_grad``."""
+        return self._fetchable and super().is_innermost_trace()
 
     def draw(self, iterator: DistributedIterator) -> Any:
         """Draws as the frame around it does."""
@@ -218,11 +261,62 @@ class GradientFrame(StateFrame):
             id(variable): value for variable, value in zip(variables, values, strict=True)
         }
 
+    def fetches(self, variable: Variable) -> bool:
+        """Returns whether a differentiated variable is fetched when read, not before.
+
+        A program's inputs cost nothing unless they are used; eagerly, all of a table would move.
+        """
+        return self.eager and isinstance(variable, RemotelyHeldVariable)
+
+    def tap(self, variables: Sequence[Variable], anchor: Any) -> None:
+        """Takes the remote variables that are differentiated, and what their gradients hang on."""
+        self._tapped = {id(variable) for variable in variables}
+        self.taps.open(anchor)
+
     def read(self, variable: Variable) -> Any:
         """Returns the value of this frame, or of what is around it."""
+        if isinstance(variable, RemotelyHeldVariable):
+            return self.remote.current(variable, self._read_remote(variable))
         if id(variable) in self._values:
             return self._values[id(variable)]
+        return self._read_around(variable)
+
+    def _read_around(self, variable: Variable) -> Any:
         return self.parent.read(variable) if self.parent is not None else variable._eager_value()
+
+    def _read_remote(self, variable: RemotelyHeldVariable) -> Any:
+        self._check_known_here(variable)
+        if id(variable) in self._values:
+            self.taps.note_whole(variable)
+        elif id(variable) not in self._tapped:
+            return self._read_around(variable)
+        else:
+            self.check_fetchable(variable)
+            self._values[id(variable)] = self.taps.whole(variable, self._read_around(variable))
+        return self._values[id(variable)]
+
+    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Returns rows whose gradient will be caught, if the variable is differentiated."""
+        self._check_known_here(variable)
+
+        def read(numbers: Any) -> Any:
+            around = self.parent
+            rows = variable.rows_now(numbers) if around is None else around.rows(variable, numbers)
+            tapped = id(variable) in self._tapped
+            return self.taps.rows(variable, numbers, rows) if tapped else rows
+
+        return self.remote.current_rows(variable, indices, read)
+
+    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+        """Keeps the update until the gradient is done."""
+        self.remote.note(variable, update, operand)
+
+    def _check_known_here(self, variable: RemotelyHeldVariable) -> None:
+        if self.remote.updates_before_read(variable):
+            raise VariableError(
+                f"Variable {variable.name!r} is read inside value_and_grad after an update that only "
+                "its server can carry out. Update it after value_and_grad."
+            )
 
     def write(self, variable: Variable, value: Any) -> None:
         """Keeps the value until the gradient is done."""
@@ -260,6 +354,10 @@ class ForeignFrame(StateFrame):
 
     def check_writable(self, variable: Variable) -> None:
         """Raises: the value could not leave."""
+        self._refuse(variable)
+
+    def check_fetchable(self, variable: Variable) -> None:
+        """Raises: the rows would be compiled in."""
         self._refuse(variable)
 
     def _refuse(self, variable: Variable) -> NoReturn:

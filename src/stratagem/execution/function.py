@@ -44,6 +44,14 @@ class Function:
         self._number_traces = 0
         self._methods: dict[int, tuple[weakref.ref[Any], Function]] = {}
         self._runners: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+        self._method_of: tuple[Function, weakref.ref[Any]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels as the function it was made from, to be compiled where it arrives."""
+        if self._method_of is None:
+            return Function, (self._python_function,)
+        unbound, instance = self._method_of
+        return types.MethodType, (unbound, instance())
 
     @property
     def python_function(self) -> Callable[..., Any]:
@@ -92,15 +100,21 @@ class Function:
         settings = jax_settings.current_settings()
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
+        num_tried = 0
         for program in self._programs.get(key, ()):
-            if program.may_be_quick and inputs.has_only_arrays() and not program.draws:
+            num_tried += 1
+            if inputs.has_only_arrays() and not program.draws:
                 self._make_quick(program, inputs, frame, key)
             try:
                 return program.run(inputs)
             except DrawMiss:
                 continue
         try:
-            return self._compile(inputs, key).run(inputs)
+            while True:
+                try:
+                    return self._compile(inputs, key, num_tried).run(inputs)
+                except DrawMiss:  # another thread has drawn the element that was traced
+                    num_tried += 1
         except RaggedElement:
             return self._run_eagerly(args, kwargs)
         except LoopsOverDataset:
@@ -152,21 +166,25 @@ class Function:
 
         functools.update_wrapper(method, python_function)
         bound = Function(method)
+        bound._method_of = (self, reference)
         methods[key] = (reference, bound)
         return bound
 
     def __repr__(self) -> str:
         return f"<stratagem.function {getattr(self, '__qualname__', self._python_function)!s}>"
 
-    def _compile(self, inputs: CallInputs, key: Any) -> Program:
+    def _compile(self, inputs: CallInputs, key: Any, num_tried: int) -> Program:
         with self._lock:
+            programs = self._programs.setdefault(key, [])
+            if len(programs) > num_tried:  # another thread has compiled one meanwhile
+                return programs[num_tried]
             program = trace_program(self._python_function, inputs, may_create=self._may_create)
             self._may_create = False
             if program is None:
                 program = trace_program(self._python_function, inputs, may_create=False)
             assert program is not None
             self._num_traces += 1
-            self._programs.setdefault(key, []).append(program)
+            programs.append(program)
             self._warn_of_retracing(inputs)
             return program
 

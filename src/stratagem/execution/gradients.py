@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from stratagem.core.errors import VariableError
+from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.execution.frames import GradientFrame
 from stratagem.values import state
 from stratagem.values.regroup import is_array
+from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.variable import Variable
 
 __all__ = ["value_and_grad"]
@@ -33,7 +36,9 @@ def value_and_grad(
 
     Returns:
         A function with the arguments of ``fn`` that returns ``(value, gradients)``; the gradients have
-        the structure of ``variables``, with zeros for those that ``fn`` does not depend on.
+        the structure of ``variables``, with zeros for those that ``fn`` does not depend on. Of a
+        variable on parameter servers of which ``fn`` reads only rows, with ``sparse_read`` or
+        ``variable[indices]``, the gradient is an ``IndexedSlices`` of those rows.
 
     JAX equivalent: ``jax.value_and_grad``.
 
@@ -57,28 +62,43 @@ def value_and_grad(
         frame = GradientFrame(parent)
         # A variable that occurs twice, as tied weights do, is differentiated once.
         unique = {id(leaf): leaf for leaf in leaves}
-        values = [_differentiable_value(leaf, parent) for leaf in unique.values()]
+        remote = [leaf for leaf in unique.values() if isinstance(leaf, RemotelyHeldVariable)]
+        arguments = [leaf for leaf in unique.values() if not frame.fetches(leaf)]
+        values = [_differentiable_value(leaf, parent) for leaf in arguments]
         kept: dict[str, Any] = {}
 
-        def lifted(values: list[Any]) -> Any:
-            frame.differentiate(list(unique.values()), values)
+        def lifted(values: list[Any], anchors: list[Any]) -> Any:
+            frame.differentiate(arguments, values)
+            if anchors:
+                frame.tap(remote, anchors[0])
             with state.enter(frame):
                 result = fn(*args, **kwargs)
             value, aux = result if has_aux else (result, None)
             aux_leaves, kept["structure"] = jax.tree.flatten(aux)
             kept["aux"] = [None if is_array(leaf) else leaf for leaf in aux_leaves]
             arrays = [leaf for leaf in aux_leaves if is_array(leaf)]
-            return value, (arrays, frame.written_values())
+            operands = [noted.operand for noted in frame.remote.updates]
+            return value, (arrays, frame.written_values(), operands)
 
-        (value, (arrays, written)), gradients = jax.value_and_grad(lifted, has_aux=True)(values)
+        differentiated = jax.value_and_grad(lifted, argnums=(0, 1), has_aux=True)
+        anchors = [np.float32(0)] if remote else []
+        (value, (arrays, written, operands)), (of_arguments, _) = differentiated(values, anchors)
         for variable, new_value in zip(frame.written.values(), written, strict=True):
             if parent is not None:
                 parent.check_writable(variable)
                 parent.write(variable, new_value)
             else:
                 variable.commit(new_value)
-        by_variable = dict(zip(unique, gradients, strict=True))
-        shaped = [by_variable[id(leaf)].reshape(leaf.shape) for leaf in leaves]
+        for noted, operand in zip(frame.remote.updates, operands, strict=True):
+            if parent is not None:
+                parent.check_writable(noted.variable)
+                parent.update_remotely(noted.variable, noted.update, operand)
+            else:
+                noted.variable.commit_update(noted.update, operand)
+        by_variable = dict(zip(map(id, arguments), of_arguments, strict=True))
+        for leaf in remote:
+            by_variable[id(leaf)] = frame.taps.gradient(leaf, by_variable.get(id(leaf)))
+        shaped = [_shaped(by_variable[id(leaf)], leaf) for leaf in leaves]
         gradients = jax.tree.unflatten(structure, shaped)
         if not has_aux:
             return value, gradients
@@ -87,6 +107,12 @@ def value_and_grad(
         return (value, jax.tree.unflatten(kept["structure"], aux_leaves)), gradients
 
     return value_and_gradients
+
+
+def _shaped(gradient: Any, variable: Variable) -> Any:
+    if isinstance(gradient, IndexedSlices):
+        return gradient
+    return gradient.reshape(variable.shape)
 
 
 def _differentiable_value(variable: Variable, parent: state.StateFrame | None) -> Any:

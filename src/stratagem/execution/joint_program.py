@@ -29,17 +29,17 @@ class JointProgram(Program):
 
     Args:
         identity: ``None`` if each process can run the program on its own: nothing in it is exchanged.
-        options: As for ``Program``.
+        *args: As of ``Program``.
+        **options: Likewise.
     """
 
-    may_be_quick = False
-
-    def __init__(self, *, identity: ProgramIdentity | None, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, identity: ProgramIdentity | None, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         assert self.group is not None
         self._identity = identity
         # On CPU all is kept until the end is known: another process may be gone.
         self._waits = identity is not None and self.group.on_cpu
+        self.stores_results = False
         self._accepts_at_once = self._callback_errors is None and not self._waits
 
     def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:

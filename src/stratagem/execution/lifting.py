@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.joint_program import JointProgram, ProgramIdentity
 from stratagem.execution.program import Program, ResultLeaf, VariableWrite
+from stratagem.execution.remote_program import RemoteProgram, RemoteTrace, uses_remote_variables
 from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
@@ -59,7 +61,9 @@ def trace_program(
         args, kwargs = inputs.rebuild(arrays)
         with state.enter(frame):
             result = fn(*args, **kwargs)
-        leaves, structure = jax.tree.flatten(result, is_leaf=is_value_leaf)
+        leaves, structure = jax.tree.flatten(
+            (result, frame.remote.operands()), is_leaf=is_value_leaf
+        )
         results, outputs = _collect_results(leaves)
         created = [jnp.asarray(value) for _, value in frame.created]
         return outputs, frame.written_values(), created
@@ -80,7 +84,65 @@ def trace_program(
     written = list(frame.written.values())
     described = inputs.without_arrays()
     name = getattr(fn, "__qualname__", repr(fn))
-    return _build(name, closed, candidates, written, results, structure, group, described, draws)
+    jaxpr, consts = closed.jaxpr, closed.consts
+    make: Callable[..., Program] = Program
+    if uses_remote_variables(jaxpr, candidates, frame.remote.updates):
+        remote, results, jaxpr = _take_remote_apart(jaxpr, candidates, frame, results, group)
+        structure = _with_operands(
+            structure, [frame.remote.operands()[i] for i in remote.remaining]
+        )
+        make = functools.partial(RemoteProgram, remote.exchange())
+    else:
+        structure = structure.children()[0]
+    return _build(
+        name, jaxpr, consts, candidates, written, results, structure, group, described, draws, make
+    )
+
+
+def _take_remote_apart(
+    jaxpr: Any,
+    candidates: Sequence[Variable],
+    frame: FunctionFrame,
+    results: list[ResultLeaf],
+    group: ReplicaGroup | None,
+) -> tuple[RemoteTrace, list[ResultLeaf], Any]:
+    """Separates what a function does with remote variables from the program itself.
+
+    Returns:
+        That, and the program: its results, to which the operands of updates belong, and its jaxpr.
+    """
+    operands = frame.remote.operands()
+    num_own = len(results) - sum(map(len, operands))
+    own, remaining = results[:num_own], iter(results[num_own:])
+    leaves = [[next(remaining) for _ in arrays] for arrays in operands]
+    atoms = [
+        [leaf.static if leaf.output is None else jaxpr.outvars[leaf.output] for leaf in of_update]
+        for of_update in leaves
+    ]
+    num_outputs = len(jaxpr.outvars) - len(frame.written)
+    written = jaxpr.outvars[num_outputs:]
+    wanted = [jaxpr.outvars[leaf.output] for leaf in own if leaf.output is not None]
+    updates = frame.remote.updates
+    trace = RemoteTrace(jaxpr, candidates, updates, atoms, [*wanted, *written], group)
+    kept = [*own]
+    for position in trace.remaining:
+        for leaf, atom in zip(leaves[position], atoms[position], strict=True):
+            passed = None if leaf.output is None else trace.passed(atom)
+            kept.append(leaf if passed is None else ResultLeaf(static=passed))
+    outvars = [jaxpr.outvars[leaf.output] for leaf in kept if leaf.output is not None]
+    numbers = iter(range(len(outvars)))
+    renumbered = [
+        leaf if leaf.output is None else dataclasses.replace(leaf, output=next(numbers))
+        for leaf in kept
+    ]
+    return trace, renumbered, trace.jaxpr([*outvars, *written])
+
+
+def _with_operands(structure: Any, operands: list[list[Any]]) -> Any:
+    """Returns the structure of a pair: a function's result, and the operands that remain."""
+    result = structure.children()[0]
+    empty = jax.tree.unflatten(result, [0] * result.num_leaves)
+    return jax.tree.structure((empty, [[0] * len(arrays) for arrays in operands]))
 
 
 def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
@@ -121,7 +183,8 @@ def _find_group(
 
 def _build(
     name: str,
-    closed: Any,
+    traced: Any,
+    captured: Sequence[Any],
     candidates: Sequence[Variable],
     written: list[Variable],
     results: list[ResultLeaf],
@@ -129,9 +192,10 @@ def _build(
     group: ReplicaGroup | None,
     inputs: CallInputs,
     draws: list[DrawSpec],
+    make: Callable[..., Program],
 ) -> Program:
     errors: list[BaseException] = []
-    jaxpr, has_callbacks = guard_callbacks(closed.jaxpr, errors)
+    jaxpr, has_callbacks = guard_callbacks(traced, errors)
     num_outputs = len(jaxpr.outvars) - len(written)
     owner = {id(v): variable for variable, v in zip(candidates, jaxpr.invars, strict=False)}
     new_vars = jaxpr.outvars[num_outputs:]
@@ -173,7 +237,7 @@ def _build(
     ]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
-    identity = _identity(name, closed, inputs, group, candidates, used)
+    identity = _identity(name, traced, inputs, group, candidates, used)
     # Variables keep their values when a call fails, also because another process is gone.
     may_fail = has_callbacks or (identity is not None and group is not None and group.on_cpu)
     may_donate = not may_fail and not jax_settings.checks_results()
@@ -204,31 +268,30 @@ def _build(
             [place[by_position[position].sharded] for position in positions],
             [place[write.variable.sharded_in_program] for write in writes],
         )
-    made: dict[str, Any] = {
-        "jitted": jax.jit(program, **options),
-        "donated": [candidates[i] for i in donated],
-        "kept": [candidates[i] for i in kept],
-        "consts": [
-            c if group is None or c.sharding == group.sharded else group.replicate(c)
-            for c in map(jnp.asarray, closed.consts)
-        ],
-        "writes": writes,
-        "results": final_results,
-        "structure": structure,
-        "group": group,
-        "inputs": inputs,
-        "draws": draws,
-        "awaited": _smallest([jaxpr.outvars[position] for position in chosen], num_results),
-        "callback_errors": errors if has_callbacks else None,
-    }
     if group is not None and group.spans_processes:
-        return JointProgram(identity=identity, **made)
-    return Program(**made)
+        make = functools.partial(JointProgram, identity)
+    return make(
+        jax.jit(program, **options),
+        donated=[candidates[i] for i in donated],
+        kept=[candidates[i] for i in kept],
+        consts=[
+            c if group is None or c.sharding == group.sharded else group.replicate(c)
+            for c in map(jnp.asarray, captured)
+        ],
+        writes=writes,
+        results=final_results,
+        structure=structure,
+        group=group,
+        inputs=inputs,
+        draws=draws,
+        awaited=_smallest([jaxpr.outvars[position] for position in chosen], num_results),
+        callback_errors=errors if has_callbacks else None,
+    )
 
 
 def _identity(
     name: str,
-    closed: Any,
+    jaxpr: Any,
     inputs: CallInputs,
     group: ReplicaGroup | None,
     candidates: Sequence[Variable],
@@ -238,10 +301,9 @@ def _identity(
     if group is None or not group.spans_processes:
         return None
     # Without the variables that are alive but not used, which may differ between processes.
-    invars = closed.jaxpr.invars
-    kept = [*(invars[i] for i in used), *invars[len(candidates) :]]
-    debug_info = closed.jaxpr.debug_info.with_unknown_names()
-    text = str(closed.jaxpr.replace(invars=kept, debug_info=debug_info))
+    kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(candidates) :]]
+    debug_info = jaxpr.debug_info.with_unknown_names()
+    text = str(jaxpr.replace(invars=kept, debug_info=debug_info))
     sharded = [candidates[i].sharded_in_program for i in used]
     if "shard_map" not in text and not any(sharded) and not inputs.groups():
         return None

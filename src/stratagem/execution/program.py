@@ -98,9 +98,6 @@ class Program:
         callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
     """
 
-    # Whether calls may go past ``run_arrays``; see quick_call.py.
-    may_be_quick = True
-
     def __init__(
         self,
         jitted: Callable[..., Any],

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from stratagem.collectives.cross_device_ops import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
@@ -24,6 +23,8 @@ from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, mentioned_variables
 from stratagem.execution.frames import ForeignFrame, ReplicaFrame
+from stratagem.execution.mapped_jaxpr import MappedInput, MappedJaxpr
+from stratagem.execution.remote_spmd import exchange_for_replicas, send_from_replicas
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
@@ -32,9 +33,6 @@ from stratagem.values.regroup import is_array, map_values
 from stratagem.values.variable import Variable
 
 __all__ = ["SpmdChannel", "run_spmd"]
-
-_SHARDED = PartitionSpec(REPLICA_AXIS)
-_REPLICATED = PartitionSpec()
 
 
 class SpmdChannel:
@@ -142,7 +140,8 @@ def run_spmd(
             channel_frame.flush()
         written = [] if frame is None else frame.written_values()
         created = [] if frame is None else [jnp.asarray(value) for _, value in frame.created]
-        return outputs.collect(result), written, created
+        operands = [] if frame is None else frame.remote.operands()
+        return outputs.collect(result), written, created, operands
 
     def trace(with_layouts: bool) -> Any:
         nonlocal frame
@@ -171,54 +170,46 @@ def run_spmd(
     jaxpr, consts = closed.jaxpr, [_placed(const, group) for const in closed.consts]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
-    written = list(frame.written.values()) if frame is not None else []
-    num_results = outputs.num_arrays
-    sharded_writes = [variable.sharded_in_program for variable in written]
-
-    def body(
-        variable_blocks: Sequence[Any], constants: Sequence[Any], blocks: Sequence[Any]
-    ) -> Any:
-        full: list[Any] = [None] * len(candidates)
-        for i, block in zip(used, variable_blocks, strict=True):
-            full[i] = block.reshape(candidates[i].shape)
-        local = [
-            block.reshape(()) if item.scalar else block
-            for block, item in zip(blocks, arrays, strict=True)
-        ]
-        results = jax.core.eval_jaxpr(jaxpr, constants, *full, *local)
-        out = [_as_block(result) for result in results[:num_results]]
-        writes = [
-            _as_block(value) if sharded else value
-            for value, sharded in zip(results[num_results:], sharded_writes, strict=False)
-        ]
-        return out, writes, results[num_results + len(written) :]
-
-    variable_specs = [_SHARDED if candidates[i].sharded_in_program else _REPLICATED for i in used]
-    mapped = jax.shard_map(
-        body,
-        mesh=group.mesh,
-        in_specs=(
-            variable_specs,
-            _REPLICATED,
-            [_SHARDED if item.per_replica else _REPLICATED for item in arrays],
-        ),
-        out_specs=(
-            _SHARDED,
-            [_SHARDED if sharded else _REPLICATED for sharded in sharded_writes],
-            _REPLICATED,
-        ),
-        axis_names={REPLICA_AXIS} if with_layouts else set(group.mesh.axis_names),
-        check_vma=False,
-    )
     variable_values = [parent.read(candidates[i]) for i in used] if parent is not None else []
-    results, writes, created = mapped(variable_values, consts, [item.array for item in arrays])
-    if frame is not None and parent is not None:
-        for (variable, _), value in zip(frame.created, created, strict=True):
-            parent.create(variable, value)
-        for variable, value in zip(written, writes, strict=True):
-            parent.check_writable(variable)
-            parent.write(variable, value)
-    return outputs.rebuild(results, group)
+    replicas = MappedJaxpr(
+        jaxpr,
+        group,
+        [MappedInput(const, value) for const, value in zip(jaxpr.constvars, consts, strict=True)]
+        + [
+            MappedInput(jaxpr.invars[i], value, sharded=candidates[i].sharded_in_program)
+            for i, value in zip(used, variable_values, strict=True)
+        ]
+        + [
+            MappedInput(invar, item.array, sharded=item.per_replica)
+            for invar, item in zip(jaxpr.invars[len(candidates) :], arrays, strict=True)
+        ],
+        manual_axes={REPLICA_AXIS} if with_layouts else set(group.mesh.axis_names),
+    )
+    if frame is None or parent is None:
+        return outputs.rebuild(replicas.call(jaxpr.eqns, jaxpr.outvars), group)
+    written = list(frame.written.values())
+    sharded = [
+        *[True] * outputs.num_arrays,
+        *(variable.sharded_in_program for variable in written),
+        *[False] * len(frame.created),
+    ]
+    wanted = jaxpr.outvars[: len(sharded)]
+    remaining = exchange_for_replicas(replicas, jaxpr, wanted, frame.remote.updates, parent)
+    operands = [atom for update in remaining.updates for atom in update.operands]
+    results = replicas.call(
+        remaining.equations, [*wanted, *operands], [*sharded, *[False] * len(operands)]
+    )
+    values = iter(results)
+    own = [next(values) for _ in range(outputs.num_arrays)]
+    new_values = [next(values) for _ in written]
+    for variable, _ in frame.created:
+        parent.create(variable, next(values))
+    for variable, value in zip(written, new_values, strict=True):
+        parent.check_writable(variable)
+        parent.write(variable, value)
+    for update in remaining.updates:
+        send_from_replicas(frame.remote.updates[update.position], values, parent)
+    return outputs.rebuild(own, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +276,6 @@ class _Outputs:
             for array, static in zip(self._is_array, self._static, strict=True)
         ]
         return jax.tree.unflatten(self._structure, leaves)
-
-
-def _as_block(value: Any) -> Any:
-    return value.reshape((1,)) if value.ndim == 0 else value
 
 
 def _placed(value: Any, group: ReplicaGroup) -> Any:

@@ -1,4 +1,4 @@
-"""Names that TensorFlow keeps under ``tf.train``: clusters and example records."""
+"""Names that TensorFlow keeps under ``tf.train``: clusters, example records, optimizers, checkpoints."""
 
 from stratagem.cluster import ClusterDef, ClusterSpec, JobDef, ServerDef
 from stratagem.io.example_message import (
@@ -9,9 +9,12 @@ from stratagem.io.example_message import (
     FloatList,
     Int64List,
 )
+from stratagem.training.checkpoint import Checkpoint, latest_checkpoint
+from stratagem.training.optimizer import Optimizer
 
 __all__ = [
     "BytesList",
+    "Checkpoint",
     "ClusterDef",
     "ClusterSpec",
     "Example",
@@ -20,5 +23,7 @@ __all__ = [
     "FloatList",
     "Int64List",
     "JobDef",
+    "Optimizer",
     "ServerDef",
+    "latest_checkpoint",
 ]

@@ -120,7 +120,10 @@ class AggregatingVariable(DistributedVariable):
             aggregated = replica.first_replica(checked)
         else:
             aggregated = self._combine(update, replica.all_reduce(self._sum_op(update), checked))
-        frame.write(self, update.apply(frame.read(self), aggregated))
+        self._update_traced(frame, update, aggregated)
+
+    def _update_traced(self, frame: state.StateFrame, update: Update, operand: Any) -> None:
+        frame.write(self, update.apply(frame.read(self), operand))
 
     def commit(self, value: Any) -> None:
         """Sets the value, which is aggregated already and the same in every replica."""

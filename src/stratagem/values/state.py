@@ -18,6 +18,7 @@ from stratagem.core.tracing import trace_state
 
 if TYPE_CHECKING:
     from stratagem.core.replica_group import ReplicaGroup
+    from stratagem.values.remotely_held import RemotelyHeldVariable
     from stratagem.values.updates import Update
     from stratagem.values.variable import Variable
 
@@ -69,13 +70,31 @@ class StateFrame(abc.ABC):
         Raises:
             ContextError: Inside ``jax.jit``, ``lax.scan``, ``jax.grad`` and the like.
         """
-        if trace_state() != self._trace_state:
+        if not self.is_innermost_trace():
             raise ContextError(
                 f"Variable {variable.name!r} is assigned inside a JAX transformation (jax.jit, "
                 "jax.grad, jax.vmap, lax.scan, lax.cond, ...), where the new value cannot leave. "
                 "Return the value from the transformed function and assign it outside, or use "
                 "stratagem.value_and_grad in place of jax.value_and_grad."
             )
+
+    def check_fetchable(self, variable: Variable) -> None:
+        """Checks that what is read here can be fetched before the program of this trace runs.
+
+        Raises:
+            ContextError: Inside ``jax.jit``, ``lax.scan``, ``jax.vmap`` and the like.
+        """
+        if not self.is_innermost_trace():
+            raise ContextError(
+                f"Variable {variable.name!r} lives on a parameter server and is read inside a JAX "
+                "transformation (jax.jit, jax.vmap, jax.checkpoint, lax.scan, lax.cond, ...), where it "
+                "cannot be fetched. Read it, or the rows, before and pass them in; sparse_read() takes "
+                "indices of any shape, so that all rows can be read at once."
+            )
+
+    def is_innermost_trace(self) -> bool:
+        """Returns whether no other transformation stands between this frame and the caller."""
+        return bool(trace_state() == self._trace_state)
 
     def create(self, variable: Variable, initial_value: Any) -> None:
         """Takes over a variable that is created while tracing.
@@ -102,6 +121,19 @@ class StateFrame(abc.ABC):
 
     def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
         """Applies each replica's update to a variable that all replicas share, one by one."""
+        raise NotImplementedError
+
+    def read_rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Returns rows of a variable that another process holds."""
+        self.check_fetchable(variable)
+        return self.rows(variable, indices)
+
+    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Does what ``read_rows`` does where it is known to be possible."""
+        raise NotImplementedError
+
+    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+        """Notes an update of a variable that another process holds, to be sent to it."""
         raise NotImplementedError
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "SCATTER_UPDATE",
     "Update",
     "combine_rows",
+    "update_on_server",
 ]
 
 
@@ -38,6 +39,7 @@ class Update:
         sparse: Whether the operand is an ``IndexedSlices``.
         adds: Whether applying operands one after the other equals applying their sum.
         reducible: Whether the operands of several replicas can be summed or averaged first.
+        body: What a server needs to carry it out where only the server can; empty otherwise.
     """
 
     name: str
@@ -45,13 +47,33 @@ class Update:
     sparse: bool = False
     adds: bool = False
     reducible: bool = True
+    body: bytes = b""
+
+    @property
+    def server_only(self) -> bool:
+        """Whether the new value is known on the server alone."""
+        return bool(self.body)
+
+
+def update_on_server(name: str, body: bytes) -> Update:
+    """Returns an update that only a server can carry out, as an optimizer's whose state is there.
+
+    Its operand is any structure of arrays.
+    """
+
+    def apply(old: Any, operand: Any) -> Any:
+        raise AssertionError(f"{name} is carried out on the server")
+
+    return Update(name, apply, body=body)
 
 
 def _scatter(name: str, method: str, *, adds: bool = False, reducible: bool = True) -> Update:
     def apply(old: Any, slices: IndexedSlices) -> Any:
-        rows = jnp.asarray(old).at[jnp.asarray(slices.indices)]
+        old = jnp.asarray(old)
+        rows = old.at[jnp.asarray(slices.indices)]
         # Negative indices are out of range too, not counted from the end.
-        return getattr(rows, method)(slices.values, mode="drop", wrap_negative_indices=False)
+        new = getattr(rows, method)(slices.values, mode="drop", wrap_negative_indices=False)
+        return new.astype(old.dtype)  # dividing integers gives floating point
 
     return Update(name, apply, sparse=True, adds=adds, reducible=reducible)
 

@@ -209,6 +209,18 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         """Same as ``read_value``."""
         return self._value()
 
+    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+        """Returns the rows with these numbers; of a variable on parameter servers no others move.
+
+        Args:
+            indices: Integer array of any shape.
+            name: Ignored.
+
+        Returns:
+            An array of shape ``indices.shape + self.shape[1:]``.
+        """
+        return self._value()[jnp.asarray(array_of(indices))]
+
     def _value(self) -> Any:
         frame = state.current_frame()
         if frame is not None:
@@ -360,8 +372,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
                 f"{update.name}() of {self.name!r} got a PerReplica value. Reduce it first, with "
                 "strategy.reduce(...) or strategy.extended.reduce_to(...)."
             )
-        # A copy: JAX may go on using the memory of a NumPy array that its owner changes.
-        value = operand if isinstance(operand, jax.Array) else np.array(operand)
+        value = operand if isinstance(operand, jax.Array) else self._array_to_keep(operand)
         source = value.dtype
         if source == self._dtype:
             weak = getattr(value, "weak_type", False)
@@ -373,6 +384,10 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             )
         self._check_range(update, value)
         return value.astype(self._dtype)
+
+    def _array_to_keep(self, operand: Any) -> np.ndarray[Any, Any]:
+        # A copy: JAX may go on using the memory of a NumPy array that its owner changes.
+        return np.array(operand)
 
     def _check_range(self, update: Update, value: Any) -> None:
         """Checks that whole numbers survive the cast to a narrower type."""

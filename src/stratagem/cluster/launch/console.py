@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -10,6 +11,7 @@ from stratagem.cluster.leadership import Task
 
 __all__ = ["Console", "uses_colour"]
 
+_CLEAR_LINE = "\r\x1b[K"
 _RESET = "\x1b[0m"
 # Not red, which stands for errors, nor black and white, which vanish on some terminals.
 _COLOURS = tuple(f"\x1b[{code}m" for code in (36, 33, 35, 32, 34, 96, 93, 95, 92, 94))
@@ -47,6 +49,8 @@ class Console:
         self._streams = (output, errors)
         self._coloured = tuple(uses_colour(stream, os.environ) for stream in self._streams)
         self._prefixes: dict[Task, tuple[str, str]] = {}
+        self._is_terminal = all(stream.isatty() for stream in self._streams)
+        self._progress: tuple[Task, str] | None = None
         self.is_broken = False
 
     def expect(self, tasks: list[Task]) -> None:
@@ -59,7 +63,19 @@ class Console:
     def line(self, task: Task, text: str, is_error: bool) -> None:
         """Writes a line of a task."""
         prefix = self._prefixes[task][self._coloured[is_error]]
-        self._write(self._streams[is_error], f"{prefix}{text}\n")
+        self._write(self._streams[is_error], f"{prefix}{text}\n", ended=task)
+
+    def progress(self, task: Task, text: str) -> None:
+        """Shows a task's progress bar below everything else, until the task writes a line.
+
+        Only terminals can take back what they show; elsewhere the bar's last state will be a line.
+        """
+        if not self._is_terminal:
+            return
+        plain, shown = self._prefixes[task][0], self._prefixes[task][self._coloured[1]]
+        # One column is left over: some terminals begin a new line after the last.
+        width = max(0, shutil.get_terminal_size().columns - len(plain) - 1)
+        self._write(self._streams[1], "", progress=(task, shown + text[:width]))
 
     def message(self, text: str) -> None:
         """Writes a message of the launcher; indented lines belong to the one before."""
@@ -68,9 +84,22 @@ class Console:
         )
         self._write(self._streams[1], "\n".join(lines) + "\n")
 
-    def _write(self, stream: TextIO, text: str) -> None:
+    def _write(
+        self,
+        stream: TextIO,
+        text: str,
+        progress: tuple[Task, str] | None = None,
+        ended: Task | None = None,
+    ) -> None:
         if self.is_broken:
             return
+        if self._progress is not None:
+            text = _CLEAR_LINE + text
+            if self._progress[0] == ended:
+                self._progress = None
+        self._progress = progress or self._progress
+        if self._progress is not None:
+            text += self._progress[1]
         try:
             stream.write(text)
             stream.flush()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stratagem.cluster.launch.cluster_plan import ClusterPlan, NodeOffer
 from stratagem.cluster.launch.task_ending import TaskEnding
+from stratagem.cluster.leadership import Task
 
 __all__ = [
     "DeadlinePassed",
@@ -18,6 +19,7 @@ __all__ = [
     "Order",
     "Report",
     "Start",
+    "StartAgain",
     "Stop",
     "TaskEnded",
 ]
@@ -78,6 +80,14 @@ class Start:
 
 
 @dataclass(frozen=True)
+class StartAgain:
+    """Start this task again, if it is yours, at the same address."""
+
+    task: Task
+    reason: str
+
+
+@dataclass(frozen=True)
 class Stop:
     """End your tasks with a signal, and those that still run some seconds later with SIGKILL."""
 
@@ -101,4 +111,4 @@ class Finish:
     message: str = ""
 
 
-Order = Start | Stop | JoinAgain | Finish
+Order = Start | StartAgain | Stop | JoinAgain | Finish

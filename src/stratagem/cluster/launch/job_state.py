@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import signal
+from collections import Counter
 from collections.abc import Callable
 from functools import singledispatchmethod
 
 from stratagem.cluster.errors import LaunchError
 from stratagem.cluster.launch.cluster_plan import ClusterPlan, NodeOffer, plan_cluster
-from stratagem.cluster.launch.completion import job_is_done
+from stratagem.cluster.launch.completion import can_be_replaced, job_is_done
 from stratagem.cluster.launch.events import (
     DeadlinePassed,
     Finish,
@@ -21,6 +22,7 @@ from stratagem.cluster.launch.events import (
     Order,
     Report,
     Start,
+    StartAgain,
     Stop,
     TaskEnded,
 )
@@ -65,6 +67,7 @@ class JobState:
         max_restarts: How often a failed job is started again.
         grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
         new_job_id: Makes an id for each attempt.
+        max_worker_restarts: How often a worker is started again in an attempt that can go on without.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class JobState:
         max_restarts: int,
         grace_seconds: float,
         new_job_id: Callable[[], str] = str,
+        max_worker_restarts: int = 0,
     ) -> None:
         self.phase = Phase.GATHERING
         self.attempt = 0
@@ -80,6 +84,8 @@ class JobState:
         self._max_restarts = max_restarts
         self._grace_seconds = grace_seconds
         self._new_job_id = new_job_id
+        self._max_worker_restarts = max_worker_restarts
+        self._worker_restarts: Counter[Task] = Counter()
         self._offers: dict[int, NodeOffer] = {}
         self._plan = ClusterPlan({}, {})
         self._endings: dict[Task, TaskEnding] = {}
@@ -109,15 +115,24 @@ class JobState:
         except LaunchError as error:
             return self._finish(_WRONG_USE, str(error))
         self._endings, self._stopped, self._failure = {}, set(), None
+        self._worker_restarts.clear()
         self.phase = Phase.RUNNING
         return [Start(self.attempt, self._new_job_id(), self._plan)]
 
     @handle.register
     def _ended(self, report: TaskEnded) -> list[Order]:
-        self._endings[report.ending.task] = report.ending
+        task = report.ending.task
+        self._endings[task] = report.ending
         if self.phase is not Phase.RUNNING:
             return []
         if report.ending.returncode != 0:
+            if (
+                can_be_replaced(task, self._tasks)
+                and self._worker_restarts[task] < self._max_worker_restarts
+            ):
+                self._worker_restarts[task] += 1
+                del self._endings[task]
+                return [StartAgain(task, report.ending.describe())]
             self._failure = report.ending
             return self._stop(signal.SIGTERM)
         # Every task has been recorded with success, or the phase would have changed.

@@ -24,10 +24,22 @@ class LineSplitter:
     def feed(self, chunk: bytes) -> list[str]:
         """Returns the lines that the chunk completes."""
         *lines, self._unfinished = (self._unfinished + chunk).split(b"\n")
+        self._unfinished = _without_earlier_states(self._unfinished)
         if len(self._unfinished) > _LONGEST_LINE:
             lines.append(self._unfinished)
             self._unfinished = b""
         return [_shown(line) for line in lines]
+
+    @property
+    def progress(self) -> str:
+        r"""The last state of an unfinished line that returns to its start, else nothing.
+
+        >>> from stratagem.cluster.launch.lines import LineSplitter
+        >>> splitter = LineSplitter()
+        >>> splitter.feed(b"10%\r20%"), splitter.progress
+        ([], '20%')
+        """
+        return _shown(self._unfinished) if b"\r" in self._unfinished else ""
 
     def flush(self) -> list[str]:
         """Returns the last line if nothing ended it."""
@@ -69,6 +81,12 @@ class Tail:
     def _cut(self) -> None:
         del self._kept[: -self._size]
         self._is_cut = True
+
+
+def _without_earlier_states(line: bytes) -> bytes:
+    state = line.rstrip(b"\r")
+    _, returned, last = state.rpartition(b"\r")
+    return returned + last + line[len(state) :][:1]
 
 
 def _shown(line: bytes) -> str:

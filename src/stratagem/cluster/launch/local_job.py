@@ -55,6 +55,7 @@ def run_local_job(
     *,
     grace_seconds: float,
     max_restarts: int = 0,
+    max_worker_restarts: int = 0,
     deadline: Deadline | None = None,
     signals: SignalPipe | None = None,
 ) -> JobResult:
@@ -66,12 +67,14 @@ def run_local_job(
         console: Where their output is shown.
         grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
         max_restarts: How often a failed job is started again.
+        max_worker_restarts: How often a worker is started again in a job that can go on without.
         deadline: When the job has to be over, if ever.
         signals: Signals that end the job.
     """
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(EventLoop())
-        host = JobHost(JobState(1, max_restarts, grace_seconds))
+        state = JobState(1, max_restarts, grace_seconds, max_worker_restarts=max_worker_restarts)
+        host = JobHost(state)
         node = Node(0, _LOOPBACK, counts)
         runner = NodeRunner(loop, node, program, host.report, lambda _: new_secret(), console)
         stack.enter_context(runner)

@@ -19,6 +19,7 @@ from stratagem.cluster.launch.events import (
     Order,
     Report,
     Start,
+    StartAgain,
     Stop,
     TaskEnded,
 )
@@ -120,6 +121,7 @@ _REPORTS: dict[str, Callable[..., Report]] = {
 }
 _ORDERS: dict[str, Callable[..., Order]] = {
     "Start": _start,
+    "StartAgain": lambda task, reason: StartAgain(_task(task), str(reason)),
     "Stop": lambda signal, seconds: Stop(Signals(signal), float(seconds)),
     "JoinAgain": lambda attempt, reason: JoinAgain(int(attempt), str(reason)),
     "Finish": lambda exit_code, message: Finish(int(exit_code), str(message)),

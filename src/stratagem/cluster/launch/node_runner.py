@@ -20,6 +20,7 @@ from stratagem.cluster.launch.events import (
     Order,
     Report,
     Start,
+    StartAgain,
     Stop,
     TaskEnded,
 )
@@ -88,6 +89,8 @@ class NodeRunner:
         self._ports = HeldPorts(0)
         self._running: dict[Task, _Running] = {}
         self._is_stopping = False
+        self._attempt: Start | None = None
+        self._secret = ""
 
     def join(self) -> None:
         """Offers this node to the job, with ports that are free now."""
@@ -104,6 +107,11 @@ class NodeRunner:
         match order:
             case Start():
                 self._start(order)
+            case StartAgain():
+                self._console.message(f"{order.reason}; it is started again")
+                assert self._attempt is not None
+                if order.task in self._attempt.plan.tasks[self._node.rank]:
+                    self._start_task(order.task, self._attempt, again=True)
             case Stop():
                 self._stop(order)
             case JoinAgain():
@@ -124,26 +132,30 @@ class NodeRunner:
 
     def _start(self, order: Start) -> None:
         self.endings, self._is_stopping = [], False
+        self._attempt, self._secret = order, self._secret_of(order.job_id)
         self._console.expect(order.plan.all_tasks)
-        secret = self._secret_of(order.job_id)
         for task in order.plan.tasks[self._node.rank]:
-            environment = task_environment(
-                self._program.environment,
-                order.plan.tf_config(task),
-                secret,
-                self._program.num_devices,
-            )
-            log_dir = self._program.log_dir
-            is_shown = not self._program.quiet or task == order.plan.shown_when_quiet
-            output = TaskOutput(
-                task,
-                self._console if is_shown else None,
-                None if log_dir is None else log_dir / log_file_name(task, order.attempt),
-            )
-            process = GuardedProcess(self._program.command, environment)
-            self._running[task] = _Running(process, output)
-            self._watch(task, process, output)
+            self._start_task(task, order)
         self._ports.tasks_have_started()
+
+    def _start_task(self, task: Task, order: Start, again: bool = False) -> None:
+        environment = task_environment(
+            self._program.environment,
+            order.plan.tf_config(task),
+            self._secret,
+            self._program.num_devices,
+        )
+        log_dir = self._program.log_dir
+        is_shown = not self._program.quiet or task == order.plan.shown_when_quiet
+        output = TaskOutput(
+            task,
+            self._console if is_shown else None,
+            None if log_dir is None else log_dir / log_file_name(task, order.attempt),
+            append=again,
+        )
+        process = GuardedProcess(self._program.command, environment)
+        self._running[task] = _Running(process, output)
+        self._watch(task, process, output)
 
     def _watch(self, task: Task, process: GuardedProcess, output: TaskOutput) -> None:
         self._loop.add_reader(process.stdout, lambda: self._read(process.stdout, output, False))

@@ -32,10 +32,11 @@ def run_rendezvous_job(
     *,
     grace_seconds: float,
     max_restarts: int,
+    max_worker_restarts: int,
 ) -> JobResult:
     """Runs this node's tasks, in step with the other nodes, until the job is over everywhere.
 
-    Node 0 decides for all: its ``grace_seconds`` and ``max_restarts`` count.
+    Node 0 decides for all: its ``grace_seconds`` and its numbers of restarts count.
 
     Args:
         rendezvous: Where the nodes meet.
@@ -45,13 +46,16 @@ def run_rendezvous_job(
         signals: Signals that end the job.
         grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
         max_restarts: How often a failed job is started again.
+        max_worker_restarts: How often a worker is started again in a job that can go on without.
 
     Raises:
         RendezvousError: If this node cannot take part.
     """
     with EventLoop() as loop:
         if rendezvous.node_rank == 0:
-            state = JobState(rendezvous.num_nodes, max_restarts, grace_seconds, _new_job_id)
+            state = JobState(
+                rendezvous.num_nodes, max_restarts, grace_seconds, _new_job_id, max_worker_restarts
+            )
             return _run_as_node_0(loop, rendezvous, counts, program, console, signals, state)
         # Until node 0 has answered, signals end this process as they end any other.
         with RendezvousClient(loop, rendezvous, grace_seconds) as client:

@@ -34,12 +34,17 @@ class TaskOutput:
         task: Which task.
         console: Where its lines are shown, but for some that nobody needs; ``None`` to show nothing.
         log_file: The file that keeps all of it, if any.
+        append: Whether the file keeps what is in it.
     """
 
-    def __init__(self, task: Task, console: Console | None, log_file: Path | None) -> None:
+    def __init__(
+        self, task: Task, console: Console | None, log_file: Path | None, append: bool = False
+    ) -> None:
         self._task = task
         self._console = console
-        self._file = log_file.open("wb", buffering=0) if log_file is not None else None
+        self._file = (
+            log_file.open("ab" if append else "wb", buffering=0) if log_file is not None else None
+        )
         self._splitters = (LineSplitter(), LineSplitter())
         self._tail = Tail(_REMEMBERED_BYTES)
 
@@ -48,7 +53,10 @@ class TaskOutput:
         self._tail.feed(chunk)
         if self._file is not None:
             self._file.write(chunk)
-        self._show(self._splitters[is_error].feed(chunk), is_error)
+        splitter = self._splitters[is_error]
+        self._show(splitter.feed(chunk), is_error)
+        if self._console is not None and splitter.progress:
+            self._console.progress(self._task, splitter.progress)
 
     def close(self) -> str:
         """Shows what is left, and returns the end of the output."""

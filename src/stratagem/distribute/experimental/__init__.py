@@ -13,9 +13,13 @@ from stratagem.strategies.central_storage import CentralStorageStrategy
 from stratagem.strategies.replica_context import ValueContext
 
 if TYPE_CHECKING:
+    from stratagem.distribute.experimental import coordinator, rpc
+    from stratagem.parameter_server.initial_value import RowInitializer
+    from stratagem.parameter_server.sharded_variable import ShardedVariable
     from stratagem.strategies.multi_worker_mirrored import (
         ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
     )
+    from stratagem.strategies.parameter_server import ParameterServerStrategy
     from stratagem.strategies.tpu import ExperimentalTPUStrategy as TPUStrategy
 
 __all__ = [
@@ -24,19 +28,32 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+    "RowInitializer",
+    "ShardedVariable",
     "TPUStrategy",
     "ValueContext",
+    "coordinator",
     "partitioners",
+    "rpc",
 ]
 
 
 # Loaded when first asked for, to keep `import stratagem` quick.
-_LAZY = {
+_LAZY: dict[str, tuple[str, str | None]] = {
     "MultiWorkerMirroredStrategy": (
         "stratagem.strategies.multi_worker_mirrored",
         "ExperimentalMultiWorkerMirroredStrategy",
     ),
     "TPUStrategy": ("stratagem.strategies.tpu", "ExperimentalTPUStrategy"),
+    "ParameterServerStrategy": (
+        "stratagem.strategies.parameter_server",
+        "ParameterServerStrategy",
+    ),
+    "RowInitializer": ("stratagem.parameter_server.initial_value", "RowInitializer"),
+    "ShardedVariable": ("stratagem.parameter_server.sharded_variable", "ShardedVariable"),
+    "coordinator": ("stratagem.distribute.experimental.coordinator", None),
+    "rpc": ("stratagem.distribute.experimental.rpc", None),
 }
 
 
@@ -44,4 +61,5 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]
-    return getattr(importlib.import_module(module), attribute)
+    loaded = importlib.import_module(module)
+    return loaded if attribute is None else getattr(loaded, attribute)

@@ -15,6 +15,7 @@ from stratagem.cluster.launch.events import (
     NodeLost,
     NodeStopped,
     Start,
+    StartAgain,
     Stop,
     TaskEnded,
 )
@@ -35,8 +36,8 @@ def ended(task, returncode=0, by_launcher=False, output=""):
     return TaskEnded(TaskEnding(task, returncode, by_launcher, output))
 
 
-def running(num_nodes=1, max_restarts=0, **counts):
-    job = JobState(num_nodes, max_restarts, grace_seconds=5.0)
+def running(num_nodes=1, max_restarts=0, max_worker_restarts=0, **counts):
+    job = JobState(num_nodes, max_restarts, 5.0, max_worker_restarts=max_worker_restarts)
     for node in range(num_nodes):
         orders = job.handle(joined(node, **counts))
     assert [type(order) for order in orders] == [Start]
@@ -89,6 +90,40 @@ def test_success_after_a_restart_forgets_the_failure():
     job.handle(ended(W0))
     assert job.handle(ended(W1)) == TERMINATE
     assert job.handle(NodeStopped(0)) == [Finish(0)]
+
+
+def test_a_worker_that_a_chief_directs_is_started_again_alone():
+    job = running(ps=1, chief=True, max_worker_restarts=2)
+    for _ in range(2):
+        again = StartAgain(W0, "worker 0 was killed by SIGKILL")
+        assert job.handle(ended(W0, -9)) == [again]
+    assert job.handle(ended(W1, -9)) == [StartAgain(W1, "worker 1 was killed by SIGKILL")]
+    assert job.handle(ended(W0, 5)) == TERMINATE
+    [finish] = job.handle(NodeStopped(0))
+    assert finish.exit_code == 5
+
+
+def test_a_restart_of_a_worker_is_no_failure():
+    job = running(ps=1, chief=True, max_worker_restarts=1)
+    job.handle(ended(W0, -9))
+    assert job.handle(ended(Task("chief", 0))) == TERMINATE
+    job.handle(ended(W0, -15, by_launcher=True))
+    assert job.handle(NodeStopped(0)) == [Finish(0)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "task"),
+    [
+        ({"ps": 1, "chief": True}, PS),
+        ({"ps": 1, "chief": True}, Task("chief", 0)),
+        ({"ps": 1}, W0),
+        ({"chief": True}, W0),
+        ({}, W0),
+    ],
+)
+def test_no_other_task_is_started_again(counts, task):
+    job = running(max_worker_restarts=5, **counts)
+    assert job.handle(ended(task, -9)) == TERMINATE
 
 
 def test_interrupt_passes_the_signal_on_and_prevents_a_restart():

@@ -1,6 +1,7 @@
 """Lines, prefixes, colours, excerpts."""
 
 import io
+import shutil
 
 import pytest
 from hypothesis import given
@@ -32,6 +33,42 @@ def test_characters_cut_in_two_are_put_together():
     splitter = LineSplitter()
     euro = "€\n".encode()
     assert [splitter.feed(euro[:1]), splitter.feed(euro[1:])] == [[], ["€"]]
+
+
+def test_progress_bars_take_little_memory():
+    splitter = LineSplitter()
+    for step in range(100_000):
+        assert splitter.feed(f"\rstep {step}".encode()) == []
+    assert splitter.progress == "step 99999"
+    assert len(splitter._unfinished) < 20
+    assert splitter.feed(b"\n") == ["step 99999"]
+    assert splitter.progress == ""
+
+
+def test_progress_stays_below_the_lines_of_others(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    console = Console(terminal, terminal)
+    console.expect([W0, W1])
+    console.progress(W0, "10%")
+    console.line(W1, "hello", is_error=False)
+    console.progress(W0, "20%" + "x" * 1000)
+    console.line(W0, "done", is_error=True)
+    console.line(W1, "bye", is_error=False)
+    first, second, third, last = terminal.getvalue().split("\r\x1b[K")
+    assert first == "[worker 0] 10%"
+    assert second == "[worker 1] hello\n[worker 0] 10%"
+    assert third == "[worker 0] 20%" + "x" * (len(third) - 14)
+    assert len(third) < shutil.get_terminal_size().columns
+    assert last == "[worker 0] done\n[worker 1] bye\n"
+
+
+def test_progress_is_not_shown_where_it_cannot_be_taken_back():
+    file = io.StringIO()
+    console = Console(file, Terminal())
+    console.expect([W0])
+    console.progress(W0, "10%")
+    assert file.getvalue() == ""
 
 
 def test_endless_line_is_shown_in_parts():

@@ -1,0 +1,97 @@
+"""Values that are different on every worker."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn, Self
+
+from stratagem.coordinator.definition import DefinedOnWorker, Definition, Definitions
+from stratagem.coordinator.remote_value import RemoteValue
+from stratagem.coordinator.shipping import ByReference, Parcel, check_parts, pack
+from stratagem.core.errors import ContextError, InvalidArgumentError
+
+__all__ = ["PerWorkerDataset", "PerWorkerIterator", "PerWorkerValues"]
+
+
+class PerWorkerValues(ByReference):
+    """One value for each worker; a scheduled function gets the one of the worker that runs it.
+
+    Args:
+        values: ``RemoteValue`` objects or any others, in the order of the workers.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = tuple(values)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The values, in the order of the workers."""
+        return self._values
+
+    @functools.cached_property
+    def packed(self) -> tuple[RemoteValue | Parcel, ...]:
+        """The values as they travel.
+
+        Raises:
+            ShippingError: If one cannot be sent to a worker.
+        """
+        packed: list[RemoteValue | Parcel] = []
+        for index, value in enumerate(self._values):
+            try:
+                packed.append(value if isinstance(value, RemoteValue) else pack(value))
+            except Exception as error:
+                name = f"Value {index} of PerWorkerValues"
+                raise check_parts([(name, value)], error, "Use plain data.") from error
+        return tuple(packed)
+
+    def check(self, num_workers: int) -> None:
+        """Checks that there is a value for each worker, which can be sent.
+
+        Raises:
+            InvalidArgumentError: If there are more or fewer.
+            ShippingError: If one cannot be sent.
+        """
+        if len(self.packed) != num_workers:
+            raise InvalidArgumentError(
+                f"PerWorkerValues must have one value for each of {num_workers} workers, got "
+                f"{len(self.packed)}."
+            )
+
+    def __repr__(self) -> str:
+        return f"PerWorkerValues({self._values!r})"
+
+
+class PerWorkerDataset(DefinedOnWorker):
+    """A dataset that every worker makes for itself; made by ``create_per_worker_dataset``.
+
+    ``iter`` gives the iterators. When a worker comes back after a failure, its dataset and iterators
+    are made again there and begin anew.
+    """
+
+    def __init__(self, definitions: Definitions, dataset: Any) -> None:
+        super().__init__(definitions.make("dataset", dataset))
+        self._definitions = definitions
+
+    def __iter__(self) -> PerWorkerIterator:
+        return PerWorkerIterator(self._definitions.make("iterator", self))
+
+
+class PerWorkerIterator(DefinedOnWorker):
+    """An iterator on every worker; pass it to ``schedule``, and call ``next`` in the function."""
+
+    def __init__(self, definition: Definition) -> None:
+        super().__init__(definition)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> NoReturn:
+        raise ContextError(
+            "next() of a per-worker iterator must be called on a worker, but this is the coordinator. "
+            "Pass it to a function: schedule(fn, args=(iterator,))."
+        )
+
+    def get_next(self) -> NoReturn:
+        """Raises: elements are on the workers."""
+        self.__next__()

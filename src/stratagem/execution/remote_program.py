@@ -1,0 +1,137 @@
+"""A compiled step that uses variables which other processes hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tracing import jax_core, mentioned_variables
+from stratagem.execution.program import Program
+from stratagem.execution.remote_access import NotedUpdate
+from stratagem.execution.remote_exchange import CompiledStage, Passed, Places, RemoteExchange
+from stratagem.execution.remote_reads import Read, find_reads
+from stratagem.execution.remote_stages import StagedUpdate, cut
+from stratagem.values.remotely_held import RemotelyHeldVariable
+from stratagem.values.variable import Variable
+
+__all__ = ["RemoteProgram", "RemoteTrace", "uses_remote_variables"]
+
+
+class RemoteProgram(Program):
+    """A program that fetches what it reads before it runs and sends its updates afterwards.
+
+    Its function returns a pair: the result, and the operands of the updates.
+
+    Args:
+        exchange: What to fetch and to send.
+        *args: As of ``Program``.
+        **kwargs: Likewise.
+    """
+
+    def __init__(self, exchange: RemoteExchange, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._remote = exchange
+        self.stores_results = False
+        self._computes_nothing = (
+            all(result.output is None for result in self._results)
+            and not self._writes
+            and self._callback_errors is None
+        )
+
+    def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
+        """Fetches, runs the program and sends its updates."""
+        consts = self.consts if consts is None else consts
+        call = self._remote.fetch(arrays, consts)
+        if self._computes_nothing:
+            result, operands = self.result([])
+        else:
+            result, operands = super().run_arrays(arrays, [*consts, *call.provided])
+        self._remote.send(operands, call)
+        return result
+
+
+class RemoteTrace:
+    """A traced function that uses remote variables, taken apart.
+
+    Args:
+        jaxpr: What was traced: candidates and arrays in; results, operands of the updates and new
+            values of variables out.
+        candidates: The variables that are its first inputs.
+        updates: The updates of the trace.
+        operands: For each update its operand's arrays: atoms of the jaxpr, or known arrays.
+        wanted: Those of its outputs that are not operands.
+        group: The replicas, if the program uses several or particular devices.
+    """
+
+    def __init__(
+        self,
+        jaxpr: Any,
+        candidates: Sequence[Variable],
+        updates: Sequence[NotedUpdate],
+        operands: Sequence[Sequence[Any]],
+        wanted: Sequence[Any],
+        group: ReplicaGroup | None,
+    ) -> None:
+        self._jaxpr = jaxpr
+        self._group = group
+        # Without the operands, which are tracers of a trace that has ended.
+        self._updates = [NotedUpdate(noted.variable, noted.update, None) for noted in updates]
+        mentioned = mentioned_variables(jaxpr)
+        self._whole = {
+            id(invar): Read(variable, invar)
+            for variable, invar in zip(candidates, jaxpr.invars, strict=False)
+            if isinstance(variable, RemotelyHeldVariable) and id(invar) in mentioned
+        }
+        staged = [
+            StagedUpdate(position, noted.variable, tuple(atoms))
+            for position, (noted, atoms) in enumerate(zip(updates, operands, strict=True))
+        ]
+        reads = [*self._whole.values(), *find_reads(jaxpr)]
+        self._parts = cut(jaxpr, reads, staged, wanted)
+        self._places = Places(jaxpr, candidates, self._parts.provided, group)
+
+    @property
+    def remaining(self) -> list[int]:
+        """Positions of the updates whose operands the program itself computes."""
+        return [update.position for update in self._parts.updates]
+
+    def jaxpr(self, outvars: Sequence[Any]) -> Any:
+        """Returns the program's own part, with what was fetched as further constants."""
+        fresh = [jax_core().Var(v.aval) if id(v) in self._whole else v for v in self._jaxpr.invars]
+        return self._jaxpr.replace(
+            constvars=[*self._jaxpr.constvars, *self._parts.provided],
+            invars=fresh,
+            outvars=list(outvars),
+            eqns=list(self._parts.equations),
+            debug_info=self._jaxpr.debug_info.with_unknown_names(),
+        )
+
+    def passed(self, atom: Any) -> Passed | None:
+        """Returns how to find an operand that the program itself need not return, if it is one."""
+        return Passed(self._places.place(atom)) if self._places.lasts(atom) else None
+
+    def exchange(self) -> RemoteExchange:
+        """Returns what to fetch before the program and to send after it."""
+        stages = [
+            CompiledStage(stage, self._updates, self._places, self._group)
+            for stage in self._parts.stages
+        ]
+        return RemoteExchange(
+            stages,
+            [self._updates[position] for position in self.remaining],
+            len(self._parts.provided),
+        )
+
+
+def uses_remote_variables(
+    jaxpr: Any, candidates: Sequence[Variable], updates: Sequence[NotedUpdate]
+) -> bool:
+    """Returns whether a trace reads or updates variables that other processes hold."""
+    if updates or find_reads(jaxpr):
+        return True
+    mentioned = mentioned_variables(jaxpr)
+    return any(
+        isinstance(variable, RemotelyHeldVariable) and id(invar) in mentioned
+        for variable, invar in zip(candidates, jaxpr.invars, strict=False)
+    )

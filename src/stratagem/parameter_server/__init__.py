@@ -1,0 +1,1 @@
+"""Variables that live on parameter servers: what a server holds, and how it is reached."""

@@ -1,0 +1,224 @@
+"""Reading and writing whole variables and their optimizer state piece by piece, for checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from stratagem.parameter_server.client import ReadRequest, UpdateRequest
+from stratagem.parameter_server.initial_value import row_blocks
+from stratagem.parameter_server.remote_variable import RemoteVariable
+from stratagem.parameter_server.server_computation import on_server
+from stratagem.parameter_server.server_function import WHOLE_FUNCTION, ServerFunction
+from stratagem.parameter_server.server_optimizer import OptimizerFunction, OptimizerState
+from stratagem.parameter_server.shards import Shard
+from stratagem.parameter_server.stored_array import Array, StoredArray
+
+__all__ = ["StateArray", "read_in_blocks", "state_arrays", "write_in_blocks"]
+
+
+def read_in_blocks(variable: RemoteVariable) -> Iterator[Array]:
+    """Yields a variable's value in consecutive pieces of rows, each as it is at one moment."""
+    client = variable.storage
+    if not variable.program_shape:
+        yield variable.pull()
+        return
+    for shard in variable.shards:
+        for begin, end in _blocks(shard, variable.program_shape, variable.dtype):
+            read = ReadRequest(shard.id, shard.server, range(begin, end))
+            yield client.pull([read])[0]
+
+
+def write_in_blocks(variable: RemoteVariable, rows: Callable[[int, int], Array]) -> None:
+    """Sets a variable's value piece by piece.
+
+    Args:
+        variable: The variable.
+        rows: Returns rows from a first to a last one.
+    """
+    if not variable.program_shape:
+        variable.assign(rows(0, 1))
+        return
+    for shard in variable.shards:
+        for begin, end in _blocks(shard, variable.program_shape, variable.dtype):
+            part = rows(shard.start + begin, shard.start + end)
+            variable.storage.fill(shard.id, shard.server, begin, part)
+
+
+def _blocks(shard: Shard, shape: Sequence[int], dtype: Any) -> Iterator[tuple[int, int]]:
+    return row_blocks(shape, dtype, 0, shard.stop - shard.start)
+
+
+class _Description(NamedTuple):
+    """One array of an optimizer's state on one shard."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    by_row: bool
+
+
+class StateArray:
+    """One array of the state that an optimizer keeps for a variable, over all its shards.
+
+    Args:
+        variable: The variable.
+        function: The optimizer's pickled ``OptimizerFunction``.
+        index: Which array of the state.
+        description: What it is like on one of the shards.
+    """
+
+    def __init__(
+        self, variable: RemoteVariable, function: bytes, index: int, description: _Description
+    ) -> None:
+        self._variable = variable
+        self._function = function
+        self._index = index
+        self._by_row = description.by_row
+        self._row_shape = description.shape[1:]
+        rows = (variable.program_shape[0],) if self._by_row else description.shape[:1]
+        self.shape = (*rows, *self._row_shape)
+        self.dtype = np.dtype(description.dtype)
+
+    def read_in_blocks(self) -> Iterator[Array]:
+        """Yields it in pieces; what shards have in common is brought together from all of them."""
+        if self._by_row:
+            for shard in self._variable.shards:
+                for begin, end in _blocks(shard, self.shape, self.dtype):
+                    yield self._read(shard, begin, end)
+            return
+        values = np.stack([self._read(shard) for shard in self._variable.shards])
+        # A count of steps is that of the busiest shard.
+        whole = np.issubdtype(self.dtype, np.integer) or self.dtype == np.bool_
+        yield (values.max(axis=0) if whole else values.mean(axis=0)).astype(self.dtype)
+
+    def write_in_blocks(self, rows: Callable[[int, int], Array]) -> None:
+        """Sets it piece by piece; ``rows`` returns rows from a first to a last one."""
+        for shard in self._variable.shards:
+            if not self._by_row:
+                self._call(shard, _WriteState(), _place(self._index), rows(0, -1))
+                continue
+            for begin, end in _blocks(shard, self.shape, self.dtype):
+                part = rows(shard.start + begin, shard.start + end)
+                self._call(shard, _WriteState(), _place(self._index, begin, end), part)
+
+    def _read(self, shard: Shard, begin: int = 0, end: int = -1) -> Array:
+        part: Array = self._call(shard, _ReadState(), _place(self._index, begin, end))
+        return part
+
+    def _call(self, shard: Shard, action: _StateAction, *operands: Array) -> Any:
+        return _call_on(self._variable, shard, self._function, action, operands)
+
+
+def state_arrays(variable: RemoteVariable, function: bytes, *, create: bool) -> list[StateArray]:
+    """Returns the arrays of the state that an optimizer keeps for a variable.
+
+    Args:
+        variable: The variable.
+        function: The optimizer's pickled ``OptimizerFunction``.
+        create: Whether state is made where there is none. Otherwise it is made only if another shard
+            has some, and the list is empty if none has.
+    """
+    if not create:
+        has_any = [
+            _call_on(variable, shard, function, _HasState(), ()) for shard in variable.shards
+        ]
+        if not any(has_any):
+            return []
+    described = [_call_on(variable, shard, function, _Describe(), ()) for shard in variable.shards]
+    return [
+        StateArray(variable, function, index, description)
+        for index, description in enumerate(described[0])
+    ]
+
+
+def _call_on(
+    variable: RemoteVariable,
+    shard: Shard,
+    function: bytes,
+    action: _StateAction,
+    operands: tuple[Array, ...],
+) -> Any:
+    body = cloudpickle.dumps(_OnState(function, action))
+    request = UpdateRequest(shard.id, shard.server, WHOLE_FUNCTION, operands, body)
+    return variable.storage.call([request])[0]
+
+
+def _place(index: int, begin: int = 0, end: int = -1) -> Array:
+    return np.array([index, begin, end])
+
+
+class _StateAction:
+    """Something to do with the state that an optimizer keeps for a stored array."""
+
+    makes_state = True
+
+    def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> Any:
+        raise NotImplementedError
+
+
+class _HasState(_StateAction):
+    makes_state = False
+
+    def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> bool:
+        return state is not None
+
+
+class _Describe(_StateAction):
+    def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> list[_Description]:
+        assert state is not None
+        return [
+            _Description(tuple(leaf.shape), np.dtype(leaf.dtype).name, by_row)
+            for leaf, by_row in zip(state.leaves, state.by_row, strict=True)
+        ]
+
+
+class _ReadState(_StateAction):
+    def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> Array:
+        assert state is not None
+        index, begin, end = operands[0].tolist()
+        leaf = np.asarray(state.leaves[index])
+        return leaf[begin:end].copy() if state.by_row[index] else leaf
+
+
+class _WriteState(_StateAction):
+    def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> None:
+        assert state is not None
+        place, values = operands
+        index, begin, end = place.tolist()
+        if state.by_row[index]:
+            state.make_writable()
+            state.leaves[index][begin:end] = values
+        else:
+            state.leaves[index] = np.array(values)
+
+
+class _OnState(ServerFunction):
+    """Finds, or makes, the state of an optimizer and does something with it.
+
+    Args:
+        optimizer: The pickled ``OptimizerFunction``.
+        action: What to do.
+    """
+
+    def __init__(self, optimizer: bytes, action: _StateAction) -> None:
+        self._pickled = optimizer
+        self._action = action
+        self._optimizer: OptimizerFunction = cloudpickle.loads(optimizer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _OnState, (self._pickled, self._action)
+
+    def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> Any:
+        """Does it."""
+        states = stored.optimizer_states
+        with stored.lock, on_server(stored.dtype):
+            state = states.get(self._optimizer.optimizer)
+            if state is None and self._action.makes_state:
+                make = (
+                    self._optimizer.make_row_state if stored.shape else self._optimizer.make_state
+                )
+                state = states[self._optimizer.optimizer] = make(stored)
+            return self._action.act(state, operands)

@@ -1,0 +1,22 @@
+"""The setting in which a parameter server computes with JAX."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["on_server"]
+
+
+@contextlib.contextmanager
+def on_server(dtype: np.dtype[Any]) -> Iterator[None]:
+    """Computes in the main memory, where variables are, and with 64 bits if ``dtype`` has them."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            stack.enter_context(jax.enable_x64(True))
+        yield

@@ -1,0 +1,169 @@
+"""``OptimizerFunction``: an optimizer's step on a parameter server, beside the variable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem.core.errors import InvalidArgumentError
+from stratagem.core.tracing import outputs_that_depend_on_inputs
+from stratagem.parameter_server.initial_value import row_blocks
+from stratagem.parameter_server.row_updates import combine_duplicates, within
+from stratagem.parameter_server.server_computation import on_server
+from stratagem.parameter_server.server_function import ServerFunction
+from stratagem.parameter_server.stored_array import Array, StoredArray, aligned_zeros
+
+__all__ = ["OptimizerFunction", "OptimizerState"]
+
+_FEWEST_ROWS = 16
+
+
+@dataclass(slots=True)
+class OptimizerState:
+    """What an optimizer keeps for one stored array.
+
+    Attributes:
+        leaves: The arrays, in the order of the state's structure.
+        structure: How they make up the optimizer's state.
+        by_row: Of each array, whether it has a row for each row of the variable.
+    """
+
+    leaves: list[Any]
+    structure: Any
+    by_row: list[bool]
+
+    def tree(self, leaves: list[Any]) -> Any:
+        """Returns the state with ``leaves``."""
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def make_writable(self) -> None:
+        """Makes what has rows arrays whose rows can be set."""
+        for position, (leaf, by_row) in enumerate(zip(self.leaves, self.by_row, strict=True)):
+            if by_row and not (isinstance(leaf, np.ndarray) and leaf.flags.writeable):
+                self.leaves[position] = np.array(leaf)
+
+
+class OptimizerFunction(ServerFunction):
+    """Applies gradients by an optax transformation, to a whole array or to some of its rows.
+
+    A step on rows reads and writes these rows and their state alone. What the state has besides, such
+    as a count of steps, belongs to the stored array and advances with every step on it.
+
+    Args:
+        optimizer: The id under which the state is kept.
+        transformation: Anything with optax's ``init`` and ``update``.
+    """
+
+    def __init__(self, optimizer: str, transformation: Any) -> None:
+        self.optimizer = optimizer
+        self.transformation = transformation
+        self._step = jax.jit(self._new_value_and_state, donate_argnums=(0,))
+        self._step_on_rows = jax.jit(self._new_value_and_state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OptimizerFunction, (self.optimizer, self.transformation)
+
+    def _new_value_and_state(self, state: Any, value: Any, gradient: Any) -> Any:
+        updates, state = self.transformation.update(gradient.astype(value.dtype), state, value)
+        return (value + updates).astype(value.dtype), state
+
+    def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:
+        """Applies a gradient, or values and indices of a gradient's rows."""
+        with stored.lock, on_server(stored.dtype):
+            if len(operands) == 1:
+                self._apply(stored, operands[0])
+            else:
+                self._apply_to_rows(stored, *operands)
+
+    def _apply(self, stored: StoredArray, gradient: Array) -> None:
+        stored.check_operand("apply_gradients", gradient.shape, stored.shape)
+        state = stored.optimizer_states.get(self.optimizer) or self.make_state(stored)
+        value, tree = self._step(state.tree(state.leaves), stored.read(), gradient)
+        jax.block_until_ready((value, tree))
+        state.leaves = jax.tree.leaves(tree)
+        stored.replace(np.asarray(value))
+        stored.optimizer_states[self.optimizer] = state
+
+    def _apply_to_rows(self, stored: StoredArray, gradients: Array, indices: Array) -> None:
+        wanted = (indices.size, *stored.shape[1:])
+        stored.check_operand("apply_gradients", gradients.shape, wanted)
+        rows, gradients = combine_duplicates(*within(indices, gradients, stored.shape[0]))
+        if not rows.size:
+            return
+        state = stored.optimizer_states.get(self.optimizer) or self.make_row_state(stored)
+        state.make_writable()
+        # Few different sizes, so that few programs are compiled: the last row is repeated.
+        padding = np.full(_padded(rows.size) - rows.size, rows[-1], rows.dtype)
+        padded = np.concatenate([rows, padding])
+        gradients = np.concatenate(
+            [gradients, np.zeros((padding.size, *wanted[1:]), gradients.dtype)]
+        )
+        leaves = [
+            np.take(leaf, padded, axis=0, mode="clip") if by_row else leaf
+            for leaf, by_row in zip(state.leaves, state.by_row, strict=True)
+        ]
+        value = stored.read(padded)
+        value, tree = self._step_on_rows(state.tree(leaves), value, gradients)
+        new_leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+        stored.writable()[rows] = np.asarray(value)[: rows.size]
+        for position, (leaf, by_row) in enumerate(zip(new_leaves, state.by_row, strict=True)):
+            if by_row:
+                state.leaves[position][rows] = leaf[: rows.size]
+            else:
+                state.leaves[position] = leaf
+        stored.optimizer_states[self.optimizer] = state
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def make_state(self, stored: StoredArray) -> OptimizerState:
+        """Returns the state to begin with."""
+        leaves, structure = jax.tree.flatten(self.transformation.init(stored.read()))
+        return OptimizerState(leaves, structure, self._rows_of_state(stored))
+
+    def make_row_state(self, stored: StoredArray) -> OptimizerState:
+        """Returns the state to begin with, made without a second copy of it.
+
+        A state that does not depend on the variable's value, as zeros, is known from one row.
+        """
+        num_rows = stored.shape[0]
+        by_row = self._rows_of_state(stored)
+        one_row = stored.read(range(min(1, num_rows)))
+        sample, structure = jax.tree.flatten(self.transformation.init(one_row))
+        depends = outputs_that_depend_on_inputs(self.transformation.init, one_row)
+        leaves = [np.array(leaf) for leaf in sample]
+        for position, leaf in enumerate(leaves):
+            if by_row[position]:
+                leaves[position] = aligned_zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
+                if leaf.any():
+                    leaves[position][:] = leaf
+        from_value = [k for k in range(len(leaves)) if by_row[k] and depends[k]]
+        if from_value:
+            for begin, end in row_blocks(stored.shape, stored.dtype, 0, num_rows):
+                block = jax.tree.leaves(self.transformation.init(stored.read(range(begin, end))))
+                for position in from_value:
+                    leaves[position][begin:end] = block[position]
+        return OptimizerState(leaves, structure, by_row)
+
+    def _rows_of_state(self, stored: StoredArray) -> list[bool]:
+        """Returns which of the state's arrays grow with the rows of the variable."""
+        if not stored.shape:
+            return [False] * len(jax.tree.leaves(self._state_shapes(stored, ())))
+        num_rows, *row = stored.shape
+        here = jax.tree.leaves(self._state_shapes(stored, (num_rows, *row)))
+        longer = jax.tree.leaves(self._state_shapes(stored, (num_rows + 1, *row)))
+        if len(here) != len(longer):
+            raise InvalidArgumentError(
+                "An optimizer on parameter servers must have state of the same structure for any "
+                "number of rows."
+            )
+        return [a.shape != b.shape for a, b in zip(here, longer, strict=True)]
+
+    def _state_shapes(self, stored: StoredArray, shape: tuple[int, ...]) -> Any:
+        return jax.eval_shape(self.transformation.init, jax.ShapeDtypeStruct(shape, stored.dtype))
+
+
+def _padded(count: int) -> int:
+    return max(_FEWEST_ROWS, 1 << (count - 1).bit_length())

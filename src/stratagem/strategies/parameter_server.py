@@ -1,0 +1,280 @@
+"""``ParameterServerStrategy``: variables on parameter servers, steps on workers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from stratagem.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
+from stratagem.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem.core import context
+from stratagem.core.devices import resolve_devices
+from stratagem.core.errors import ContextError
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.parameter_server.client import ParameterClient, client_for
+from stratagem.parameter_server.function_update import call_where_it_lives
+from stratagem.parameter_server.initial_value import InitialValue
+from stratagem.parameter_server.remote_variable import RemoteVariable
+from stratagem.parameter_server.sharded_variable import ShardedVariable
+from stratagem.partitioners import Partitioner, num_shards_along_axis_0
+from stratagem.strategies.base import Strategy
+from stratagem.strategies.extended import StrategyExtended
+from stratagem.values.regroup import map_values
+from stratagem.values.variable import Variable
+
+__all__ = ["ParameterServerStrategy"]
+
+
+class ParameterServerStrategy(Strategy):
+    """Keeps variables on parameter servers, where workers read and update them asynchronously.
+
+    The coordinator makes it and creates the variables in its scope; each goes to the next server, or
+    is split over several by the partitioner. A ``ClusterCoordinator`` then runs functions on the
+    workers. Sent to a worker along with a function, it is there the strategy of that worker's own
+    devices: one replica on each, in step with each other but not with other workers.
+
+    Args:
+        cluster_resolver: Says where the servers (job ``ps``) and workers (job ``worker``) are.
+        variable_partitioner: Says into how many shards a variable is split, for example
+            ``MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)``; ``None`` splits none.
+
+    Raises:
+        ValueError: If the cluster has no parameter servers or no workers, or this task is one of them.
+        PSUnavailableError: If a parameter server does not answer within a minute.
+
+    Differs from tf.distribute: a worker with several devices runs a replica on each of them.
+
+    >>> import stratagem as sg
+    >>> server = sg.distribute.Server({"ps": ["127.0.0.1:0"]}, "ps", 0)
+    >>> cluster = sg.train.ClusterSpec({
+    ...     "ps": [server.target.removeprefix("grpc://")], "worker": ["127.0.0.1:2222"]})
+    >>> strategy = sg.distribute.ParameterServerStrategy(
+    ...     sg.distribute.cluster_resolver.SimpleClusterResolver(cluster))
+    >>> with strategy.scope():
+    ...     v = sg.Variable(1.0)
+    >>> v.device
+    '/job:ps/replica:0/task:0/device:CPU:0'
+    >>> float(v.assign_add(2.0))
+    3.0
+    >>> server.shutdown()
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver,
+        variable_partitioner: Partitioner | Callable[..., Sequence[int]] | None = None,
+    ) -> None:
+        cluster = _check_cluster(cluster_resolver)
+        if variable_partitioner is not None and not callable(variable_partitioner):
+            raise ValueError(
+                "variable_partitioner must be a partitioner, such as FixedShardsPartitioner(2), or "
+                f"None, got {variable_partitioner!r}."
+            )
+        client = client_for(_server_addresses(cluster))
+        client.attach()
+        self._set_up(uuid.uuid4().hex, cluster_resolver, client)
+        self._extended.place_variables(variable_partitioner)
+        with _here_lock:
+            _here[self._identity] = self
+
+    def _set_up(self, identity: str, resolver: ClusterResolver, client: ParameterClient) -> None:
+        self._identity = identity
+        self._cluster_resolver = resolver
+        self._client = client
+        self._extended: ParameterServerExtended = ParameterServerExtended(self, client)
+
+    @property
+    def extended(self) -> ParameterServerExtended:
+        """The parts that the strategy is made of."""
+        return self._extended
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver:
+        """What says where servers and workers are."""
+        return self._cluster_resolver
+
+    @property
+    def client(self) -> ParameterClient:
+        """This process's way to the parameter servers."""
+        return self._client
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        cluster = self._cluster_resolver.cluster_spec().as_dict()
+        return _strategy_here, (self._identity, cluster, self._client.servers)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} with {len(self._client.servers)} parameter servers>"
+
+
+class ParameterServerExtended(StrategyExtended):
+    """Puts variables on parameter servers, in turn."""
+
+    def __init__(self, strategy: ParameterServerStrategy, client: ParameterClient) -> None:
+        self._strategy = strategy
+        self._cross_device_ops = NcclAllReduce()
+        self._client = client
+        self._partitioner: Callable[..., Sequence[int]] | None = None
+        self._creates_variables = False
+        self._next_server = 0
+        self._turn = threading.Lock()
+        self._colocation = threading.local()
+        self._devices: ReplicaGroup | None = None
+
+    @property
+    def _group(self) -> ReplicaGroup:  # type: ignore[override]
+        # Asked for late: a coordinator that only schedules never starts the backend.
+        if self._devices is None:
+            chosen = self._strategy.cluster_resolver.local_device_ids
+            devices = resolve_devices()
+            if chosen is not None:
+                devices = tuple(devices[index] for index in chosen)
+            self._devices = ReplicaGroup.of(devices)
+        return self._devices
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """Full names of the parameter servers' devices."""
+        count = len(self._client.servers)
+        return tuple(f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(count))
+
+    # --- variables --------------------------------------------------------------------------------
+
+    def place_variables(self, partitioner: Callable[..., Sequence[int]] | None) -> None:
+        """Lets this process create variables, split as ``partitioner`` says."""
+        self._partitioner = partitioner
+        self._creates_variables = True
+
+    def make_variable(self, **options: Any) -> Variable:
+        """Returns a new variable on the next server, or on the next ones if it is split."""
+        if not self._creates_variables:
+            raise ContextError(
+                f"Variable {options['name'] or 'Variable'!r} is created on a worker. Create variables "
+                "in the coordinator, inside strategy.scope(), and use them in the functions that it "
+                "schedules."
+            )
+        initial = InitialValue.of(options.pop("initial_value"), options.pop("dtype"))
+        colocated = getattr(self._colocation, "servers", None)
+        shape = initial.shape
+        if colocated is not None:
+            num_shards = len(colocated) if shape and shape[0] >= len(colocated) else 1
+        elif self._partitioner is not None and shape:
+            partitions = self._partitioner(shape=shape, dtype=initial.dtype, axis=0)
+            num_shards = num_shards_along_axis_0(partitions, shape)
+        else:
+            num_shards = 1
+        servers = self._take_turns(num_shards) if colocated is None else colocated[:num_shards]
+        kind = RemoteVariable if num_shards == 1 else ShardedVariable
+        return kind(self._strategy, self._client, initial, servers=servers, **options)
+
+    def _take_turns(self, count: int) -> list[int]:
+        with self._turn:
+            start = self._next_server
+            self._next_server += count
+        return [(start + turn) % len(self._client.servers) for turn in range(count)]
+
+    def _make_sync_on_read(self, **options: Any) -> Variable:
+        # The one value on the server is up to date whenever it is read.
+        return self.make_variable(**options)
+
+    @contextlib.contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
+        """Creates the variables of the block on the servers of ``colocate_with_variable``.
+
+        Raises:
+            ValueError: If the variable belongs to another strategy.
+        """
+        with super().colocate_vars_with(colocate_with_variable):
+            assert isinstance(colocate_with_variable, RemoteVariable)
+            before = getattr(self._colocation, "servers", None)
+            self._colocation.servers = [shard.server for shard in colocate_with_variable.shards]
+            try:
+                yield
+            finally:
+                self._colocation.servers = before
+
+    # --- updating ---------------------------------------------------------------------------------
+
+    def update(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Calls ``fn(var, *args, **kwargs)`` on the parameter server, to update the variable there.
+
+        Args:
+            var: A variable.
+            fn: Updates it. It is sent to the server, and gets the server's own copy.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            group: Whether to return one merged result; else a list with one for each copy.
+
+        Returns:
+            What ``fn`` returned: for a sharded variable a list, and in a compiled function, which sends
+            it when it has run, the variable.
+        """
+        if not isinstance(var, RemoteVariable):
+            return super().update(var, fn, args, kwargs, group)
+        context.require_cross_replica(self._strategy, "extended.update")
+        positional, keywords = map_values(
+            lambda leaf: self._update_argument(var, leaf), (tuple(args), dict(kwargs or {}))
+        )
+        result = call_where_it_lives(var, fn, positional, keywords)
+        return result if group else self._strategy.experimental_local_results(result)
+
+
+_here: weakref.WeakValueDictionary[str, ParameterServerStrategy] = weakref.WeakValueDictionary()
+_here_lock = threading.Lock()
+
+
+def _strategy_here(
+    identity: str, cluster: dict[str, Any], servers: Sequence[str]
+) -> ParameterServerStrategy:
+    """Returns this process's object for a strategy that was sent to it."""
+    with _here_lock:
+        strategy = _here.get(identity)
+        if strategy is None:
+            strategy = ParameterServerStrategy.__new__(ParameterServerStrategy)
+            resolver = SimpleClusterResolver(ClusterSpec(cluster))
+            strategy._set_up(identity, resolver, client_for(servers))
+            _here[identity] = strategy
+        return strategy
+
+
+def _check_cluster(resolver: Any) -> ClusterSpec:
+    if not isinstance(resolver, ClusterResolver):
+        raise ValueError(
+            f"cluster_resolver must be a ClusterResolver, got {resolver!r}. Use for example "
+            "TFConfigClusterResolver(), or SimpleClusterResolver(ClusterSpec({...}))."
+        )
+    cluster = resolver.cluster_spec()
+    for job, does in (("ps", "holds variables"), ("worker", "runs steps")):
+        if job not in cluster.jobs:
+            raise ValueError(
+                f"ParameterServerStrategy needs a cluster with a job {job!r}, which {does}, got the "
+                f"jobs {sorted(cluster.jobs)}. Add {job!r} to the cluster spec."
+            )
+    if resolver.task_type in ("ps", "worker", "evaluator"):
+        raise ValueError(
+            "ParameterServerStrategy is made by the coordinator, but this task is "
+            f"{resolver.task_type} {resolver.task_id}. A ps or worker only runs "
+            "Server(cluster_spec, task_type, task_id).join()."
+        )
+    return cluster
+
+
+def _server_addresses(cluster: ClusterSpec) -> list[str]:
+    addresses = cluster.job_tasks("ps")
+    missing = [index for index, address in enumerate(addresses) if address is None]
+    if missing:
+        raise ValueError(
+            "ParameterServerStrategy needs every parameter server's address, but the cluster spec has "
+            f"none for ps {missing}."
+        )
+    return [address for address in addresses if address is not None]

@@ -1,0 +1,1 @@
+"""What a training program needs besides a strategy: optimizers and checkpoints."""

@@ -1,0 +1,72 @@
+"""The same optimizer under several strategies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import stratagem as sg
+
+
+def by_hand(transformation, steps, start, num_replicas):
+    """Returns what optax alone makes of the same gradients, summed over the replicas."""
+    scale = sum(range(1, num_replicas + 1))
+
+    @jax.jit
+    def step(values, state):
+        gradients = [2 * scale * values[0], jnp.zeros_like(values[1]).at[1].set(3.0 * scale)]
+        updates, state = transformation.update(gradients, state, values)
+        return optax.apply_updates(values, updates), state
+
+    values, state = start, transformation.init(start)
+    for _ in range(steps):
+        values, state = step(values, state)
+    return values
+
+
+def take_steps(strategy, execute, transformation):
+    start = [jnp.array([1.0, 2.0]), jnp.ones((3, 2))]
+    with strategy.scope():
+        variables = [sg.Variable(value) for value in start]
+    optimizer = sg.train.Optimizer(transformation)
+
+    def step():
+        context = sg.distribute.get_replica_context()
+        scale = context.replica_id_in_sync_group + 1.0
+        _, gradient = sg.value_and_grad(lambda: scale * jnp.sum(variables[0] ** 2), variables[0])()
+        rows = sg.IndexedSlices(jnp.full((1, 2), 3.0) * scale, jnp.array([1]))
+        optimizer.apply_gradients(zip([gradient, rows], variables, strict=True))
+
+    for _ in range(3):
+        execute(lambda: strategy.run(step))
+    expected = by_hand(transformation, 3, start, strategy.num_replicas_in_sync)
+    for variable, value in zip(variables, expected, strict=True):
+        np.testing.assert_allclose(variable.numpy(), value, rtol=2e-5)
+    return optimizer
+
+
+@pytest.mark.parametrize("strategy", ["default", "mirrored2", "central2"], indirect=True)
+def test_steps_as_optax_takes_them(strategy, execute):
+    transformation = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1))
+    optimizer = take_steps(strategy, execute, transformation)
+    # The state of Adam: a count, and two moments of each variable.
+    assert len(optimizer.variables) == 5
+    assert int(optimizer.variables[0]) == 3
+
+
+@pytest.mark.parametrize("strategy", ["parameter_server2"], indirect=True)
+def test_state_stays_on_the_servers(strategy, execute):
+    optimizer = take_steps(strategy, execute, optax.adam(0.1))
+    assert optimizer.variables == []
+
+
+def test_other_variables_are_refused():
+    v, w = sg.Variable(1.0), sg.Variable(2.0)
+    optimizer = sg.train.Optimizer(optax.sgd(0.1))
+    optimizer.apply_gradients([(1.0, v), (None, w)])
+    assert float(v) == pytest.approx(0.9)
+    with pytest.raises(sg.errors.VariableError, match="always given the same variables"):
+        optimizer.apply_gradients([(1.0, w)])
+    with pytest.raises(ValueError, match="got 'adam'"):
+        sg.train.Optimizer("adam")

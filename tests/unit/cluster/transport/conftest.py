@@ -1,0 +1,50 @@
+"""Endpoints and channels that are closed when a test ends."""
+
+import pytest
+
+from stratagem.cluster.transport import Channel, Credentials, Endpoint, Message
+
+SECRET = "correct horse battery staple"
+
+
+@pytest.fixture
+def credentials():
+    return Credentials(secret=SECRET)
+
+
+@pytest.fixture
+def listen(credentials):
+    """Starts endpoints: `listen(handlers, credentials)`."""
+    started = []
+
+    def start(handlers=None, credentials=credentials, address="127.0.0.1:0"):
+        handlers = handlers or {"echo": lambda message: message}
+        endpoint = Endpoint(address, handlers, credentials)
+        started.append(endpoint)
+        endpoint.start()
+        return endpoint
+
+    yield start
+    for endpoint in started:
+        endpoint.shutdown()
+
+
+@pytest.fixture
+def connect(credentials):
+    """Makes channels to endpoints: `connect(endpoint, credentials)`."""
+    made = []
+
+    def channel(endpoint, credentials=credentials, task="/job:ps/task:0"):
+        address = endpoint if isinstance(endpoint, str) else endpoint.address
+        made.append(Channel(address, credentials, task))
+        return made[-1]
+
+    yield channel
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def echo():
+    """Sends a body through a channel and returns what comes back."""
+    return lambda channel, body=b"hello": channel.call("echo", Message(body), timeout=10).body

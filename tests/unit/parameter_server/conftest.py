@@ -1,0 +1,69 @@
+"""Two parameter servers in this process, reached over real sockets."""
+
+import pytest
+
+import stratagem as sg
+from stratagem.cluster.transport import Credentials, Endpoint
+from stratagem.parameter_server.client import ParameterClient
+from stratagem.parameter_server.initial_value import InitialValue
+from stratagem.parameter_server.remote_variable import RemoteVariable
+from stratagem.parameter_server.service import ParameterService
+from stratagem.parameter_server.sharded_variable import ShardedVariable
+
+CREDENTIALS = Credentials(secret="a secret of the tests, long enough")
+
+
+class Servers:
+    """Parameter servers, and a client of theirs."""
+
+    def __init__(self, count):
+        self.services = [ParameterService() for _ in range(count)]
+        self.endpoints = [
+            Endpoint("127.0.0.1:0", service.handlers, CREDENTIALS) for service in self.services
+        ]
+        for endpoint in self.endpoints:
+            endpoint.start()
+        self.client = self.new_client()
+
+    def new_client(self):
+        return ParameterClient([endpoint.address for endpoint in self.endpoints], CREDENTIALS)
+
+    def variable(self, value, server=0, dtype=None, **options):
+        return RemoteVariable(
+            sg.distribute.get_strategy(),
+            self.client,
+            InitialValue.of(value, dtype),
+            servers=[server],
+            **options,
+        )
+
+    def sharded(self, value, num_shards=3, dtype=None, **options):
+        return ShardedVariable(
+            sg.distribute.get_strategy(),
+            self.client,
+            InitialValue.of(value, dtype),
+            servers=[k % len(self.endpoints) for k in range(num_shards)],
+            **options,
+        )
+
+    def close(self):
+        self.client.close()
+        for endpoint in self.endpoints:
+            endpoint.shutdown()
+
+
+def _running(count):
+    running = Servers(count)
+    running.client.attach(timeout=10)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def servers():
+    yield from _running(2)
+
+
+@pytest.fixture
+def three_servers():
+    yield from _running(3)

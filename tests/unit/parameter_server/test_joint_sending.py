@@ -1,0 +1,82 @@
+"""Threads that send together."""
+
+import threading
+
+import pytest
+
+from stratagem.parameter_server.joint_sending import JointSending
+
+
+def in_threads(count, work):
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_what_comes_while_a_message_is_under_way_goes_together():
+    messages, release, started = [], threading.Event(), threading.Event()
+
+    def send(contents):
+        messages.append(list(contents))
+        started.set()
+        assert release.wait(10)
+        return [None] * len(contents)
+
+    joint = JointSending(send)
+    first = in_threads(1, lambda _: joint.submit("first"))
+    assert started.wait(10)
+    others = in_threads(5, joint.submit)
+    while len(joint._waiting) < 5:
+        threading.Event().wait(0.001)
+    release.set()
+    for thread in [*first, *others]:
+        thread.join(10)
+    assert messages[0] == ["first"]
+    assert sorted(messages[1]) == [0, 1, 2, 3, 4]
+    assert len(messages) == 2
+
+
+def test_everything_is_sent_once_and_errors_reach_their_owner():
+    sent, outcomes = [], {}
+
+    def send(contents):
+        sent.extend(contents)
+        if 77 in contents:
+            raise ConnectionError("gone")
+        return [ValueError(content) if content % 10 == 3 else None for content in contents]
+
+    joint = JointSending(send)
+
+    def work(thread):
+        for content in range(100 * thread, 100 * thread + 50):
+            try:
+                joint.submit(content)
+                outcomes[content] = None
+            except ValueError as error:
+                outcomes[content] = error.args[0]
+
+    for thread in in_threads(4, work):
+        thread.join(10)
+    assert sorted(sent) == sorted(outcomes)
+    assert len(sent) == 200
+    assert all(
+        error == (content if content % 10 == 3 else None) for content, error in outcomes.items()
+    )
+    with pytest.raises(ConnectionError, match="gone"):
+        joint.submit(77)
+    joint.submit(1)
+
+
+def test_an_interrupted_leader_lets_the_next_one_lead():
+    interrupt = [True]
+
+    def send(contents):
+        if interrupt.pop() if interrupt else False:
+            raise KeyboardInterrupt
+        return [None] * len(contents)
+
+    joint = JointSending(send)
+    with pytest.raises(KeyboardInterrupt):
+        joint.submit(1)
+    joint.submit(2)

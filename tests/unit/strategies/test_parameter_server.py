@@ -1,0 +1,138 @@
+"""``ParameterServerStrategy`` in the coordinator: the cluster, where variables go, how it travels."""
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import stratagem as sg
+
+ClusterSpec = sg.train.ClusterSpec
+
+
+@pytest.fixture(scope="module")
+def servers():
+    servers = [sg.distribute.Server({"ps": ["127.0.0.1:0"]}, "ps", 0) for _ in range(3)]
+    yield [server.target.removeprefix("grpc://") for server in servers]
+    for server in servers:
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def make(servers):
+    made = []
+
+    def make(partitioner=None):
+        cluster = ClusterSpec({"ps": servers, "worker": ["127.0.0.1:1"]})
+        resolver = sg.distribute.cluster_resolver.SimpleClusterResolver(cluster)
+        made.append(sg.distribute.ParameterServerStrategy(resolver, partitioner))
+        return made[-1]
+
+    yield make
+    made[0].client.close()
+
+
+def on_servers(variable):
+    return [shard.server for shard in variable.shards]
+
+
+def test_each_variable_and_each_shard_takes_a_turn(make):
+    def halves_of_tables(shape, dtype, axis):
+        assert axis == 0
+        return [2, 1] if len(shape) == 2 else [1] * len(shape)
+
+    strategy = make(halves_of_tables)
+    with strategy.scope():
+        scalar, table = sg.Variable(1.0), sg.Variable(np.zeros((5, 2)))
+        vector, wide = sg.Variable(np.zeros(4)), sg.Variable(np.zeros((1, 2)))
+    assert [on_servers(v) for v in (scalar, table, vector, wide)] == [[0], [1, 2], [0], [1]]
+    assert [v.shape for v in table.variables] == [(3, 2), (2, 2)]
+    assert strategy.extended.parameter_devices == tuple(
+        f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(3)
+    )
+
+
+def test_a_partitioner_that_splits_another_axis(make):
+    strategy = make(lambda shape, dtype, axis: [1, 2])
+    with strategy.scope(), pytest.raises(ValueError, match="Only axis 0"):
+        sg.Variable(np.zeros((4, 4)))
+
+
+def test_variables_side_by_side(make):
+    strategy = make(sg.distribute.partitioners.FixedShardsPartitioner(2))
+    with strategy.scope():
+        sg.Variable(0.0)
+        table = sg.Variable(np.zeros((4, 2)))
+        with strategy.extended.colocate_vars_with(table):
+            slot, step = sg.Variable(np.zeros((4, 2))), sg.Variable(0)
+        after = sg.Variable(0.0)
+    assert on_servers(table) == on_servers(slot) == [1, 2]
+    assert (on_servers(step), on_servers(after)) == ([1], [0])
+    elsewhere = strategy.extended.colocate_vars_with(sg.Variable(0.0))
+    with pytest.raises(ValueError, match="of the same strategy"), elsewhere:
+        pass
+
+
+def test_update_runs_on_the_server(make):
+    strategy = make()
+    with strategy.scope():
+        v = sg.Variable(3.0)
+
+    def square(v, factor):
+        v.assign(v * v * factor)
+        return v.read_value() + 1
+
+    assert float(strategy.extended.update(v, square, args=(2.0,))) == 19
+    assert float(v) == 18
+
+    @sg.function
+    def step(factor):
+        before = v.read_value()
+        strategy.extended.update(v, square, args=(factor,))
+        return before, v.read_value()
+
+    before, after = step(np.float32(0.5))
+    assert (float(before), float(after)) == (18, 162)
+
+
+def test_it_and_its_variables_stay_themselves_in_one_process(make):
+    strategy = make()
+    with strategy.scope():
+        v = sg.Variable(1.0)
+    same_strategy, same_variable = cloudpickle.loads(cloudpickle.dumps((strategy, v)))
+    assert same_strategy is strategy
+    assert same_variable is v
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task_type", "message"),
+    [
+        (
+            {"worker": ["w:1"]},
+            None,
+            "a job 'ps', which holds variables, got the jobs \\['worker'\\]",
+        ),
+        ({"ps": ["p:1"]}, None, "a job 'worker', which runs steps"),
+        ({"ps": ["p:1"], "worker": ["w:1"]}, "worker", "this task is worker 0"),
+        ({"ps": {1: "p:1"}, "worker": ["w:1"]}, None, "none for ps \\[0\\]"),
+    ],
+)
+def test_clusters_that_do_not_fit(cluster, task_type, message):
+    resolver = sg.distribute.cluster_resolver.SimpleClusterResolver(
+        ClusterSpec(cluster), task_type=task_type, task_id=0
+    )
+    with pytest.raises(ValueError, match=message):
+        sg.distribute.ParameterServerStrategy(resolver)
+
+
+def test_arguments_that_do_not_fit(servers):
+    with pytest.raises(ValueError, match="must be a ClusterResolver"):
+        sg.distribute.ParameterServerStrategy(servers)
+    cluster = ClusterSpec({"ps": servers, "worker": ["127.0.0.1:1"]})
+    resolver = sg.distribute.cluster_resolver.SimpleClusterResolver(cluster)
+    with pytest.raises(ValueError, match="variable_partitioner must be a partitioner"):
+        sg.distribute.ParameterServerStrategy(resolver, variable_partitioner=2)
+
+
+def test_the_experimental_name_is_the_same():
+    experimental = sg.distribute.experimental.ParameterServerStrategy
+    assert experimental is sg.distribute.ParameterServerStrategy
