@@ -12,6 +12,7 @@ import time
 
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 from processes import poll
 from server_cluster import ServerCluster
@@ -95,6 +96,7 @@ def test_a_worker_that_is_stopped(cluster):
         where = [coordinator.schedule(os.getpid, worker=i).fetch() for i in range(3)]
         cluster.signal("worker", 1, signal.SIGSTOP)
         try:
+            poll(lambda: psutil.Process(where[1]).status() == psutil.STATUS_STOPPED)
             values = [
                 coordinator.schedule(experimental_get_current_worker_index) for _ in range(30)
             ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import sys
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = ["Connection", "PeerGone"]
 
 _READ_AHEAD_BYTES = 64 * 1024
 _ALIGNMENT = 64
+_BULK_BYTES = 1024 * 1024
 _MOST_PIECES = 64
 _TLS_PIECE_BYTES = 1024 * 1024
 _SECONDS_WITHOUT_PROGRESS = 60.0
@@ -43,6 +45,8 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._ahead = memoryview(bytearray(_READ_AHEAD_BYTES))
+        # Other systems may wait for more than their buffers hold; TLS reads records of its own size.
+        self._wakes_for_bulk = sys.platform == "linux" and not isinstance(connected, ssl.SSLSocket)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _probe_when_silent(connected)
 
@@ -112,7 +116,7 @@ class Connection:
             buffer = _aligned_buffer(layout.num_bytes)
             view = buffer.data
             view[: len(rest)] = rest
-            self._fill_to(view, len(rest), layout.num_bytes, deadline)
+            self._fill_in_bulk(view, len(rest), deadline)
             arrays = layout.cut(buffer)
         return head.kind, text[: head.method_bytes].decode(), Message(text[body_start:], arrays)
 
@@ -148,6 +152,18 @@ class Connection:
         """Closes the connection. Only for the thread that uses it."""
         self.interrupt()
         self._socket.close()
+
+    def _fill_in_bulk(self, view: memoryview, filled: int, deadline: float | None) -> None:
+        if len(view) - filled < _BULK_BYTES or not self._wakes_for_bulk:
+            self._fill_to(view, filled, len(view), deadline)
+            return
+        # To be woken for every few packets costs more than to copy them.
+        while filled < len(view):
+            wanted = min(_BULK_BYTES, len(view) - filled)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+            self._allow_until(deadline)
+            filled += self._fill(view[filled:])
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def _fill_to(
         self, view: memoryview, filled: int, num_bytes: int, deadline: float | None

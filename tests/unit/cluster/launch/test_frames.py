@@ -17,6 +17,7 @@ from stratagem.cluster.launch.events import (
     NodeJoined,
     NodeStopped,
     Start,
+    StartAgain,
     Stop,
     TaskEnded,
 )
@@ -117,6 +118,7 @@ REPORTS = [
 ]
 ORDERS = [
     Start(2, "id", plan_cluster([OFFER, NodeOffer(0, "h", TaskCounts(), (5,))])),
+    StartAgain(Task("worker", 1), "worker 1 was killed by SIGKILL"),
     Stop(15, 2.5),
     JoinAgain(1, "worker 0 failed"),
     Finish(3, "why"),

@@ -8,9 +8,13 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from stratagem.cluster.transport import Message
+from stratagem.cluster.transport.connection import Connection
+from stratagem.cluster.transport.frames import Kind, encode
+from stratagem.cluster.transport.greeting import greet_client
 from stratagem.core.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
@@ -132,6 +136,34 @@ def test_a_peer_that_is_killed_while_it_answers(peer, connect, echo):
         channel.call("slow", Message(), timeout=60)
     with pytest.raises(UnavailableError, match="cannot be reached"):
         echo(channel)
+
+
+@pytest.mark.parametrize(
+    ("then_waits", "error"), [(False, UnavailableError), (True, DeadlineExceededError)]
+)
+def test_a_peer_that_sends_half_of_a_large_array(connect, credentials, then_waits, error):
+    waited = threading.Event()
+
+    def answer_half(listening):
+        connected, _ = listening.accept()
+        with connected:
+            deadline = time.monotonic() + 10
+            connection = Connection(connected)
+            greet_client(connection, credentials.secret, deadline)
+            connection.receive(deadline)
+            pieces, num_bytes = encode(Kind.RESULT, "", Message(arrays=(np.zeros(1 << 20),)))
+            connection.send_bytes(b"".join(pieces)[: num_bytes // 2], deadline)
+            if then_waits:
+                waited.wait(10)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answer_half, args=(listening,))
+        thread.start()
+        channel = connect(f"127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(error, match="/job:ps/task:0"):
+            channel.call("pull", Message(), timeout=0.5 if then_waits else 10)
+        waited.set()
+        thread.join()
 
 
 def test_a_peer_that_is_stopped_and_goes_on(peer, connect, echo):
