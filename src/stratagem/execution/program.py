@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from stratagem.core.errors import ReplicaMismatchError
 from stratagem.core.launch import (
     LAUNCH_LOCK,
     check_not_in_callback,
@@ -221,7 +222,7 @@ class Program:
             if self._waits_for_others and leaves:
                 process_watch().wait(leaves[self._smallest_output])
             if self._callback_errors is not None:
-                self._wait_for_callbacks(outputs, new_values)
+                self._wait_for_callbacks_everywhere(outputs, new_values)
             if not self._accepts_at_once:
                 with STORAGE_LOCK:
                     self._accept(new_values)
@@ -300,13 +301,35 @@ class Program:
         return self._structure.unflatten([result.build(outputs) for result in self._results])
 
     def _wait_for_callbacks(self, outputs: list[Any], new_values: list[Any]) -> None:
+        error = self._callback_error(outputs, new_values)
+        if error is not None:
+            raise error
+
+    def _wait_for_callbacks_everywhere(self, outputs: list[Any], new_values: list[Any]) -> None:
+        """Like ``_wait_for_callbacks``, and raises if those of another process failed."""
+        error = self._callback_error(outputs, new_values)
+        if self._identity is not None:
+            name = self._identity.name
+            told = None if error is None else repr(error)
+            every = process_watch().exchange("callbacks", told, f"callbacks of {name}")
+            failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
+            if error is None and failed:
+                raise ReplicaMismatchError(
+                    f"A host callback of {name} failed in another process, so that no variable is "
+                    f"updated here either; {'; '.join(failed)}."
+                )
+        if error is not None:
+            raise error
+
+    def _callback_error(self, outputs: list[Any], new_values: list[Any]) -> BaseException | None:
+        """Waits for the callbacks of this process; returns the first error."""
         errors = self._callback_errors
         assert errors is not None
         jax.block_until_ready((outputs, new_values))
         jax.effects_barrier()
-        if errors:
-            first, errors[:] = errors[0], []
-            raise first
+        first = errors[0] if errors else None
+        errors.clear()
+        return first
 
 
 def _place(array: Any, group: ReplicaGroup) -> Any:
