@@ -371,13 +371,13 @@ def component_shapes(value: PerReplica, group: ReplicaGroup) -> list[tuple[int, 
     return [tuple(shape) for shapes in every for shape in shapes]
 
 
-def _gather_across(
-    value: PerReplica, axis: int, sizes: Sequence[int], group: ReplicaGroup
-) -> Any:
+def _gather_across(value: PerReplica, axis: int, sizes: Sequence[int], group: ReplicaGroup) -> Any:
     """Gathers from other processes, where every part must travel in the size of the largest."""
     largest = max(sizes)
     padded = [
-        jnp.pad(part, [(0, largest - part.shape[axis] if i == axis else 0) for i in range(part.ndim)])
+        jnp.pad(
+            part, [(0, largest - part.shape[axis] if i == axis else 0) for i in range(part.ndim)]
+        )
         for part in value.values
     ]
     [gathered] = run_on_replicas(

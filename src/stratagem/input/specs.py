@@ -39,6 +39,8 @@ def distributed_spec(element_spec: Any, group: ReplicaGroup) -> Any:
 
     def spread(spec: TensorSpec) -> Any:
         rows_unknown = TensorSpec([None, *spec.shape[1:]], spec.dtype, spec.name)
-        return rows_unknown if group.size == 1 else PerReplicaSpec(*[rows_unknown] * group.local_size)
+        return (
+            rows_unknown if group.size == 1 else PerReplicaSpec(*[rows_unknown] * group.local_size)
+        )
 
     return jax.tree.map(spread, element_spec, is_leaf=lambda x: isinstance(x, TensorSpec))

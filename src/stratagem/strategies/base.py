@@ -241,7 +241,8 @@ class Strategy:
             structure,
             [
                 PerReplica(
-                    [_as_array(v, d) for v, d in zip(column, group.local_devices, strict=True)], group
+                    [_as_array(v, d) for v, d in zip(column, group.local_devices, strict=True)],
+                    group,
                 )
                 for column in columns
             ],

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-
 from stratagem.cluster.meeting.join import JoinedCluster, join_cluster
 from stratagem.cluster.resolve import resolve_cluster
 from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
@@ -127,7 +126,10 @@ class MultiWorkerMirroredExtended(MirroredExtended):
     """Puts a copy of every variable on every replica's device, on all workers."""
 
     def __init__(
-        self, strategy: MultiWorkerMirroredStrategy, group: ReplicaGroup, options: CommunicationOptions
+        self,
+        strategy: MultiWorkerMirroredStrategy,
+        group: ReplicaGroup,
+        options: CommunicationOptions,
     ) -> None:
         ops: CrossDeviceOps = NcclAllReduce()
         super().__init__(strategy, group, ops)
@@ -183,9 +185,7 @@ class MultiWorkerMirroredExtended(MirroredExtended):
         return _from_words(np.asarray(self._group.local_view(summed)), host)
 
 
-def _join(
-    resolver: ClusterResolver | None, options: CommunicationOptions
-) -> JoinedCluster | None:
+def _join(resolver: ClusterResolver | None, options: CommunicationOptions) -> JoinedCluster | None:
     """Joins the other workers; ``None`` if there are none."""
     if resolver is None or resolver.num_processes <= 1:
         if resolver is not None:
@@ -219,8 +219,7 @@ def _devices(joined: JoinedCluster | None) -> tuple[jax.Device, ...]:
         raise DeviceError(
             "Every worker must have the same number of devices, got "
             + ", ".join(
-                f"{count} on {worker}"
-                for worker, count in zip(joined.workers, counts, strict=True)
+                f"{count} on {worker}" for worker, count in zip(joined.workers, counts, strict=True)
             )
             + "."
         )

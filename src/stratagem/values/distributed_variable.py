@@ -69,7 +69,9 @@ class DistributedVariable(Variable, DistributedValues):
         if state.current_frame() is not None or self._array is None or self.group.size == 1:
             return self._describe(self._name, self._eager_value)
         first, count = self.group.first_local, self.group.local_size
-        names = [f"{self._name}/replica_{i}" if i else self._name for i in range(first, first + count)]
+        names = [
+            f"{self._name}/replica_{i}" if i else self._name for i in range(first, first + count)
+        ]
         rows = [
             self._describe(name, lambda copy=copy: copy)  # type: ignore[misc]
             for name, copy in zip(names, self.values, strict=True)
