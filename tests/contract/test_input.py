@@ -188,7 +188,9 @@ def test_several_elements_and_a_captured_iterator_in_one_function(strategy):
 
 
 def test_an_element_is_not_lost_when_the_call_fails(strategy):
-    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(16).batch(8)))
+    size = 8 * strategy.num_replicas_in_sync
+    dataset = Dataset.range(2 * size).batch(size)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
 
     @sg.function
     def step(iterator, fail):
@@ -199,8 +201,8 @@ def test_an_element_is_not_lost_when_the_call_fails(strategy):
 
     with pytest.raises(RuntimeError, match="on purpose"):
         step(iterator, True)
-    assert rows(strategy, step(iterator, False)) == list(range(8))
-    assert rows(strategy, next(iterator)) == list(range(8, 16))
+    assert rows(strategy, step(iterator, False)) == list(range(size))
+    assert rows(strategy, next(iterator)) == list(range(size, 2 * size))
 
 
 def test_a_loop_inside_a_function(strategy):

@@ -82,7 +82,7 @@ def test_sync_on_read_assigned_from_outside(many, execute, aggregation):
     n = many.num_replicas_in_sync
     v = make(many, 0.0, synchronization=ON_READ, aggregation=aggregation)
     execute(lambda: v.assign(4.0))
-    share = 4 / n if aggregation is Aggregation.SUM else 4
+    share = float(np.float32(4 / n)) if aggregation is Aggregation.SUM else 4
     assert copies(many, v) == [share] * n
     assert float(v) == pytest.approx(4)
     if aggregation is Aggregation.SUM:
