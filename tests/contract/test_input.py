@@ -187,8 +187,9 @@ def test_several_elements_and_a_captured_iterator_in_one_function(strategy):
         two_steps()
 
 
-def test_an_element_is_not_lost_when_the_call_fails(strategy):
-    size = 8 * strategy.num_replicas_in_sync
+@pytest.mark.parametrize("extra", [0, 1], ids=["even", "partial"])
+def test_an_element_is_not_lost_when_the_call_fails(strategy, extra):
+    size = 8 * strategy.num_replicas_in_sync + extra
     dataset = Dataset.range(2 * size).batch(size)
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
 

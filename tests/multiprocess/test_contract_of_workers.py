@@ -14,8 +14,9 @@ TESTS = Path(__file__).parent.parent
 
 # What depends on how many workers there are, and how many replicas each has.
 CHOSEN = (
-    "test_input or gather or sync_on_read or aggregated or training or merge_call or callback"
-    " or same_for_all or own_id or definite_order"
+    "own_id or definite_order or same_for_all or merged_arguments or training_step or unequal"
+    " or test_gather or stay_in_their_replica or (context_are_aggregated and assign_add)"
+    " or callback_of or each_batch or each_replica or iterator_states or partial"
 )
 
 

@@ -84,7 +84,11 @@ class DistributedIterator:
         frame = variable_state.current_frame()
         if frame is not None:
             return frame.draw(self)
-        return self.draw()
+        before, element = self._state, self.draw()
+        journal = variable_state.current_journal()
+        if journal is not None:
+            journal.note_draw(lambda: self.put_back([(element, before)]))
+        return element
 
     def draw(self) -> Any:
         """Returns the next element now, also while a function is traced.
