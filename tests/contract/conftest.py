@@ -1,10 +1,10 @@
 """Every contract test runs over every strategy, eagerly and compiled."""
 
 import functools
-import os
 
 import jax
 import pytest
+from replicas import IN_WORKERS, components
 
 import stratagem as sg
 
@@ -86,7 +86,7 @@ def _workers():
     return sg.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-if "TF_CONFIG" in os.environ:
+if IN_WORKERS:
     # Every worker of a cluster runs these tests, in step; see test_contract_of_workers.
     STRATEGIES = {"workers": _workers}
 
@@ -165,6 +165,14 @@ def execute(request):
 
 
 @pytest.fixture
+def execute_ragged(request, execute):
+    """Like ``execute``, with values whose shapes the user lets differ between replicas."""
+    if IN_WORKERS and request.node.callspec.params["execute"] == "compiled":
+        pytest.skip("a function of one worker cannot see the shapes of the others")
+    return execute
+
+
+@pytest.fixture
 def local(strategy):
     """Returns every replica's component of a value as a list."""
-    return lambda value: list(strategy.experimental_local_results(value))
+    return functools.partial(components, strategy)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from replicas import components, one_process
 
 import stratagem as sg
 
@@ -16,9 +17,7 @@ def run_all(strategy, execute, fn):
     """Returns each replica's result of ``fn(replica_id)``."""
     n = strategy.num_replicas_in_sync
     result = execute(lambda: strategy.run(lambda: fn(replica().replica_id_in_sync_group)))
-    parts = [
-        jax.tree.map(lambda x: x, part) for part in strategy.experimental_local_results(result)
-    ]
+    parts = components(strategy, result)
     assert len(parts) == n
     return parts
 
@@ -104,7 +103,7 @@ def test_all_gather_of_unequal_sizes_runs_eagerly(many):
         return replica().all_gather(jnp.arange(i, dtype=jnp.float32), axis=0)
 
     expected = np.concatenate([np.arange(i) for i in range(many.num_replicas_in_sync)])
-    for part in many.run(step).values:
+    for part in components(many, many.run(step)):
         np.testing.assert_array_equal(part, expected)
 
 
@@ -232,6 +231,7 @@ def test_merge_call_runs_once_with_merged_arguments(strategy, execute):
     assert calls == ["same"]
 
 
+@one_process("makes a strategy on devices of its own")
 def test_reduction_to_one_device_honours_its_arguments():
     seen = []
 
@@ -249,6 +249,7 @@ def test_reduction_to_one_device_honours_its_arguments():
     assert float(compiled(per_replica)) == 60
 
 
+@one_process("makes a strategy on devices of its own")
 def test_reduction_to_a_device_outside_of_the_replicas():
     ops = sg.distribute.ReductionToOneDevice("CPU:5")
     strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"], ops)
@@ -264,6 +265,7 @@ def _program_text(ops):
     return jitted.lower(jnp.ones(8)).as_text()
 
 
+@one_process("makes a strategy on devices of its own")
 def test_the_three_ops_move_data_differently_in_a_program():
     nccl = _program_text(sg.distribute.NcclAllReduce())
     one = _program_text(sg.distribute.ReductionToOneDevice())
@@ -276,6 +278,7 @@ def test_the_three_ops_move_data_differently_in_a_program():
     assert hierarchical.count("stablehlo.collective_permute") == 4
 
 
+@one_process("makes a strategy on devices of its own")
 def test_number_of_packs_shows_in_the_program():
     def count(ops):
         strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"], ops)
@@ -296,6 +299,7 @@ class _Median(sg.distribute.CrossDeviceOps):
         return jnp.median(jnp.stack(per_replica_value.values), axis=0)
 
 
+@one_process("makes a strategy on devices of its own")
 def test_cross_device_ops_of_the_users_own(execute):
     strategy = sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(3)], _Median())
     values = [5.0, 1.0, 2.0]
@@ -315,9 +319,10 @@ def test_broadcast(many):
         v = sg.Variable([1.0, 2.0])
     mirrored = ops.broadcast(jnp.ones(3), v)
     assert isinstance(mirrored, sg.distribute.Mirrored)
-    assert [c.device for c in mirrored.values] == list(many.replica_group.devices)
+    assert [c.device for c in mirrored.values] == list(many.replica_group.local_devices)
 
 
+@one_process("makes a strategy on devices of its own")
 def test_wrong_cross_device_ops():
     with pytest.raises(ValueError, match="CrossDeviceOps"):
         sg.distribute.MirroredStrategy(["CPU:0"], cross_device_ops="nccl")
@@ -329,11 +334,11 @@ def test_wrong_cross_device_ops():
         strategy.reduce("SUM", ones, axis=None)
 
 
-def test_merge_call_may_return_per_replica_values_of_its_own(many, execute):
+def test_merge_call_may_return_per_replica_values_of_its_own(many, execute_ragged):
     def merge(strategy, x):
         return sg.distribute.PerReplica([v * 10 for v in x.values])
 
-    parts = run_all(many, execute, lambda i: replica().merge_call(merge, args=(i * 1.0,)))
+    parts = run_all(many, execute_ragged, lambda i: replica().merge_call(merge, args=(i * 1.0,)))
     assert [float(p) for p in parts] == [10.0 * i for i in range(many.num_replicas_in_sync)]
 
 
@@ -349,6 +354,7 @@ def test_gradients_through_a_reduction_with_counts(strategy, execute):
         assert float(part) == pytest.approx(6)
 
 
+@one_process("workers that merge differently are one of the faults of a cluster")
 def test_replicas_that_merge_with_different_functions(many):
     def step():
         if int(replica().replica_id_in_sync_group) == 0:

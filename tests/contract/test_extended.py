@@ -1,6 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from replicas import IN_WORKERS, components, one_process
 
 import stratagem as sg
 
@@ -32,7 +33,7 @@ def test_a_training_step_with_merge_call_and_update(strategy, execute):
     mean = np.mean([i + 1.0 for i in range(n)])
     np.testing.assert_allclose(w.numpy(), np.array([1, 2]) * (1 - 0.2 * mean), rtol=1e-6)
     assert float(b) == pytest.approx(0.5 - 0.1 * mean)
-    first = strategy.experimental_local_results(losses)[0]
+    first = components(strategy, losses)[0]
     assert float(first) == pytest.approx(5.5)
 
 
@@ -49,11 +50,12 @@ def test_reduce_to_gives_mirrored_values(many, execute):
     mirrored, doubled = execute(call, values)
     total = sum(range(1, many.num_replicas_in_sync + 1))
     np.testing.assert_array_equal(doubled, [2 * total] * 2)
-    assert [c.device for c in mirrored.values] == list(many.replica_group.devices)
+    assert [c.device for c in mirrored.values] == list(many.replica_group.local_devices)
     run = execute(lambda m: many.run(lambda m: m + 1, args=(m,)), mirrored)
     np.testing.assert_array_equal(run.values[-1], [total + 1] * 2)
 
 
+@one_process("needs a device that no replica has")
 def test_reduce_to_one_device(many):
     values = many.run(lambda: jnp.ones(2))
     result = many.extended.reduce_to("SUM", values, destinations="CPU:6")
@@ -71,7 +73,7 @@ def test_update_of_a_sync_on_read_variable(many):
     n = many.num_replicas_in_sync
     values = many.run(lambda: replica().replica_id_in_sync_group + 1.0)
     many.extended.update(v, lambda v, x: v.assign_add(x), args=(values,))
-    assert [float(c) for c in v.values] == [i + 1.0 for i in range(n)]
+    assert [float(c) for c in components(many, v)] == [i + 1.0 for i in range(n)]
 
     def step(x):
         replica().merge_call(
@@ -79,7 +81,7 @@ def test_update_of_a_sync_on_read_variable(many):
         )
 
     sg.function(lambda x: many.run(step, args=(x,)))(values)
-    assert [float(c) for c in v.values] == [2 * (i + 1.0) for i in range(n)]
+    assert [float(c) for c in components(many, v)] == [2 * (i + 1.0) for i in range(n)]
 
 
 def test_update_with_a_per_replica_value_would_make_copies_diverge(many):
@@ -111,13 +113,20 @@ def test_colocate_vars_with(placed_strategy):
 
 def test_devices(strategy):
     extended = strategy.extended
-    assert len(extended.worker_devices) == strategy.num_replicas_in_sync
-    assert all(
-        d.startswith("/job:localhost/replica:0/task:0/device:CPU:") for d in extended.worker_devices
-    )
+    assert len(extended.worker_devices) == strategy.replica_group.local_size
+    task = "/job:localhost/replica:0/task:0"
+    resolver = strategy.cluster_resolver
+    if IN_WORKERS:
+        task = f"/job:worker/replica:0/task:{resolver.task_id}"
+    else:
+        assert resolver is None
+    assert all(d.startswith(f"{task}/device:CPU:") for d in extended.worker_devices)
     assert extended.parameter_devices
-    uses_servers = isinstance(strategy, sg.distribute.ParameterServerStrategy)
-    assert (strategy.cluster_resolver is not None) == uses_servers
+    uses_cluster = isinstance(
+        strategy,
+        (sg.distribute.ParameterServerStrategy, sg.distribute.MultiWorkerMirroredStrategy),
+    )
+    assert (strategy.cluster_resolver is not None) == uses_cluster
     assert not extended.experimental_require_static_shapes
 
 
@@ -126,7 +135,7 @@ def test_local_results(strategy):
     assert strategy.experimental_local_results(5) == (5,)
     assert strategy.experimental_local_results("x") == ("x",)
     nested = strategy.run(lambda: {"a": replica().replica_id_in_sync_group})
-    results = strategy.experimental_local_results(nested)
+    results = components(strategy, nested)
     assert [int(r["a"]) for r in results] == list(range(n))
 
 
@@ -139,7 +148,11 @@ def test_distribute_values_from_function(strategy):
 
     value = strategy.experimental_distribute_values_from_function(value_fn)
     assert isinstance(value["id"], sg.distribute.PerReplica)
-    assert [int(v) for v in value["id"].values] == list(range(n))
+    assert [int(v) for v in components(strategy, value["id"])] == list(range(n))
+
+
+@one_process("makes a strategy on devices of its own")
+def test_distribute_values_of_different_structures():
     with pytest.raises(ValueError, match="same structure"):
         sg.distribute.MirroredStrategy(
             ["CPU:0", "CPU:1"]

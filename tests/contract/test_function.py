@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from replicas import components, one_process
 
 import stratagem as sg
 
@@ -170,7 +171,7 @@ def test_run_eagerly(strategy):
             strategy.run(step, args=(jnp.float32(2),))
     finally:
         sg.config.run_functions_eagerly(False)
-    assert len(seen) == 2 + 2 * strategy.num_replicas_in_sync
+    assert len(seen) == 2 + 2 * strategy.replica_group.local_size
     assert step.experimental_get_tracing_count() == 0
 
 
@@ -207,6 +208,7 @@ def test_results_of_every_kind(strategy):
         assert float(result["read"]) == 2
 
 
+@one_process("needs a device that no replica has")
 def test_arrays_committed_to_another_device(strategy):
     elsewhere = jax.device_put(jnp.ones(2), jax.devices()[7])
     v = make(strategy, [1.0, 1.0])
@@ -244,7 +246,9 @@ def test_a_captured_per_replica_value(many):
         lambda ctx: np.full(2, ctx.replica_id_in_sync_group, np.float32)
     )
     result = sg.function(lambda: many.run(lambda x: x + 1, args=(captured,)))()
-    assert [float(v[0]) for v in result.values] == [i + 1 for i in range(many.num_replicas_in_sync)]
+    assert [float(v[0]) for v in components(many, result)] == [
+        i + 1 for i in range(many.num_replicas_in_sync)
+    ]
     total = sg.function(lambda: many.reduce("SUM", captured, axis=None))()
     assert float(total[0]) == sum(range(many.num_replicas_in_sync))
 
@@ -327,13 +331,14 @@ def test_tree_map_of_a_per_replica_value_is_by_component(many):
     compiled = sg.function(lambda: many.run(lambda: jnp.ones(3)))()
     for value in (eager, compiled):
         sums = jax.tree.map(lambda z: z.sum(), value)
-        assert [float(s) for s in sums.values] == [3] * many.num_replicas_in_sync
+        assert [float(s) for s in components(many, sums)] == [3] * many.num_replicas_in_sync
         sg.function(lambda x: many.run(lambda x: x, args=(x,)))(value)
         again = jax.tree.map(lambda z: z.sum(), value)
-        assert [float(s) for s in again.values] == [3] * many.num_replicas_in_sync
+        assert [float(s) for s in components(many, again)] == [3] * many.num_replicas_in_sync
         jax.block_until_ready(value)
 
 
+@one_process("the components of one worker do not tell the replicas of the others")
 def test_a_per_replica_value_without_a_group_is_compiled(many):
     if many.replica_group.mesh.size > many.num_replicas_in_sync:
         pytest.skip("the components do not tell the replicas' other logical devices")

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from replicas import IN_WORKERS, one_process
 
 import stratagem as sg
 
@@ -50,9 +51,9 @@ def test_mean_of_integers_is_floating_point(strategy, execute):
     np.testing.assert_allclose(result, np.mean(arrays, axis=0))
 
 
-def test_mean_along_an_axis_uses_the_true_count(many, execute):
+def test_mean_along_an_axis_uses_the_true_count(many, execute_ragged):
     arrays = [np.full(i + 1, i, np.float32) for i in range(many.num_replicas_in_sync)]
-    result = execute(lambda x: many.reduce("MEAN", x, axis=0), distribute(many, arrays))
+    result = execute_ragged(lambda x: many.reduce("MEAN", x, axis=0), distribute(many, arrays))
     assert float(result) == pytest.approx(np.concatenate(arrays).mean())
 
 
@@ -60,6 +61,15 @@ def test_reduce_of_a_value_that_is_the_same_for_all(many, execute):
     assert float(execute(lambda x: many.reduce("MEAN", x, axis=None), jnp.float32(3))) == 3
     assert float(execute(lambda x: many.reduce("MEAN", x, axis=0), jnp.array([1.0, 3.0]))) == 2
     assert float(execute(lambda x: many.reduce("MAX", x, axis=None), jnp.float32(3))) == 3
+    if IN_WORKERS:
+        workers = many.num_replicas_in_sync // many.replica_group.local_size
+        assert (
+            float(execute(lambda x: many.reduce("SUM", x, axis=None), jnp.float32(3)))
+            == 3 * workers
+        )
+        total = execute(lambda x: many.reduce("SUM", x, axis=None), jnp.ones((2, 3)))
+        np.testing.assert_array_equal(total, np.full((2, 3), workers))
+        return
     with pytest.raises(ValueError, match="SUM needs a value for each replica"):
         execute(lambda x: many.reduce("SUM", x, axis=None), jnp.float32(3))
 
@@ -76,6 +86,7 @@ def test_reduce_of_variables(many, execute):
     assert float(execute(lambda: many.reduce("MEAN", counter, axis=None))) == 1
 
 
+@one_process("workers do not know the shapes of each other")
 def test_reduce_needs_equal_shapes_without_an_axis(many):
     ragged = distribute(many, [np.zeros(i) for i in range(many.num_replicas_in_sync)])
     with pytest.raises(ValueError, match=r"same shape in every replica, got \[\(0,\), \(1,\)"):
@@ -100,6 +111,7 @@ def test_gather(strategy, execute, axis):
     np.testing.assert_array_equal(result, np.concatenate(arrays, axis=axis))
 
 
+@one_process("makes a strategy on devices of its own")
 def test_gather_of_a_mirrored_variable(execute):
     strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
@@ -126,6 +138,7 @@ def test_reduce_of_infinities_and_halves(strategy, execute):
     assert float(mean) == 100
 
 
+@one_process("makes a strategy on devices of its own")
 def test_a_value_of_other_replicas(strategy):
     count = strategy.num_replicas_in_sync + 1
     other = sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
@@ -173,6 +186,7 @@ TWO = [f"CPU:{i}" for i in range(2)]
 THREE = [f"CPU:{i}" for i in range(3)]
 
 
+@one_process("makes a strategy on devices of its own")
 @SETTINGS
 @given(data=st.data(), count=st.sampled_from([2, 3]))
 def test_gather_is_concatenation(data, count):
@@ -183,6 +197,7 @@ def test_gather_is_concatenation(data, count):
     assert result.dtype == arrays[0].dtype
 
 
+@one_process("makes a strategy on devices of its own")
 @SETTINGS
 @given(data=st.data(), count=st.sampled_from([2, 3]), op=st.sampled_from(list(NUMPY)))
 def test_reduce_along_axis_0_is_the_reduction_of_everything(data, count, op):
@@ -202,6 +217,7 @@ def test_reduce_along_axis_0_is_the_reduction_of_everything(data, count, op):
     )
 
 
+@one_process("makes a strategy on devices of its own")
 @SETTINGS
 @given(data=st.data(), op=st.sampled_from(list(NUMPY)), compiled=st.booleans())
 def test_reduce_over_replicas_is_the_reduction_of_the_stack(data, op, compiled):

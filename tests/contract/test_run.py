@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from replicas import components, local_ids, one_process
 
 import stratagem as sg
 
@@ -67,7 +68,7 @@ def test_arrays_of_several_replicas_are_per_replica(many, execute):
     result = execute(lambda: many.run(lambda: jnp.ones(2)))
     assert isinstance(result, sg.distribute.PerReplica)
     assert isinstance(result, sg.distribute.DistributedValues)
-    assert len(result.values) == many.num_replicas_in_sync
+    assert len(components(many, result)) == many.num_replicas_in_sync
 
 
 def test_objects_that_are_the_same_in_all_replicas_are_not_wrapped(strategy, execute):
@@ -79,10 +80,11 @@ def test_objects_that_are_the_same_in_all_replicas_are_not_wrapped(strategy, exe
 
 def test_objects_that_differ_come_back_one_for_each_replica(many):
     contexts = many.run(sg.distribute.get_replica_context)
-    assert isinstance(contexts, sg.distribute.PerReplica)
-    assert len({id(c) for c in contexts.values}) == many.num_replicas_in_sync
+    own = many.experimental_local_results(contexts)
+    assert isinstance(contexts, sg.distribute.PerReplica) or len(own) == 1
+    assert [int(c.replica_id_in_sync_group) for c in own] == list(local_ids(many))
     numbers = many.run(lambda: int(replica_id()))
-    assert numbers.values == tuple(range(many.num_replicas_in_sync))
+    assert components(many, numbers) == list(range(many.num_replicas_in_sync))
 
 
 def test_contexts(strategy, execute):
@@ -194,18 +196,19 @@ def test_flax_module_as_it_is(strategy, execute, local):
         np.testing.assert_allclose(copy, model.apply(parameters, x), rtol=1e-5)
 
 
-def test_replicas_with_different_shapes(many, execute):
+def test_replicas_with_different_shapes(many, execute_ragged):
     """A last partial batch: that one call runs eagerly, also in a function."""
     n = many.num_replicas_in_sync
     ragged = many.experimental_distribute_values_from_function(
         lambda ctx: np.arange(ctx.replica_id_in_sync_group, dtype=np.float32)
     )
-    result = execute(lambda x: many.run(lambda x: x * 2, args=(x,)), ragged)
-    assert [v.shape for v in result.values] == [(i,) for i in range(n)]
-    total = execute(lambda x: many.reduce("SUM", x, axis=0), ragged)
+    result = execute_ragged(lambda x: many.run(lambda x: x * 2, args=(x,)), ragged)
+    assert [v.shape for v in components(many, result)] == [(i,) for i in range(n)]
+    total = execute_ragged(lambda x: many.reduce("SUM", x, axis=0), ragged)
     assert float(total) == sum(sum(range(i)) for i in range(n))
 
 
+@one_process("workers do not know the shapes of each other")
 def test_run_options_can_forbid_different_shapes(many):
     options = sg.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
     ragged = many.experimental_distribute_values_from_function(
@@ -248,5 +251,5 @@ def test_replicas_take_turns_in_a_definite_order(many):
         seen.append(int(replica_id()) + 100)
 
     many.run(step)
-    n = many.num_replicas_in_sync
-    assert seen == [*range(n), *range(100, 100 + n)]
+    ids = local_ids(many)
+    assert seen == [*ids, *(i + 100 for i in ids)]

@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from replicas import IN_WORKERS, components, one_process
 
 import stratagem as sg
 
@@ -27,7 +28,7 @@ def test_cross_replica_methods_in_replica_context(placed_strategy, execute, meth
 
 
 def test_strategies_cannot_be_mixed(placed_strategy):
-    other = mirrored()
+    other = mirrored(1 if IN_WORKERS else 2)
     with placed_strategy.scope():
         with pytest.raises(RuntimeError, match="cannot be entered inside"):
             other.scope().__enter__()
@@ -39,6 +40,7 @@ def test_strategies_cannot_be_mixed(placed_strategy):
             assert sg.distribute.get_strategy() is placed_strategy
 
 
+@one_process("makes a strategy on devices of its own")
 def test_experimental_set_strategy():
     strategy = mirrored()
     sg.distribute.experimental_set_strategy(strategy)
@@ -54,19 +56,21 @@ def test_experimental_set_strategy():
 
 
 def test_a_variable_of_another_strategy(many, execute):
-    with mirrored(3).scope():
+    with mirrored(1 if IN_WORKERS else 3).scope():
         v = sg.Variable(1.0, aggregation=sg.VariableAggregation.SUM)
     with pytest.raises(RuntimeError, match="belongs to"):
         execute(lambda: many.run(lambda: v.assign_add(jnp.float32(1))))
     assert float(v) == 1
 
 
+@one_process("makes a strategy on devices of its own")
 def test_two_strategies_in_one_function():
     a, b = mirrored(2), mirrored(3)
     with pytest.raises(RuntimeError, match="one strategy"):
         sg.function(lambda: (a.run(lambda: jnp.ones(1)), b.run(lambda: jnp.ones(1))))()
 
 
+@one_process("makes a strategy on devices of its own")
 def test_two_strategies_on_the_same_devices_are_independent():
     a, b = mirrored(2), mirrored(2)
     for strategy in (a, b, a):
@@ -88,6 +92,7 @@ USES = [
 ]
 
 
+@one_process("makes a strategy on devices of its own")
 @pytest.mark.parametrize("use", USES)
 def test_a_per_replica_value_is_not_an_array(use):
     value = mirrored().run(lambda: jnp.ones(2))
@@ -116,7 +121,7 @@ def test_python_control_flow_on_a_traced_value(many):
             return 1.0
         return 2.0
 
-    assert [float(v) for v in many.run(step).values][:2] == [1, 2]
+    assert [float(v) for v in components(many, many.run(step))][:2] == [1, 2]
     with pytest.raises(TypeError, match=r"jnp\.where or lax\.cond"):
         sg.function(lambda: many.run(step))()
 
@@ -159,7 +164,7 @@ def test_a_collective_in_the_jit_of_an_eager_replica(many):
 
 
 def test_a_replica_context_used_elsewhere(many):
-    context = many.run(replica).values[0]
+    context = many.experimental_local_results(many.run(replica))[0]
     with pytest.raises(RuntimeError, match="outside of its replica"):
         context.all_reduce("SUM", 1.0)
     with pytest.raises(RuntimeError, match="outside of its replica"):
@@ -173,12 +178,14 @@ def test_collectives_inside_update(many):
         many.extended.update(v, lambda v: replica().all_reduce("SUM", 1.0))
 
 
+@one_process("makes a strategy on devices of its own")
 def test_a_per_replica_argument_of_another_size(many):
     value = sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(3)]).run(lambda: jnp.ones(1))
     with pytest.raises(ValueError, match="for each of the"):
         many.run(lambda x: x, args=(value,))
 
 
+@one_process("workers do not know the shapes of each other")
 def test_a_ragged_value_captured_by_a_function(many):
     ragged = many.experimental_distribute_values_from_function(
         lambda ctx: np.zeros(ctx.replica_id_in_sync_group)
@@ -187,6 +194,7 @@ def test_a_ragged_value_captured_by_a_function(many):
         sg.function(lambda: many.run(lambda x: x, args=(ragged,)))()
 
 
+@one_process("workers that do different things are a fault of the cluster")
 def test_replicas_that_return_different_structures(many):
     def step():
         return [1.0] * int(replica().replica_id_in_sync_group)

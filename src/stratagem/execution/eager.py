@@ -164,7 +164,7 @@ class ReplicaThreads:
                 "assignment, but "
                 + "; ".join(
                     f"replica {index} {'returned' if meeting is None else 'is at ' + meeting.label}"
-                    for index, meeting in enumerate(meetings)
+                    for index, meeting in enumerate(meetings, self._group.first_local)
                 )
                 + ". Call it in every replica, outside of conditions that depend on the replica."
             )

@@ -201,7 +201,8 @@ class Function:
     def _run_eagerly(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
     ) -> Any:
-        with state.transaction(), looping(steps):
+        # A loop may draw more than fits into memory.
+        with state.transaction(keeps_draws=steps is None), looping(steps):
             return self._python_function(*args, **kwargs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from stratagem.core.errors import ReplicaMismatchError
 from stratagem.core.launch import (
     LAUNCH_LOCK,
     check_not_in_callback,
@@ -55,7 +56,7 @@ class JointProgram(Program):
             else:
                 outputs, new_values = self.exchange(arrays, consts)
             if self._callback_errors is not None:
-                self._wait_for_callbacks(outputs, new_values)
+                self._wait_for_callbacks_everywhere(outputs, new_values)
             if not self._accepts_at_once:
                 with STORAGE_LOCK:
                     self._accept(new_values)
@@ -66,6 +67,22 @@ class JointProgram(Program):
         assert self.group is not None
         view = self.group.local_view
         return self._structure.unflatten([view(leaf.build(outputs)) for leaf in self._results])
+
+    def _wait_for_callbacks_everywhere(self, outputs: list[Any], new_values: list[Any]) -> None:
+        """Like ``_wait_for_callbacks``, and raises if those of another process failed."""
+        error = self._callback_error(outputs, new_values)
+        if self._identity is not None:
+            name = self._identity.name
+            told = None if error is None else repr(error)
+            every = process_watch().exchange("callbacks", told, f"callbacks of {name}")
+            failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
+            if error is None and failed:
+                raise ReplicaMismatchError(
+                    f"A host callback of {name} failed in another process, so that no variable is "
+                    f"updated here either; {'; '.join(failed)}."
+                )
+        if error is not None:
+            raise error
 
     def _run_and_wait(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
         """Runs the program without giving anything away, and returns its results when it is done."""

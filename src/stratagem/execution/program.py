@@ -264,13 +264,19 @@ class Program:
         return self._structure.unflatten([result.build(outputs) for result in self._results])
 
     def _wait_for_callbacks(self, outputs: list[Any], new_values: list[Any]) -> None:
+        error = self._callback_error(outputs, new_values)
+        if error is not None:
+            raise error
+
+    def _callback_error(self, outputs: list[Any], new_values: list[Any]) -> BaseException | None:
+        """Waits for the callbacks of this process; returns the first error."""
         errors = self._callback_errors
         assert errors is not None
         jax.block_until_ready((outputs, new_values))
         jax.effects_barrier()
-        if errors:
-            first, errors[:] = errors[0], []
-            raise first
+        first = errors[0] if errors else None
+        errors.clear()
+        return first
 
 
 def place_on(group: ReplicaGroup, array: Any) -> Any:

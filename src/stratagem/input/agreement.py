@@ -2,27 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from stratagem.core.errors import InvalidArgumentError
+from stratagem.core.errors import InvalidArgumentError, ReplicaMismatchError, StratagemError
 from stratagem.core.launch import process_watch
 from stratagem.data.tensor_spec import TensorSpec
 from stratagem.input.specs import PerReplicaSpec
 from stratagem.input.worker_input import HostStep, take_rows
 
-__all__ = ["agreed_steps"]
+__all__ = ["Agreement", "agreed_steps"]
 
 _numbers = itertools.count()
 
 
+class Agreement:
+    """Talks with the other workers about the steps of one iteration.
+
+    Args:
+        closed: Set when nobody wants another step.
+    """
+
+    def __init__(self, closed: threading.Event) -> None:
+        self._closed = closed
+        self._channel = f"input {next(_numbers)}"
+
+    def exchange(self, sizes: Any, number: int) -> list[Any]:
+        """Returns the sizes that every worker has in a step; nothing if nobody wants it any more.
+
+        Raises:
+            ReplicaMismatchError: If the input of another worker failed.
+        """
+        what = f"step {number} of a distributed dataset"
+        every = self._put({"sizes": sizes}, what, self._closed.is_set)
+        failed = [
+            f"process {i}: {said['error']}" for i, said in enumerate(every) if "error" in said
+        ]
+        if failed:
+            raise ReplicaMismatchError(
+                f"There is no {what}, because the input of another worker failed; {'; '.join(failed)}."
+            )
+        return [said["sizes"] for said in every]
+
+    def tell(self, error: Exception) -> None:
+        """Lets the others know that there will be no further step from here; does not wait."""
+        # They may know already, or be the ones who told.
+        with contextlib.suppress(StratagemError):
+            self._put({"error": repr(error)}, "a distributed dataset that failed", lambda: True)
+
+    def _put(self, said: dict[str, Any], what: str, cancelled: Callable[[], bool]) -> list[Any]:
+        return process_watch().exchange(
+            self._channel, said, what, in_sequence=False, cancelled=cancelled
+        )
+
+
 def agreed_steps(
-    steps: Iterator[HostStep], num_replicas: int, spec: Any, state: Any, closed: threading.Event
+    agreement: Agreement, steps: Iterator[HostStep], num_replicas: int, spec: Any, state: Any
 ) -> Iterator[HostStep]:
     """Yields this worker's steps until every worker has come to its end.
 
@@ -30,13 +71,12 @@ def agreed_steps(
     is marked if its parts are not of one size everywhere, so that all workers run it the same way.
 
     Args:
+        agreement: With the other workers.
         steps: Of this worker.
         num_replicas: Of this worker.
         spec: Of an element, if it is known.
         state: Where this worker's input stands before the first step.
-        closed: Set when nobody wants another step.
     """
-    channel = f"input {next(_numbers)}"
     empty: Any = None
     for number in itertools.count():
         step = next(steps, None)
@@ -45,14 +85,8 @@ def agreed_steps(
             example = step.whole if step.parts is None else step.parts[0]
             empty = take_rows(example, (0, 0))
         mine = None if step is None else _sizes(step, num_replicas)
-        every = process_watch().exchange(
-            channel,
-            mine,
-            f"step {number} of a distributed dataset",
-            in_sequence=False,
-            cancelled=closed.is_set,
-        )
-        if closed.is_set() or all(sizes is None for sizes in every):
+        every = agreement.exchange(mine, number)
+        if all(sizes is None for sizes in every):
             return
         if step is None:
             empty = _empty(spec) if empty is None else empty

@@ -11,7 +11,7 @@ from stratagem.data.dataset import Dataset
 from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.input.input_context import InputContext
 from stratagem.input.input_options import InputOptions, InputReplicationMode
-from stratagem.input.sharding import shard_for_worker
+from stratagem.input.sharding import shard_for_worker, with_common_order
 from stratagem.input.sources import as_source
 from stratagem.input.specs import distributed_spec
 from stratagem.input.splitting import WorkerPosition
@@ -94,6 +94,8 @@ def distribute_dataset(
             "InputReplicationMode.PER_REPLICA is for distribute_datasets_from_function, where the "
             "dataset function is called for each replica."
         )
+    if group.spans_processes:
+        dataset = with_common_order(dataset)
     worker_input, source = shard_for_worker(dataset, position)
     count = source.num_elements()
     spec = dataset.element_spec if isinstance(dataset, Dataset) else None

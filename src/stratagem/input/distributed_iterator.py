@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from stratagem.core import context
 from stratagem.core.errors import InvalidArgumentError, NotAnArrayError, OutOfRangeError
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.input.agreement import agreed_steps
+from stratagem.input.agreement import Agreement, agreed_steps
 from stratagem.input.input_options import InputOptions
 from stratagem.input.optional import Optional
 from stratagem.input.placement import place_step
@@ -57,12 +57,19 @@ class DistributedIterator:
         self._state, steps = self._input(state)
         self._returned.clear()
         closed = threading.Event()
-        if self._group.spans_processes:
-            steps = agreed_steps(steps, self._group.local_size, self._spec, self._state, closed)
-        placed = _placed_steps(steps, self._group, self._options)
+        placed = self._placed(steps, Agreement(closed) if self._group.spans_processes else None)
         prefetcher = Prefetcher(placed, self._options.experimental_per_replica_buffer_size)
         self._prefetcher = prefetcher
         self._finalizer = weakref.finalize(self, _close, closed, prefetcher)
+
+    def _placed(
+        self, steps: Iterator[HostStep], agreement: Agreement | None
+    ) -> Iterator[tuple[Any, Any]]:
+        if agreement is None:
+            return _placed_steps(steps, self._group, self._options)
+        size = self._group.local_size
+        agreed = agreed_steps(agreement, steps, size, self._spec, self._state)
+        return _telling(_placed_steps(agreed, self._group, self._options), agreement)
 
     def __iter__(self) -> Self:
         return self
@@ -77,7 +84,11 @@ class DistributedIterator:
         frame = variable_state.current_frame()
         if frame is not None:
             return frame.draw(self)
-        return self.draw()
+        before, element = self._state, self.draw()
+        journal = variable_state.current_journal()
+        if journal is not None:
+            journal.note_draw(lambda: self.put_back([(element, before)]))
+        return element
 
     def draw(self) -> Any:
         """Returns the next element now, also while a function is traced.
@@ -160,3 +171,12 @@ def _placed_steps(
     for step in steps:
         element = place_step(step, group, fetch_to_device=options.experimental_fetch_to_device)
         yield element, step.state
+
+
+def _telling(steps: Iterator[tuple[Any, Any]], agreement: Agreement) -> Iterator[tuple[Any, Any]]:
+    """Yields the steps; when one fails, the other workers do not wait for the next."""
+    try:
+        yield from steps
+    except Exception as error:
+        agreement.tell(error)
+        raise

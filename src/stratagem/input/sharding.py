@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import secrets
 
 from stratagem.core.errors import InvalidArgumentError, NotFoundError
-from stratagem.data.auto_shard import num_files, shard_at_hints, shard_by_file
+from stratagem.core.launch import process_watch
+from stratagem.data.auto_shard import num_files, seed_shuffles, shard_at_hints, shard_by_file
 from stratagem.data.dataset import Dataset
 from stratagem.data.options import AutoShardPolicy
 from stratagem.input.sources import Source, as_source
 from stratagem.input.splitting import WorkerPosition
 from stratagem.input.worker_input import WorkerInput, split_steps
 
-__all__ = ["choose_policy", "shard_for_worker"]
+__all__ = ["choose_policy", "shard_for_worker", "with_common_order"]
 
 _logger = logging.getLogger("stratagem")
 
@@ -47,6 +49,19 @@ def choose_policy(policy: AutoShardPolicy, files: int | None, num_workers: int) 
                 f"{num_workers} workers. Use AutoShardPolicy.DATA, or OFF."
             )
     return policy
+
+
+def with_common_order(dataset: object) -> object:
+    """Returns a dataset that is shuffled the same way on all workers, which divide it.
+
+    With ``AutoShardPolicy.OFF`` every worker keeps an order of its own. The leader chooses.
+    """
+    if not isinstance(dataset, Dataset):
+        return dataset
+    if dataset.options().experimental_distribute.auto_shard_policy is AutoShardPolicy.OFF:
+        return dataset
+    seeds = process_watch().exchange("seeds", secrets.randbits(32), "order of a dataset")
+    return seed_shuffles(dataset, seeds[0])
 
 
 def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerInput, Source]:

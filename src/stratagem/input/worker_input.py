@@ -125,7 +125,7 @@ def _split(batch: Any, rows: Rows, num_replicas: int, state: Any) -> HostStep:
 
 
 def take_rows(batch: Any, rows: Rows) -> Any:
-    """Returns some rows of every array of a batch."""
+    """Returns a range of the rows of every array in a batch."""
     first, end = rows
 
     def cut(leaf: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from stratagem.collectives.cross_device_ops import CrossDeviceOps, first_replica, gather
 from stratagem.collectives.options import CommunicationOptions
@@ -16,7 +17,7 @@ from stratagem.core.devices import resolve_devices
 from stratagem.core.errors import VariableError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
-from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.single import reduce_alone
 from stratagem.input.splitting import WorkerPosition
@@ -246,10 +247,34 @@ class StrategyExtended:
 
     def _once_per_worker(self, value: Any) -> PerReplica:
         """Returns a value of this process as one of its first replica, and zero of the others."""
-        array = jnp.asarray(value)
+        array = jnp.asarray(array_of(value))
+        frame = state.current_frame()
+        if frame is not None and frame.spmd:
+            return SpmdPerReplica(self._group, self._in_first_replica(array))
+        if is_tracer(array):
+            return self._staged_once_per_worker(array)
         zeros = [jnp.zeros_like(array)] * (self._group.local_size - 1)
         placed = zip([array, *zeros], self._group.local_devices, strict=True)
         return PerReplica([jax.device_put(part, device) for part, device in placed], self._group)
+
+    def _staged_once_per_worker(self, array: Any) -> PerReplica:
+        def block(array: Any) -> Any:
+            own = self._in_first_replica(array)
+            return own if own.ndim else own.reshape((1,))
+
+        blocks = jax.shard_map(
+            block,
+            mesh=self._group.mesh,
+            in_specs=PartitionSpec(),
+            out_specs=PartitionSpec(REPLICA_AXIS),
+            check_vma=False,
+        )(array)
+        return PerReplica.from_global(self._group, blocks, scalar=array.ndim == 0)
+
+    def _in_first_replica(self, array: Any) -> Any:
+        """Returns an array in the first replica of each process, and zero in the others."""
+        first = jax.lax.axis_index(REPLICA_AXIS) % self._group.local_size == 0
+        return jnp.where(first, array, jnp.zeros_like(array))
 
     def worker_position(self) -> WorkerPosition:
         """Returns where this process stands among those that read the same input: alone."""

@@ -37,7 +37,8 @@ def regroup(
     Args:
         group: The replicas.
         results: One structure for each replica.
-        unwrap_same_arrays: Whether an array that is one object in all replicas is not wrapped either.
+        unwrap_same_arrays: Whether an array that is one object in all replicas is not wrapped either;
+            those of other processes always have another.
 
     Raises:
         ReplicaMismatchError: If the structures differ.
@@ -71,7 +72,8 @@ def select_replica(index: int, tree: Any) -> Any:
 def _merge(group: ReplicaGroup, column: tuple[Any, ...], unwrap_same_arrays: bool) -> Any:
     first = column[0]
     same_object = all(value is first for value in column)
-    if same_object and (unwrap_same_arrays or not is_array(first)):
+    unwrap = unwrap_same_arrays and not group.spans_processes
+    if same_object and (unwrap or not is_array(first)):
         return first
     if is_array(first):
         return PerReplica(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratagem.core.errors import ContextError
@@ -142,10 +142,13 @@ class Journal:
 
     Args:
         parent: The journal of the call around this one, which must hear of every change too.
+        keeps_draws: Whether elements that are drawn from iterators are given again after a failure.
     """
 
-    def __init__(self, parent: Journal | None = None) -> None:
+    def __init__(self, parent: Journal | None = None, *, keeps_draws: bool = False) -> None:
         self._parent = parent
+        self._keeps_draws = keeps_draws
+        self._drawn: list[Callable[[], None]] = []
         self._before: dict[int, tuple[Variable, Any]] = {}
         self._rolled_back = False
 
@@ -165,9 +168,16 @@ class Journal:
             if self._parent is not None:
                 self._parent.record(variable)
 
+    def note_draw(self, put_back: Callable[[], None]) -> None:
+        """Notes how to put back an element that was drawn from an iterator."""
+        if self._keeps_draws:
+            self._drawn.append(put_back)
+
     def roll_back(self) -> None:
         """Gives every changed variable the content it had."""
         self._rolled_back = True
+        for put_back in reversed(self._drawn):
+            put_back()
         for variable, content in self._before.values():
             variable.restore_snapshot(content)
 
@@ -213,9 +223,13 @@ def journaled(journal: Journal) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def transaction() -> Iterator[Journal]:
-    """Takes back every change of variables in the block if it ends with an error."""
-    journal = Journal(_state.journal)
+def transaction(*, keeps_draws: bool = False) -> Iterator[Journal]:
+    """Takes back every change of variables in the block if it ends with an error.
+
+    Args:
+        keeps_draws: Whether iterators give again what the block has drawn from them, too.
+    """
+    journal = Journal(_state.journal, keeps_draws=keeps_draws)
     try:
         with journaled(journal):
             yield journal

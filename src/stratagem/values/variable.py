@@ -166,8 +166,8 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
 
     @property
     def device(self) -> str:
-        """Full name of the device that holds the value."""
-        return self.group.device_names[0]
+        """Full name of the device of this process that holds the value."""
+        return self.group.local_device_names[0]
 
     @property
     def group(self) -> ReplicaGroup:
