@@ -1,6 +1,7 @@
 """Every contract test runs over every strategy, eagerly and compiled."""
 
 import functools
+import os
 
 import jax
 import pytest

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from replicas import IN_WORKERS
 
 import stratagem as sg
 
@@ -46,7 +47,11 @@ def take_steps(strategy, execute, transformation):
     return optimizer
 
 
-@pytest.mark.parametrize("strategy", ["default", "mirrored2", "central2"], indirect=True)
+@pytest.mark.parametrize(
+    "strategy",
+    ["workers"] if IN_WORKERS else ["default", "mirrored2", "central2"],
+    indirect=True,
+)
 def test_steps_as_optax_takes_them(strategy, execute):
     transformation = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1))
     optimizer = take_steps(strategy, execute, transformation)
@@ -55,6 +60,7 @@ def test_steps_as_optax_takes_them(strategy, execute):
     assert int(optimizer.variables[0]) == 3
 
 
+@pytest.mark.skipif(IN_WORKERS, reason="workers have no parameter servers")
 @pytest.mark.parametrize("strategy", ["parameter_server2"], indirect=True)
 def test_state_stays_on_the_servers(strategy, execute):
     optimizer = take_steps(strategy, execute, optax.adam(0.1))

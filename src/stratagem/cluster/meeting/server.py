@@ -19,6 +19,7 @@ from typing import Any
 from stratagem.cluster.errors import RendezvousError
 from stratagem.cluster.launch.frames import LARGEST_FRAME, LARGEST_GREETING, FrameReader
 from stratagem.cluster.launch.greeting import Seals, challenge, check_answer, refusal
+from stratagem.cluster.launch.held_ports import HeldPorts
 from stratagem.cluster.meeting.board import Board, Send
 
 __all__ = ["MeetingServer", "main"]
@@ -126,18 +127,17 @@ def _host_service(num_workers: int) -> tuple[Any, dict[str, Any]]:
 
     Where this JAX has no such thing to host, the leader is told to.
     """
-    with socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET) as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    try:
-        from jaxlib import _jax
+    with HeldPorts(1) as ports:
+        [port] = ports
+        try:
+            from jaxlib import _jax
 
-        # It never takes a worker for dead: that is for us to say, because it would abort the others.
-        service = _jax.get_distributed_runtime_service(
-            f"[::]:{port}", num_workers, heartbeat_timeout=10**7, recoverable=True
-        )
-    except (ImportError, AttributeError, TypeError):
-        return None, {"service_port": port, "hosted": False}
+            # It never takes a worker for dead: that is for us to say, because it would abort the rest.
+            service = _jax.get_distributed_runtime_service(
+                f"[::]:{port}", num_workers, heartbeat_timeout=10**7, recoverable=True
+            )
+        except (ImportError, AttributeError, TypeError):
+            return None, {"service_port": port, "hosted": False}
     return service, {"service_port": port, "hosted": True}
 
 

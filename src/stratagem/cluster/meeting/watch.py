@@ -115,7 +115,7 @@ class ClusterWatch:
             running = self._runner.begin(program)
             while not running.unfinished.acquire(timeout=_POLL_SECONDS):
                 self._look(begun)
-            if running.error is not None:
+            if running.error is not None and _lost_connection(running.error):
                 self._explain(running.error, begun)
         except StratagemError:
             raise
@@ -123,6 +123,8 @@ class ClusterWatch:
             self._fail_interrupted(self._status.at)
             raise
         self._be(IDLE, self._status.at)
+        if running.error is not None:
+            raise running.error
         return running.results
 
     # --- values -------------------------------------------------------------------------------------
@@ -220,8 +222,6 @@ class ClusterWatch:
 
     def _explain(self, error: BaseException, begun: float) -> None:
         """Raises for a program that failed, once it is known whose fault it was."""
-        if not isinstance(error, (jax.errors.JaxRuntimeError, ValueError)):
-            raise error
         deadline = time.monotonic() + SILENT_SECONDS + 2.0
         while time.monotonic() < deadline:
             try:
@@ -249,6 +249,11 @@ class ClusterWatch:
             FAILED, self._launched, self._status.at, culprit, (reason or str(error)).rstrip(".")
         )
         self._client.set_status(self._status, tell_now=True)
+
+
+def _lost_connection(error: BaseException) -> bool:
+    """Returns whether a program failed because of another worker, and not on its own."""
+    return isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and "Gloo" in str(error)
 
 
 class _Running:

@@ -264,3 +264,18 @@ def test_the_environment_is_left_alone(meeting):
     before = json.dumps(dict(os.environ))
     watches(meeting)
     assert json.dumps(dict(os.environ)) == before
+
+
+def test_an_error_of_its_own_leaves_a_worker_usable(meeting):
+    first, second = watches(meeting)
+
+    def broken():
+        raise FloatingPointError("nan")
+
+    with pytest.raises(FloatingPointError):
+        first.run(broken)
+    assert not first.has_failed
+    assert (
+        both(lambda: first.exchange("a", 1, "x"), lambda: second.exchange("a", 2, "x"))
+        == [[1, 2]] * 2
+    )
