@@ -90,6 +90,10 @@ class ExperimentalMultiWorkerMirroredStrategy(MultiWorkerMirroredStrategy):
     Args:
         communication: Which library moves the data.
         cluster_resolver: Says who the workers are.
+
+    >>> import stratagem as sg
+    >>> experimental = sg.distribute.experimental
+    >>> strategy = experimental.MultiWorkerMirroredStrategy(experimental.CollectiveCommunication.RING)
     """
 
     def __init__(

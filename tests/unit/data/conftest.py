@@ -12,7 +12,8 @@ def own_threads():
 
 @pytest.fixture(autouse=True)
 def no_leaked_threads():
+    before = own_threads()
     yield
-    if own_threads():
+    if own_threads() != before:
         gc.collect()
-    assert not own_threads(), "threads outlived their iterator"
+    assert own_threads() == before, "threads outlived their iterator"

@@ -190,7 +190,7 @@ class ClusterWatch:
                 if self._client.is_lost or diagnose(self._worker, wait, views, self._names):
                     break
         self._client.leave(reason)
-        self._runner.freeze()
+        self._runner.close()
 
     # --- failures -----------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class _Runner:
     """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_Running] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Running | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_busy = False
 
@@ -289,19 +289,19 @@ class _Runner:
         self._queue.put(running)
         return running
 
-    def freeze(self) -> None:
-        """Stops the thread for good if a program is stuck in it, for the end of the process.
+    def close(self) -> None:
+        """Ends the thread; if a program is stuck in it, stops it for good.
 
         Else it might come back from XLA while Python shuts down, which ends in an abort.
         """
+        self._queue.put(None)
         if self._is_busy and self._thread is not None and self._thread.ident is not None:
             libc = ctypes.CDLL(None)
             libc.signal(_FREEZE_SIGNAL, libc.pause)
             signal.pthread_kill(self._thread.ident, _FREEZE_SIGNAL)
 
     def _work(self) -> None:
-        while True:
-            running = self._queue.get()
+        while (running := self._queue.get()) is not None:
             self._is_busy = True
             try:
                 with jax_settings.applied(running.settings):

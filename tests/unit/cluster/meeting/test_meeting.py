@@ -28,6 +28,7 @@ class Meeting:
         self.address = address
         self.num_workers = num_workers
         self.clients = []
+        self.watches = []
 
     def join(self, worker, secret=SECRET):
         client = MeetingClient(self.address, worker, self.num_workers, secret, timeout=20)
@@ -49,6 +50,8 @@ def meeting():
         meeting = Meeting(address, 2)
         try:
             yield meeting
+            for watch in meeting.watches:
+                watch.leave("the test is over", wait_seconds=0)
             for client in meeting.clients:
                 client.close()
             process.stdin.close()
@@ -61,7 +64,8 @@ def meeting():
 def watches(meeting, timeout=20.0):
     names = ["worker 0", "worker 1"]
     clients = meeting.join_all()
-    return [ClusterWatch(client, i, names, timeout) for i, client in enumerate(clients)]
+    meeting.watches = [ClusterWatch(client, i, names, timeout) for i, client in enumerate(clients)]
+    return meeting.watches
 
 
 def both(first, second):
