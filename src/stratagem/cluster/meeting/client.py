@@ -51,7 +51,7 @@ class MeetingClient:
         self._socket, self._seals = _connect(address, worker, num_workers, secret, timeout)
         self._frames = FrameReader(LARGEST_FRAME)
         for target in (self._read, self._beat):
-            threading.Thread(target=target, name="stratagem-meeting", daemon=True).start()
+            threading.Thread(target=target, name="workers-meeting", daemon=True).start()
 
     @property
     def start(self) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         # Kept, so that they stay open when the service has gone.
         self._connections: list[socket.socket] = []
-        threading.Thread(target=self._accept, name="stratagem-relay", daemon=True).start()
+        threading.Thread(target=self._accept, name="workers-relay", daemon=True).start()
 
     @property
     def address(self) -> str:
@@ -46,7 +46,7 @@ class Relay:
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 for ends in ((client, service), (service, client)):
                     threading.Thread(
-                        target=_pass_on, args=ends, name="stratagem-relay", daemon=True
+                        target=_pass_on, args=ends, name="workers-relay", daemon=True
                     ).start()
 
 

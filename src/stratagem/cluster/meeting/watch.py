@@ -283,7 +283,7 @@ class _Runner:
     def begin(self, program: Callable[[], Any]) -> _Running:
         """Begins to run ``program``, with the JAX settings of this thread."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="stratagem-run", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="workers-program", daemon=True)
             self._thread.start()
         running = _Running(program)
         self._queue.put(running)
