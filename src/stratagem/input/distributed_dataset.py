@@ -11,6 +11,7 @@ from stratagem.data.dataset import Dataset
 from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.input.input_context import InputContext
 from stratagem.input.input_options import InputOptions, InputReplicationMode
+from stratagem.input.placed_steps import place_steps_on
 from stratagem.input.sharding import shard_for_worker, with_common_order
 from stratagem.input.sources import as_source
 from stratagem.input.specs import distributed_spec
@@ -55,7 +56,9 @@ class DistributedDataset:
         frame = variable_state.current_frame()
         if frame is not None:
             frame.refuse_to_loop(self)
-        return DistributedIterator(self._input, self._group, self._options, self._element_spec)
+        place = place_steps_on(self._group, self._options, self._element_spec)
+        buffer_size = self._options.experimental_per_replica_buffer_size
+        return DistributedIterator(self._input, place, buffer_size, self._element_spec)
 
     def __len__(self) -> int:
         if self._num_steps is None:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import collections
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from stratagem.core import context
 from stratagem.core.errors import InvalidArgumentError, NotAnArrayError, OutOfRangeError
-from stratagem.core.replica_group import ReplicaGroup
-from stratagem.input.agreement import Agreement, agreed_steps
-from stratagem.input.input_options import InputOptions
 from stratagem.input.optional import Optional
-from stratagem.input.placement import place_step
 from stratagem.input.prefetch import Prefetcher
 from stratagem.values import state as variable_state
 
 if TYPE_CHECKING:
-    from stratagem.input.worker_input import HostStep, WorkerInput
+    from stratagem.input.placed_steps import PlaceSteps
+    from stratagem.input.worker_input import WorkerInput
 
 __all__ = ["DistributedIterator"]
 
@@ -42,11 +38,11 @@ class DistributedIterator:
     """
 
     def __init__(
-        self, worker_input: WorkerInput, group: ReplicaGroup, options: InputOptions, spec: Any
+        self, worker_input: WorkerInput, place: PlaceSteps, buffer_size: int, spec: Any
     ) -> None:
         self._input = worker_input
-        self._group = group
-        self._options = options
+        self._place = place
+        self._buffer_size = buffer_size
         self._spec = spec
         self._lock = threading.RLock()
         self._state: Any = None
@@ -57,19 +53,9 @@ class DistributedIterator:
         self._state, steps = self._input(state)
         self._returned.clear()
         closed = threading.Event()
-        placed = self._placed(steps, Agreement(closed) if self._group.spans_processes else None)
-        prefetcher = Prefetcher(placed, self._options.experimental_per_replica_buffer_size)
+        prefetcher = Prefetcher(self._place(steps, self._state, closed), self._buffer_size)
         self._prefetcher = prefetcher
         self._finalizer = weakref.finalize(self, _close, closed, prefetcher)
-
-    def _placed(
-        self, steps: Iterator[HostStep], agreement: Agreement | None
-    ) -> Iterator[tuple[Any, Any]]:
-        if agreement is None:
-            return _placed_steps(steps, self._group, self._options)
-        size = self._group.local_size
-        agreed = agreed_steps(agreement, steps, size, self._spec, self._state)
-        return _telling(_placed_steps(agreed, self._group, self._options), agreement)
 
     def __iter__(self) -> Self:
         return self
@@ -163,20 +149,3 @@ class DistributedIterator:
 def _close(closed: threading.Event, prefetcher: Prefetcher) -> None:
     closed.set()
     prefetcher.close()
-
-
-def _placed_steps(
-    steps: Iterator[HostStep], group: ReplicaGroup, options: InputOptions
-) -> Iterator[tuple[Any, Any]]:
-    for step in steps:
-        element = place_step(step, group, fetch_to_device=options.experimental_fetch_to_device)
-        yield element, step.state
-
-
-def _telling(steps: Iterator[tuple[Any, Any]], agreement: Agreement) -> Iterator[tuple[Any, Any]]:
-    """Yields the steps; when one fails, the other workers do not wait for the next."""
-    try:
-        yield from steps
-    except Exception as error:
-        agreement.tell(error)
-        raise

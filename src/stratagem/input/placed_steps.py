@@ -1,0 +1,57 @@
+"""From a worker's steps on the host to elements on its devices, agreed on with the other workers."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stratagem.core.replica_group import ReplicaGroup
+from stratagem.input.agreement import Agreement, agreed_steps
+from stratagem.input.input_options import InputOptions
+from stratagem.input.placement import place_step
+from stratagem.input.worker_input import HostStep
+
+__all__ = ["PlaceSteps", "place_steps_on"]
+
+PlaceSteps = Callable[[Iterator[HostStep], Any, threading.Event], Iterator[tuple[Any, Any]]]
+"""From the steps, the state before them, and an event set when nobody wants more, to pairs of an
+element and the state after it."""
+
+
+def place_steps_on(group: ReplicaGroup, options: InputOptions, spec: Any) -> PlaceSteps:
+    """Returns how the steps of one dataset are placed on ``group``."""
+    return functools.partial(_place_steps, group, options, spec)
+
+
+def _place_steps(
+    group: ReplicaGroup,
+    options: InputOptions,
+    spec: Any,
+    steps: Iterator[HostStep],
+    state: Any,
+    closed: threading.Event,
+) -> Iterator[tuple[Any, Any]]:
+    if not group.spans_processes:
+        return _placed(steps, group, options)
+    agreement = Agreement(closed)
+    agreed = agreed_steps(agreement, steps, group.local_size, spec, state)
+    return _telling(_placed(agreed, group, options), agreement)
+
+
+def _placed(
+    steps: Iterator[HostStep], group: ReplicaGroup, options: InputOptions
+) -> Iterator[tuple[Any, Any]]:
+    for step in steps:
+        element = place_step(step, group, fetch_to_device=options.experimental_fetch_to_device)
+        yield element, step.state
+
+
+def _telling(steps: Iterator[tuple[Any, Any]], agreement: Agreement) -> Iterator[tuple[Any, Any]]:
+    """Yields the steps; when one fails, the other workers do not wait for the next."""
+    try:
+        yield from steps
+    except Exception as error:
+        agreement.tell(error)
+        raise
