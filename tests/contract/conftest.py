@@ -122,14 +122,33 @@ ON_SERVERS = {
 WITHOUT_VARIABLES = {"test_collectives", "test_input", "test_reduce_gather"}
 
 
+# Strategies that differ from another in how values travel, and the tests of that.
+OTHER_COLLECTIVES = ("[mirrored2_one_device", "[mirrored4_hierarchical")
+WITH_COLLECTIVES = {
+    "test_collectives",
+    "test_extended",
+    "test_gradients",
+    "test_reduce_gather",
+    "test_variables",
+}
+
+
 def pytest_collection_modifyitems(config, items):
     otherwise = {test for tests in ON_SERVERS.values() for test in tests}
     left_out = [
         item
         for item in items
         if isinstance(item, pytest.Function)
-        and "[parameter_server" in item.name
-        and (item.originalname in otherwise or item.module.__name__ in WITHOUT_VARIABLES)
+        and (
+            (
+                "[parameter_server" in item.name
+                and (item.originalname in otherwise or item.module.__name__ in WITHOUT_VARIABLES)
+            )
+            or (
+                any(name in item.name for name in OTHER_COLLECTIVES)
+                and item.module.__name__ not in WITH_COLLECTIVES
+            )
+        )
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -4,9 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.cross_device_ops import CrossDeviceOps
-from stratagem.collectives.hierarchical_copy_all_reduce import HierarchicalCopyAllReduce
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
-from stratagem.collectives.reduction_to_one_device import ReductionToOneDevice
 from stratagem.core.context import (
     experimental_set_strategy,
     get_replica_context,
@@ -21,7 +19,6 @@ from stratagem.input.input_context import InputContext
 from stratagem.input.input_options import InputOptions, InputReplicationMode
 from stratagem.strategies import default as _default  # noqa: F401  (makes the default strategy known)
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.central_storage import CentralStorageStrategy
 from stratagem.strategies.extended import StrategyExtended
 from stratagem.strategies.mirrored import MirroredStrategy
 from stratagem.strategies.one_device import OneDeviceStrategy
@@ -32,9 +29,12 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 
 if TYPE_CHECKING:
+    from stratagem.collectives.hierarchical_copy_all_reduce import HierarchicalCopyAllReduce
+    from stratagem.collectives.reduction_to_one_device import ReductionToOneDevice
     from stratagem.distribute import cluster_resolver, coordinator, partitioners
     from stratagem.input.distributed_dataset import DistributedDataset
     from stratagem.server.server import Server
+    from stratagem.strategies.central_storage import CentralStorageStrategy
     from stratagem.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
     from stratagem.strategies.parameter_server import ParameterServerStrategy
     from stratagem.strategies.tpu import TPUStrategy
@@ -78,6 +78,15 @@ __all__ = [
 
 # Loaded when first asked for, to keep `import stratagem` quick.
 _LAZY = {
+    "CentralStorageStrategy": ("stratagem.strategies.central_storage", "CentralStorageStrategy"),
+    "HierarchicalCopyAllReduce": (
+        "stratagem.collectives.hierarchical_copy_all_reduce",
+        "HierarchicalCopyAllReduce",
+    ),
+    "ReductionToOneDevice": (
+        "stratagem.collectives.reduction_to_one_device",
+        "ReductionToOneDevice",
+    ),
     "DistributedDataset": ("stratagem.input.distributed_dataset", "DistributedDataset"),
     "MultiWorkerMirroredStrategy": (
         "stratagem.strategies.multi_worker_mirrored",

@@ -8,14 +8,14 @@ from stratagem.collectives.options import (
     CommunicationImplementation,
     CommunicationOptions,
 )
-from stratagem.distribute import partitioners
-from stratagem.strategies.central_storage import CentralStorageStrategy
 from stratagem.strategies.replica_context import ValueContext
 
 if TYPE_CHECKING:
+    from stratagem.distribute import partitioners
     from stratagem.distribute.experimental import coordinator, rpc
     from stratagem.parameter_server.initial_value import RowInitializer
     from stratagem.parameter_server.sharded_variable import ShardedVariable
+    from stratagem.strategies.central_storage import CentralStorageStrategy
     from stratagem.strategies.multi_worker_mirrored import (
         ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
     )
@@ -41,6 +41,7 @@ __all__ = [
 
 # Loaded when first asked for, to keep `import stratagem` quick.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "CentralStorageStrategy": ("stratagem.strategies.central_storage", "CentralStorageStrategy"),
     "MultiWorkerMirroredStrategy": (
         "stratagem.strategies.multi_worker_mirrored",
         "ExperimentalMultiWorkerMirroredStrategy",
@@ -53,6 +54,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "RowInitializer": ("stratagem.parameter_server.initial_value", "RowInitializer"),
     "ShardedVariable": ("stratagem.parameter_server.sharded_variable", "ShardedVariable"),
     "coordinator": ("stratagem.distribute.experimental.coordinator", None),
+    "partitioners": ("stratagem.distribute.partitioners", None),
     "rpc": ("stratagem.distribute.experimental.rpc", None),
 }
 
