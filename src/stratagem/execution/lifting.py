@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,13 +23,13 @@ from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.joint_program import JointProgram, ProgramIdentity
 from stratagem.execution.program import Program, ResultLeaf, VariableWrite
-from stratagem.execution.remote_program import RemoteProgram, RemoteTrace, uses_remote_variables
 from stratagem.execution.signature import CallInputs, SettingsChanged
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.registry import live_variables
+from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
 __all__ = ["trace_program"]
@@ -86,63 +87,17 @@ def trace_program(
     name = getattr(fn, "__qualname__", repr(fn))
     jaxpr, consts = closed.jaxpr, closed.consts
     make: Callable[..., Program] = Program
-    if uses_remote_variables(jaxpr, candidates, frame.remote.updates):
-        remote, results, jaxpr = _take_remote_apart(jaxpr, candidates, frame, results, group)
-        structure = _with_operands(
-            structure, [frame.remote.operands()[i] for i in remote.remaining]
+    if frame.remote.updates or any(isinstance(v, RemotelyHeldVariable) for v in candidates):
+        # Loaded when used: it would be a part of what `import stratagem` costs.
+        remote_program = importlib.import_module("stratagem.execution.remote_program")
+        results, structure, jaxpr, make = remote_program.take_apart(
+            jaxpr, candidates, frame, results, structure, group
         )
-        make = functools.partial(RemoteProgram, remote.exchange())
     else:
         structure = structure.children()[0]
     return _build(
         name, jaxpr, consts, candidates, written, results, structure, group, described, draws, make
     )
-
-
-def _take_remote_apart(
-    jaxpr: Any,
-    candidates: Sequence[Variable],
-    frame: FunctionFrame,
-    results: list[ResultLeaf],
-    group: ReplicaGroup | None,
-) -> tuple[RemoteTrace, list[ResultLeaf], Any]:
-    """Separates what a function does with remote variables from the program itself.
-
-    Returns:
-        That, and the program: its results, to which the operands of updates belong, and its jaxpr.
-    """
-    operands = frame.remote.operands()
-    num_own = len(results) - sum(map(len, operands))
-    own, remaining = results[:num_own], iter(results[num_own:])
-    leaves = [[next(remaining) for _ in arrays] for arrays in operands]
-    atoms = [
-        [leaf.static if leaf.output is None else jaxpr.outvars[leaf.output] for leaf in of_update]
-        for of_update in leaves
-    ]
-    num_outputs = len(jaxpr.outvars) - len(frame.written)
-    written = jaxpr.outvars[num_outputs:]
-    wanted = [jaxpr.outvars[leaf.output] for leaf in own if leaf.output is not None]
-    updates = frame.remote.updates
-    trace = RemoteTrace(jaxpr, candidates, updates, atoms, [*wanted, *written], group)
-    kept = [*own]
-    for position in trace.remaining:
-        for leaf, atom in zip(leaves[position], atoms[position], strict=True):
-            passed = None if leaf.output is None else trace.passed(atom)
-            kept.append(leaf if passed is None else ResultLeaf(static=passed))
-    outvars = [jaxpr.outvars[leaf.output] for leaf in kept if leaf.output is not None]
-    numbers = iter(range(len(outvars)))
-    renumbered = [
-        leaf if leaf.output is None else dataclasses.replace(leaf, output=next(numbers))
-        for leaf in kept
-    ]
-    return trace, renumbered, trace.jaxpr([*outvars, *written])
-
-
-def _with_operands(structure: Any, operands: list[list[Any]]) -> Any:
-    """Returns the structure of a pair: a function's result, and the operands that remain."""
-    result = structure.children()[0]
-    empty = jax.tree.unflatten(result, [0] * result.num_leaves)
-    return jax.tree.structure((empty, [[0] * len(arrays) for arrays in operands]))
 
 
 def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:

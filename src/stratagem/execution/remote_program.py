@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
 
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import jax_core, mentioned_variables
-from stratagem.execution.program import Program
+from stratagem.execution.frames import FunctionFrame
+from stratagem.execution.program import Program, ResultLeaf
 from stratagem.execution.remote_access import NotedUpdate
 from stratagem.execution.remote_exchange import CompiledStage, Passed, Places, RemoteExchange
 from stratagem.execution.remote_reads import Read, find_reads
@@ -15,7 +20,7 @@ from stratagem.execution.remote_stages import StagedUpdate, cut
 from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.variable import Variable
 
-__all__ = ["RemoteProgram", "RemoteTrace", "uses_remote_variables"]
+__all__ = ["RemoteProgram", "RemoteTrace", "take_apart", "uses_remote_variables"]
 
 
 class RemoteProgram(Program):
@@ -135,3 +140,78 @@ def uses_remote_variables(
         isinstance(variable, RemotelyHeldVariable) and id(invar) in mentioned
         for variable, invar in zip(candidates, jaxpr.invars, strict=False)
     )
+
+
+def take_apart(
+    jaxpr: Any,
+    candidates: Sequence[Variable],
+    frame: FunctionFrame,
+    results: list[ResultLeaf],
+    structure: Any,
+    group: ReplicaGroup | None,
+) -> tuple[list[ResultLeaf], Any, Any, Callable[..., Program]]:
+    """Separates what a function does with remote variables from the program itself.
+
+    Args:
+        jaxpr: What was traced.
+        candidates: The variables that are its first inputs.
+        frame: Of the trace.
+        results: How to build the function's result and, after it, the operands of updates.
+        structure: The structure of both.
+        group: The replicas, if the program uses several or particular devices.
+
+    Returns:
+        Results, structure and jaxpr of the program, and what makes it.
+    """
+    if not uses_remote_variables(jaxpr, candidates, frame.remote.updates):
+        return results, structure.children()[0], jaxpr, Program
+    trace, results, jaxpr = _separate(jaxpr, candidates, frame, results, group)
+    remaining = [frame.remote.operands()[i] for i in trace.remaining]
+    make = functools.partial(RemoteProgram, trace.exchange())
+    return results, _with_operands(structure, remaining), jaxpr, make
+
+
+def _separate(
+    jaxpr: Any,
+    candidates: Sequence[Variable],
+    frame: FunctionFrame,
+    results: list[ResultLeaf],
+    group: ReplicaGroup | None,
+) -> tuple[RemoteTrace, list[ResultLeaf], Any]:
+    """Separates what a function does with remote variables from the program itself.
+
+    Returns:
+        That, and the program: its results, to which the operands of updates belong, and its jaxpr.
+    """
+    operands = frame.remote.operands()
+    num_own = len(results) - sum(map(len, operands))
+    own, remaining = results[:num_own], iter(results[num_own:])
+    leaves = [[next(remaining) for _ in arrays] for arrays in operands]
+    atoms = [
+        [leaf.static if leaf.output is None else jaxpr.outvars[leaf.output] for leaf in of_update]
+        for of_update in leaves
+    ]
+    num_outputs = len(jaxpr.outvars) - len(frame.written)
+    written = jaxpr.outvars[num_outputs:]
+    wanted = [jaxpr.outvars[leaf.output] for leaf in own if leaf.output is not None]
+    updates = frame.remote.updates
+    trace = RemoteTrace(jaxpr, candidates, updates, atoms, [*wanted, *written], group)
+    kept = [*own]
+    for position in trace.remaining:
+        for leaf, atom in zip(leaves[position], atoms[position], strict=True):
+            passed = None if leaf.output is None else trace.passed(atom)
+            kept.append(leaf if passed is None else ResultLeaf(static=passed))
+    outvars = [jaxpr.outvars[leaf.output] for leaf in kept if leaf.output is not None]
+    numbers = iter(range(len(outvars)))
+    renumbered = [
+        leaf if leaf.output is None else dataclasses.replace(leaf, output=next(numbers))
+        for leaf in kept
+    ]
+    return trace, renumbered, trace.jaxpr([*outvars, *written])
+
+
+def _with_operands(structure: Any, operands: list[list[Any]]) -> Any:
+    """Returns the structure of a pair: a function's result, and the operands that remain."""
+    result = structure.children()[0]
+    empty = jax.tree.unflatten(result, [0] * result.num_leaves)
+    return jax.tree.structure((empty, [[0] * len(arrays) for arrays in operands]))

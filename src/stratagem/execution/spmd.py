@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,12 @@ from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, mentioned_variables
 from stratagem.execution.frames import ForeignFrame, ReplicaFrame
 from stratagem.execution.mapped_jaxpr import MappedInput, MappedJaxpr
-from stratagem.execution.remote_spmd import exchange_for_replicas, send_from_replicas
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem.values.regroup import is_array, map_values
+from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.variable import Variable
 
 __all__ = ["SpmdChannel", "run_spmd"]
@@ -194,12 +195,17 @@ def run_spmd(
         *[False] * len(frame.created),
     ]
     wanted = jaxpr.outvars[: len(sharded)]
-    remaining = exchange_for_replicas(replicas, jaxpr, wanted, frame.remote.updates, parent)
-    operands = [atom for update in remaining.updates for atom in update.operands]
-    results = replicas.call(
-        remaining.equations, [*wanted, *operands], [*sharded, *[False] * len(operands)]
-    )
-    values = iter(results)
+    updates = frame.remote.updates
+    remote: Any = None
+    if updates or any(isinstance(v, RemotelyHeldVariable) for v in candidates):
+        # Loaded when used: it would be a part of what `import stratagem` costs.
+        remote = importlib.import_module("stratagem.execution.remote_spmd")
+        remaining = remote.exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
+        operands = [atom for update in remaining.updates for atom in update.operands]
+        flags = [*sharded, *[False] * len(operands)]
+        values = iter(replicas.call(remaining.equations, [*wanted, *operands], flags))
+    else:
+        values = iter(replicas.call(jaxpr.eqns, wanted, sharded))
     own = [next(values) for _ in range(outputs.num_arrays)]
     new_values = [next(values) for _ in written]
     for variable, _ in frame.created:
@@ -207,8 +213,9 @@ def run_spmd(
     for variable, value in zip(written, new_values, strict=True):
         parent.check_writable(variable)
         parent.write(variable, value)
-    for update in remaining.updates:
-        send_from_replicas(frame.remote.updates[update.position], values, parent)
+    if remote is not None:
+        for update in remaining.updates:
+            remote.send_from_replicas(updates[update.position], values, parent)
     return outputs.rebuild(own, group)
 
 
