@@ -72,7 +72,7 @@ def measure(count: int, rounds: int, with_variants: bool) -> dict[str, float]:
         return sg.distribute.get_replica_context().all_reduce("SUM", x)
 
     step = sg.function(lambda x: strategy.run(replica_step, args=(x,)))
-    value = strategy.run(lambda: jnp.asarray(local))
+    value = sg.function(lambda x: strategy.run(lambda: x))(jnp.asarray(local))
     ways = {
         "psum": bare(lambda x: jax.lax.psum(x, "replica")),
         "stratagem": lambda: jax.block_until_ready(step(value).values),

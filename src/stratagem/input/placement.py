@@ -73,10 +73,11 @@ def _place_parts(
         return PerReplica(parts, group, uneven=uneven)
     placed = [_put(part, device) for part, device in zip(parts, group.local_devices, strict=True)]
     value = PerReplica(placed, group, uneven=uneven)
-    if group.spans_processes:
-        # Joined here, in the background, and not when the step needs it.
-        value.global_array(group)
-    return value
+    if not group.spans_processes:
+        return value
+    # Joined here, in the background, and not when the step needs it.
+    array = value.global_array(group)
+    return value if array is None else PerReplica.from_global(group, array, scalar=value.scalar)
 
 
 def _put(leaf: Any, place: jax.Device | jax.sharding.Sharding) -> Any:
