@@ -278,3 +278,18 @@ def test_a_killed_worker_of_a_chief_is_started_again_with_the_same_place(
     assert job.stderr.count("worker 0 was killed by SIGKILL; it is started again") == 2
     assert len(set((tmp_path / "places").read_text().splitlines())) == 1
     assert (tmp_path / "logs" / "worker-0.log").read_text() == "a life\n" * 3
+
+
+def test_doctor_measures_an_all_reduce_between_all_workers(start):
+    flags = ("--workers", 2, "--devices-per-worker", 2)
+    launcher = start("run", *flags, "-m", "stratagem", "doctor").finish()
+    assert launcher.returncode == 0
+    for worker in range(2):
+        said = [
+            line for line in launcher.stdout.splitlines() if line.startswith(f"[worker {worker}]")
+        ]
+        assert any(
+            re.search(r"all-reduce of 4 MB between all workers in [\d.]+ ms", x) for x in said
+        )
+        assert said[-1].endswith("verdict: all is well")
+    assert "[Gloo]" not in launcher.stdout

@@ -208,6 +208,23 @@ def test_a_chief_leads_and_an_evaluator_is_alone():
     assert (replicas, saves, value) == (1, True, 13.0)
 
 
+def without_private_names():
+    """Makes JAX look like one that has changed: as in the meeting point, so in the worker."""
+    from stratagem.cluster.meeting import host, jax_runtime
+
+    host._BOOTSTRAP = (
+        "import jaxlib._jax; del jaxlib._jax.get_distributed_runtime_service" + host._BOOTSTRAP
+    )
+    jax_runtime._make_client = lambda *_: None
+    strategy = make_strategy()
+    total = strategy.reduce("SUM", jnp.float32(task()[1] + 1), axis=None)
+    return strategy.num_replicas_in_sync, float(total)
+
+
+def test_a_jax_that_has_changed_is_initialized_in_the_public_way():
+    assert run_cluster(without_private_names, 2) == [(2, 3.0)] * 2
+
+
 def test_parameter_servers_do_not_take_part(monkeypatch):
     cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
     config = {"cluster": cluster, "task": {"type": "ps", "index": 0}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -105,3 +106,10 @@ class Console:
             stream.flush()
         except (BrokenPipeError, ValueError):  # nobody reads it any more, or it is closed
             self.is_broken = True
+            _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Lets what a stream still holds go nowhere: Python would fail to write it when it exits."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
