@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ __all__ = [
     "trace_state",
     "under_jit",
     "under_trace",
+    "with_constvars",
 ]
 
 
@@ -57,6 +58,14 @@ def under_jit() -> bool:
 def mentioned_variables(jaxpr: Any) -> set[int]:
     """Returns the identities of the jaxpr's variables that are used or returned."""
     return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+
+
+def with_constvars(jaxpr: Any, constvars: Sequence[Any], **changes: Any) -> Any:
+    """Returns ``jaxpr`` with other constants, and whatever else is changed."""
+    if hasattr(jaxpr, "consts"):
+        # Since JAX 0.12 a jaxpr has a value for each constant, and takes the others for inputs.
+        changes["consts"] = [None] * len(constvars)
+    return jaxpr.replace(constvars=list(constvars), **changes)
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:

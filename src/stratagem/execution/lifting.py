@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.dtypes import canonicalize_dtype
 
 from stratagem.core import jax_settings
 from stratagem.core.errors import ContextError, TracedValueError
@@ -69,7 +70,7 @@ def trace_program(
         created = [jnp.asarray(value) for _, value in frame.created]
         return outputs, frame.written_values(), created
 
-    avals = [jax.ShapeDtypeStruct(v.program_shape, v.dtype) for v in candidates]
+    avals = [jax.ShapeDtypeStruct(v.program_shape, canonicalize_dtype(v.dtype)) for v in candidates]
     try:
         closed = jax.make_jaxpr(traced)(avals, inputs.avals())
     except _NEEDS_VALUE as error:

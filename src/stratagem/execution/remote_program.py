@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from stratagem.core.replica_group import ReplicaGroup
-from stratagem.core.tracing import jax_core, mentioned_variables
+from stratagem.core.tracing import jax_core, mentioned_variables, with_constvars
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.program import Program, ResultLeaf
 from stratagem.execution.remote_access import NotedUpdate
@@ -104,8 +104,9 @@ class RemoteTrace:
     def jaxpr(self, outvars: Sequence[Any]) -> Any:
         """Returns the program's own part, with what was fetched as further constants."""
         fresh = [jax_core().Var(v.aval) if id(v) in self._whole else v for v in self._jaxpr.invars]
-        return self._jaxpr.replace(
-            constvars=[*self._jaxpr.constvars, *self._parts.provided],
+        return with_constvars(
+            self._jaxpr,
+            [*self._jaxpr.constvars, *self._parts.provided],
             invars=fresh,
             outvars=list(outvars),
             eqns=list(self._parts.equations),

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.dtypes import canonicalize_dtype
 
 from stratagem.collectives.cross_device_ops import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
@@ -149,7 +150,10 @@ def run_spmd(
         frame = ReplicaFrame(candidates, group) if parent is not None else None
         with tracing_replica(group, with_layouts=with_layouts):
             closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
-                [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in candidates],
+                [
+                    jax.ShapeDtypeStruct(tuple(v.shape), canonicalize_dtype(v.dtype))
+                    for v in candidates
+                ],
                 [item.local_aval for item in arrays],
             )
         if frame is not None:
