@@ -64,11 +64,6 @@ class ClusterWatch:
         self._runner = _Runner()
 
     @property
-    def num_workers(self) -> int:
-        """How many workers there are."""
-        return len(self._names)
-
-    @property
     def has_failed(self) -> bool:
         """Whether this worker has given up on the others."""
         return self._failure is not None
