@@ -3,8 +3,7 @@
 Write a training step once, pick a strategy, and run it on one device or many.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stratagem import config, distribute
 from stratagem.array_ops import constant, identity
@@ -27,6 +26,7 @@ from stratagem.core.dtypes import (
     uint64,
 )
 from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.lazy_names import lazy_names
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.execution.function import function
 from stratagem.execution.gradients import value_and_grad
@@ -79,9 +79,4 @@ __all__ = [
 
 # Loaded when first asked for, to keep `import stratagem` quick.
 _LAZY_MODULES = ("data", "io", "testing", "tpu", "train")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_MODULES:
-        return importlib.import_module(f"stratagem.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {name: (f"stratagem.{name}", None) for name in _LAZY_MODULES})

@@ -1,7 +1,6 @@
 """Settings of the whole process: devices, other processes, and how functions run."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stratagem.core.config import (
     LogicalDevice,
@@ -10,6 +9,7 @@ from stratagem.core.config import (
     run_functions_eagerly,
     set_num_cpu_devices,
 )
+from stratagem.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from stratagem.cluster.connection import experimental_connect_to_cluster
@@ -23,11 +23,5 @@ __all__ = [
     "set_num_cpu_devices",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # Loaded when first asked for, to keep `import stratagem` quick.
-    if name == "experimental_connect_to_cluster":
-        return importlib.import_module(
-            "stratagem.cluster.connection"
-        ).experimental_connect_to_cluster
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_CONNECT = "experimental_connect_to_cluster"
+__getattr__ = lazy_names(__name__, {_CONNECT: ("stratagem.cluster.connection", _CONNECT)})

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
+from stratagem.collectives.gathering import gather
 from stratagem.collectives.options import CommunicationOptions
+from stratagem.collectives.replica_programs import spmd_map
 from stratagem.core.errors import ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices
-from stratagem.core.launch import launch, process_watch
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer
@@ -21,16 +21,7 @@ from stratagem.values.array_operators import array_of
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 
-__all__ = [
-    "CrossDeviceOps",
-    "component_shapes",
-    "find_group",
-    "first_replica",
-    "gather",
-    "gather_spmd",
-    "run_on_replicas",
-    "spmd_map",
-]
+__all__ = ["CrossDeviceOps", "check_same_shape", "find_group"]
 
 
 class CrossDeviceOps:
@@ -209,83 +200,6 @@ class CrossDeviceOps:
         return [_restore(op, part, result) for part, result in zip(parts, results, strict=True)]
 
 
-def spmd_map(fn: Callable[..., Any], values: Sequence[PerReplica], group: ReplicaGroup) -> Any:
-    """Calls ``fn`` inside one SPMD program with each replica's components; results are replicated.
-
-    ``fn`` gets the local arrays of ``values`` and returns arrays that are equal in all replicas. Works
-    while a function is traced.
-    """
-    arrays = [value.global_array(group) for value in values]
-    if any(array is None for array in arrays):
-        raise ShapeMismatchError(
-            "In a compiled function every replica's value must have the same shape. Got "
-            f"{[[np.shape(v) for v in value.values] for value in values]}. Run it eagerly instead."
-        )
-    scalars = [value.scalar for value in values]
-
-    def body(*blocks: Any) -> Any:
-        return fn(
-            *(
-                block.reshape(()) if scalar else block
-                for block, scalar in zip(blocks, scalars, strict=True)
-            )
-        )
-
-    mapped = jax.shard_map(
-        body,
-        mesh=group.mesh,
-        in_specs=PartitionSpec(REPLICA_AXIS),
-        out_specs=PartitionSpec(),
-        check_vma=False,
-    )
-    return mapped(*arrays)
-
-
-def run_on_replicas(
-    name: str,
-    key: tuple[Any, ...],
-    make_fn: Callable[[], Callable[..., Any]],
-    values: Sequence[PerReplica],
-    group: ReplicaGroup,
-) -> Any:
-    """Like ``spmd_map``, for concrete values: compiled once for each ``key`` and run now.
-
-    Args:
-        name: What is done.
-        key: Tells programs apart.
-        make_fn: Makes the function.
-        values: The values.
-        group: The replicas.
-    """
-    arrays = [value.global_array(group) for value in values]
-    scalars = tuple(value.scalar for value in values)
-    program = _program((name, *key, scalars, group), make_fn, scalars, group)
-    return launch(program, tuple(arrays), group, name)
-
-
-_programs: dict[tuple[Any, ...], Any] = {}
-
-
-def _program(
-    key: tuple[Any, ...],
-    make_fn: Callable[[], Callable[..., Any]],
-    scalars: tuple[bool, ...],
-    group: ReplicaGroup,
-) -> Any:
-    if key not in _programs:
-        fn = make_fn()
-
-        def program(*arrays: Any) -> Any:
-            wrapped = [
-                PerReplica.from_global(group, array, scalar=scalar)
-                for array, scalar in zip(arrays, scalars, strict=True)
-            ]
-            return spmd_map(fn, wrapped, group)
-
-        _programs[key] = jax.jit(program)
-    return _programs[key]
-
-
 def find_group(values: Sequence[Any]) -> ReplicaGroup:
     """Returns the replicas that the values live on."""
     for value in values:
@@ -343,99 +257,6 @@ def _reduce_slices(op: ReduceOp, slices: IndexedSlices, group: ReplicaGroup) -> 
     if op is ReduceOp.MEAN:
         values = values / group.size
     return IndexedSlices(values, gather(slices.indices, 0, group), slices.dense_shape)
-
-
-def gather(value: PerReplica, axis: int, group: ReplicaGroup) -> Any:
-    """Returns the replicas' arrays concatenated along ``axis``, in the order of the replicas.
-
-    Raises:
-        ShapeMismatchError: If the other dimensions differ, or there is no such axis.
-    """
-    if isinstance(value, SpmdPerReplica):
-        return gather_spmd(value.local, axis)
-    if value.staged:
-        return spmd_map(lambda part: gather_spmd(part, axis), [value], group)
-    shapes = component_shapes(value, group)
-    position = _check_axis(len(shapes[0]), axis)
-    rests = {(*shape[:position], None, *shape[position + 1 :]) for shape in shapes}
-    if len(rests) > 1:
-        raise ShapeMismatchError(
-            f"gather along axis {axis} needs equal shapes in every other dimension, got {shapes}."
-        )
-    if group.spans_processes:
-        sizes = [shape[position] for shape in shapes]
-        return group.replicate(_gather_across(value, position, sizes, group))
-    parts = [jax.device_put(part, group.devices[0]) for part in value.values]
-    return group.replicate(jnp.concatenate(parts, axis=position))
-
-
-def component_shapes(value: PerReplica, group: ReplicaGroup) -> list[tuple[int, ...]]:
-    """Returns the shape of every replica's array, also of those in other processes."""
-    local = [np.shape(part) for part in value.values]
-    if not group.spans_processes:
-        return local
-    every = process_watch().exchange("shapes", local, f"gather of {local}")
-    return [tuple(shape) for shapes in every for shape in shapes]
-
-
-def _gather_across(value: PerReplica, axis: int, sizes: Sequence[int], group: ReplicaGroup) -> Any:
-    """Gathers from other processes, where every part must travel in the size of the largest."""
-    largest = max(sizes)
-    padded = [
-        jnp.pad(
-            part, [(0, largest - part.shape[axis] if i == axis else 0) for i in range(part.ndim)]
-        )
-        for part in value.values
-    ]
-    [gathered] = run_on_replicas(
-        f"gather along axis {axis}",
-        (),
-        lambda: lambda part: [gather_spmd(part, axis)],
-        [PerReplica(padded, group)],
-        group,
-    )
-    local = group.local_view(gathered)
-    if min(sizes) == largest:
-        return local
-    pieces = [
-        jax.lax.slice_in_dim(local, i * largest, i * largest + size, axis=axis)
-        for i, size in enumerate(sizes)
-    ]
-    return jnp.concatenate(pieces, axis=axis)
-
-
-def first_replica(value: PerReplica, group: ReplicaGroup) -> Any:
-    """Returns the first replica's array, in every replica."""
-    if isinstance(value, SpmdPerReplica):
-        return gather_spmd(jnp.asarray(value.local)[None], 0)[0]
-    if value.staged and group.spans_processes:
-        return spmd_map(lambda part: gather_spmd(part[None], 0)[0], [value], group)
-    if value.staged:
-        return value.values[0]
-    if group.spans_processes:
-        [first] = run_on_replicas(
-            "broadcast of the first replica's value",
-            (),
-            lambda: lambda part: [gather_spmd(part[None], 0)[0]],
-            [value],
-            group,
-        )
-        return group.local_view(first)
-    return group.replicate(value.values[0])
-
-
-def gather_spmd(local: Any, axis: int) -> Any:
-    """Returns all replicas' ``local`` concatenated along ``axis``, inside the SPMD program."""
-    local = jnp.asarray(local)
-    return jax.lax.all_gather(local, REPLICA_AXIS, axis=_check_axis(local.ndim, axis), tiled=True)
-
-
-def _check_axis(ndim: int, axis: int) -> int:
-    if not -ndim <= axis < ndim:
-        raise ShapeMismatchError(
-            f"gather needs an axis of the value, which has {ndim} dimensions, got axis {axis}."
-        )
-    return axis % ndim
 
 
 def _with_extremum_gradient(

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 
-from stratagem.collectives.cross_device_ops import find_group, run_on_replicas
+from stratagem.collectives.cross_device_ops import find_group
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.collectives.packed_ops import PackedOps
 from stratagem.collectives.packing import Packing, apply_in_packs
 from stratagem.collectives.point_to_point import accumulator, finish
+from stratagem.collectives.replica_programs import run_on_replicas
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica

@@ -1,7 +1,6 @@
 """Strategies and everything a distributed step needs, spelled as ``tf.distribute`` spells it."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stratagem.collectives.cross_device_ops import CrossDeviceOps
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
@@ -12,6 +11,7 @@ from stratagem.core.context import (
     has_strategy,
     in_cross_replica_context,
 )
+from stratagem.core.lazy_names import lazy_names
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.distribute import experimental
 from stratagem.input.distributed_iterator import DistributedIterator
@@ -77,7 +77,7 @@ __all__ = [
 
 
 # Loaded when first asked for, to keep `import stratagem` quick.
-_LAZY = {
+_LAZY: dict[str, tuple[str, str | None]] = {
     "CentralStorageStrategy": ("stratagem.strategies.central_storage", "CentralStorageStrategy"),
     "HierarchicalCopyAllReduce": (
         "stratagem.collectives.hierarchical_copy_all_reduce",
@@ -103,10 +103,4 @@ _LAZY = {
     "partitioners": ("stratagem.distribute.partitioners", None),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    loaded = importlib.import_module(module)
-    return loaded if attribute is None else getattr(loaded, attribute)
+__getattr__ = lazy_names(__name__, _LAZY)

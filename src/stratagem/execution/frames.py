@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from stratagem.collectives.cross_device_ops import gather_spmd
+from stratagem.collectives.gathering import gather_spmd
 from stratagem.core.errors import ContextError, VariableError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.dtypes import canonicalize_dtype
 
-from stratagem.collectives.cross_device_ops import gather_spmd
+from stratagem.collectives.gathering import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context
 from stratagem.core.errors import ContextError, ShapeMismatchError

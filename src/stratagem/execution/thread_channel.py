@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.collectives.cross_device_ops import component_shapes, gather
+from stratagem.collectives.gathering import component_shapes, gather
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core.errors import ContextError
 from stratagem.core.indexed_slices import IndexedSlices

@@ -162,10 +162,11 @@ class RemoteVariable(RemotelyHeldVariable):
             return super().numpy()
         return self.pull()
 
-    def _array_to_keep(self, operand: Any) -> Array:
+    def array_to_keep(self, operand: Any) -> Array:
+        """Returns an operand as an array whose memory nobody changes before it is sent."""
         # Outside of functions it is sent before anyone can change it.
         eager = state.current_frame() is None
-        return np.asarray(operand) if eager else super()._array_to_keep(operand)
+        return np.asarray(operand) if eager else super().array_to_keep(operand)
 
     # --- requests -------------------------------------------------------------------------------
 

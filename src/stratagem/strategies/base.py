@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.collectives.cross_device_ops import spmd_map
+from stratagem.collectives.replica_programs import spmd_map
 from stratagem.core import context
 from stratagem.core.errors import ContextError, ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices

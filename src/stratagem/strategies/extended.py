@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from stratagem.collectives.cross_device_ops import CrossDeviceOps, first_replica, gather
+from stratagem.collectives.cross_device_ops import CrossDeviceOps
+from stratagem.collectives.gathering import first_replica, gather
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context
 from stratagem.core.devices import resolve_devices

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from stratagem.cluster.meeting.join import joined_cluster
-from stratagem.collectives.cross_device_ops import run_on_replicas
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.collectives.options import CommunicationImplementation, CommunicationOptions
+from stratagem.collectives.replica_programs import run_on_replicas
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.core.launch import process_watch
 from stratagem.core.reduce_op import ReduceOp

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.core import context
-from stratagem.core.errors import ContextError, NotAnArrayError, ShapeMismatchError, VariableError
+from stratagem.core.errors import ContextError, NotAnArrayError, VariableError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tensor_shape import TensorShape
@@ -19,6 +19,7 @@ from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values import state, updates
 from stratagem.values.array_operators import ArrayOperators, array_of
 from stratagem.values.distributed_values import ValueLeaf
+from stratagem.values.operands import checked_operand, kind_of
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.registry import register_variable
 from stratagem.values.updates import Update
@@ -323,88 +324,12 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             VariableError: If it is of the wrong kind, or would lose information.
             ShapeMismatchError: If its shape does not fit.
         """
-        if update.sparse:
-            return self._check_slices(update, operand)
-        if isinstance(operand, IndexedSlices):
-            raise VariableError(
-                f"{update.name}() of {self.name!r} takes an array, got IndexedSlices. "
-                f"Use scatter_{update.name.removeprefix('assign_')}()."
-            )
-        value = self._cast(update, operand)
-        if value.shape != self._shape:
-            raise ShapeMismatchError(
-                f"{update.name}() of {self.name!r} needs shape {tuple(self._shape)}, got "
-                f"{value.shape}."
-            )
-        return value
+        return checked_operand(self, update, operand)
 
-    def _check_slices(self, update: Update, operand: Any) -> IndexedSlices:
-        if not isinstance(operand, IndexedSlices):
-            raise VariableError(
-                f"{update.name}() of {self.name!r} takes an IndexedSlices(values, indices), got "
-                f"{type(operand).__name__}."
-            )
-        values, indices = self._cast(update, operand.values), jnp.asarray(operand.indices)
-        if not self._shape:
-            raise ShapeMismatchError(
-                f"{update.name}() needs a variable with rows, but {self.name!r} is a scalar."
-            )
-        if indices.ndim != 1 or values.shape != (indices.shape[0], *self._shape[1:]):
-            raise ShapeMismatchError(
-                f"{update.name}() of {self.name!r} (shape {tuple(self._shape)}) needs a vector of n "
-                f"indices and values of shape (n, {', '.join(map(str, self._shape[1:]))}), got "
-                f"indices {indices.shape} and values {values.shape}."
-            )
-        if not is_tracer(indices) and indices.size:
-            known = np.asarray(indices)
-            low, high = int(known.min()), int(known.max())
-            if low < 0 or high >= (self._shape[0] or 0):
-                raise VariableError(
-                    f"{update.name}() of {self.name!r} needs indices in [0, {self._shape[0]}), got "
-                    f"{low} to {high}."
-                )
-        return IndexedSlices(values, indices, operand.dense_shape)
-
-    def _cast(self, update: Update, operand: Any) -> Any:
-        operand = array_of(operand)
-        if isinstance(operand, PerReplica):
-            raise NotAnArrayError(
-                f"{update.name}() of {self.name!r} got a PerReplica value. Reduce it first, with "
-                "strategy.reduce(...) or strategy.extended.reduce_to(...)."
-            )
-        value = operand if isinstance(operand, jax.Array) else self._array_to_keep(operand)
-        source = value.dtype
-        if source == self._dtype:
-            weak = getattr(value, "weak_type", False)
-            return jax.lax.convert_element_type(value, self._dtype) if weak else value
-        if _kind(source) > _kind(self._dtype):
-            raise VariableError(
-                f"{update.name}() of {self.name!r} needs {self._dtype.name}, got {source.name}, which "
-                "would lose information. Cast it with .astype(...) if that is meant."
-            )
-        self._check_range(update, value)
-        return value.astype(self._dtype)
-
-    def _array_to_keep(self, operand: Any) -> np.ndarray[Any, Any]:
-        # A copy: JAX may go on using the memory of a NumPy array that its owner changes.
+    def array_to_keep(self, operand: Any) -> np.ndarray[Any, Any]:
+        """Returns an operand that is no JAX array as one whose memory nobody else changes."""
+        # JAX may go on using the memory of a NumPy array that its owner changes.
         return np.array(operand)
-
-    def _check_range(self, update: Update, value: Any) -> None:
-        """Checks that whole numbers survive the cast to a narrower type."""
-        both_whole = jnp.issubdtype(value.dtype, jnp.integer) and jnp.issubdtype(
-            self._dtype, jnp.integer
-        )
-        if not both_whole or np.can_cast(value.dtype, self._dtype):
-            return
-        limits = np.iinfo(self._dtype)
-        known = isinstance(value, np.ndarray)
-        if known and (value.size == 0 or (value.min() >= limits.min and value.max() <= limits.max)):
-            return
-        raise VariableError(
-            f"{update.name}() of {self.name!r} needs {self._dtype.name}, got {value.dtype.name}"
-            f"{f' values from {value.min()} to {value.max()}' if known else ''}, which may not fit. "
-            "Cast it with .astype(...) if that is meant."
-        )
 
     # --- storage: what a placement defines --------------------------------------------------------
 
@@ -540,13 +465,6 @@ class VariableRef:
         return id(self._variable)
 
 
-def _kind(dtype: np.dtype[Any]) -> int:
-    for rank, family in enumerate((jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)):
-        if jnp.issubdtype(dtype, family):
-            return rank
-    raise VariableError(f"A variable holds numbers or booleans, got dtype {dtype}.")
-
-
 def _initial_array(value: Any, dtype: Any) -> Any:
     value = array_of(value)
     if value is None:
@@ -557,7 +475,7 @@ def _initial_array(value: Any, dtype: Any) -> Any:
         leaves = jax.tree.leaves(value)
         natural = jnp.result_type(*leaves) if leaves else np.float32
         value = np.asarray(value, natural if dtype is None else None)
-    _kind(value.dtype)
+    kind_of(value.dtype)
     dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
     return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
 

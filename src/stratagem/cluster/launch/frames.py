@@ -5,11 +5,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 from typing import Any
 
 from stratagem.cluster.errors import RendezvousError
 
-__all__ = ["LARGEST_FRAME", "LARGEST_GREETING", "FrameReader", "Seal", "frame", "to_json"]
+__all__ = [
+    "LARGEST_FRAME",
+    "LARGEST_GREETING",
+    "FrameReader",
+    "Seal",
+    "frame",
+    "next_body",
+    "to_json",
+]
 
 LARGEST_FRAME = 4 * 1024 * 1024
 LARGEST_GREETING = 1024
@@ -73,6 +82,22 @@ class FrameReader:
             bodies.append(self._received[_LENGTH_BYTES : _LENGTH_BYTES + length])
             self._received = self._received[_LENGTH_BYTES + length :]
         return bodies
+
+
+def next_body(connection: socket.socket, limit: int) -> bytes:
+    """Returns the next body, and leaves what follows it: that belongs to the conversation.
+
+    Raises:
+        ConnectionResetError: If the connection ends before.
+    """
+    reader = FrameReader(limit)
+    while True:
+        received = connection.recv(1)
+        if not received:
+            raise ConnectionResetError("the connection was closed")
+        bodies = reader.feed(received)
+        if bodies:
+            return bodies[0]
 
 
 class Seal:

@@ -10,7 +10,13 @@ from collections.abc import Callable
 from stratagem.cluster.errors import RendezvousError
 from stratagem.cluster.launch.event_loop import EventLoop
 from stratagem.cluster.launch.events import Finish, Interrupted, NodeStopped, Order, Report, Stop
-from stratagem.cluster.launch.frames import LARGEST_FRAME, LARGEST_GREETING, FrameReader, to_json
+from stratagem.cluster.launch.frames import (
+    LARGEST_FRAME,
+    LARGEST_GREETING,
+    FrameReader,
+    next_body,
+    to_json,
+)
 from stratagem.cluster.launch.greeting import Seals, answer_challenge
 from stratagem.cluster.launch.messages import order_from_json, report_to_json
 from stratagem.cluster.launch.rendezvous import Rendezvous, watch_over
@@ -128,12 +134,12 @@ def _try_to_connect(rendezvous: Rendezvous, deadline: float) -> tuple[socket.soc
     try:
         seals, answer = answer_challenge(
             rendezvous.secret,
-            _next_body(connection),
+            next_body(connection, LARGEST_GREETING),
             rendezvous.node_rank,
             rendezvous.num_nodes,
         )
         connection.sendall(answer)
-        _check_welcome(rendezvous, seals, _next_body(connection))
+        _check_welcome(rendezvous, seals, next_body(connection, LARGEST_GREETING))
     except BaseException:
         connection.close()
         raise
@@ -152,15 +158,3 @@ def _check_welcome(rendezvous: Rendezvous, seals: Seals, body: bytes) -> None:
             f"Node 0 at {rendezvous.endpoint} refused node {rendezvous.node_rank}: {reason}. Run "
             "the same command with the same secret on every node."
         ) from None
-
-
-def _next_body(connection: socket.socket) -> bytes:
-    # Byte by byte, because what follows the body belongs to the conversation.
-    reader = FrameReader(LARGEST_GREETING)
-    while True:
-        received = connection.recv(1)
-        if not received:
-            raise ConnectionResetError("the connection was closed")
-        bodies = reader.feed(received)
-        if bodies:
-            return bodies[0]

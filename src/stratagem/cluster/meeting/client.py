@@ -11,7 +11,7 @@ from typing import Any
 
 from stratagem.cluster.address import Address
 from stratagem.cluster.errors import RendezvousError
-from stratagem.cluster.launch.frames import LARGEST_FRAME, FrameReader, to_json
+from stratagem.cluster.launch.frames import LARGEST_FRAME, FrameReader, next_body, to_json
 from stratagem.cluster.launch.greeting import Seals, answer_challenge
 from stratagem.cluster.meeting.worker_status import PeerView, WorkerStatus
 
@@ -151,10 +151,10 @@ def _try_to_connect(
     connection = socket.create_connection((address.host, address.port), timeout=10.0)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        greeting = _next_body(connection)
+        greeting = next_body(connection, LARGEST_FRAME)
         seals, answer = answer_challenge(secret, greeting, worker, num_workers)
         connection.sendall(answer)
-        body = _next_body(connection)
+        body = next_body(connection, LARGEST_FRAME)
         try:
             seals.from_node_0.open(body)
         except RendezvousError:
@@ -167,15 +167,3 @@ def _try_to_connect(
         connection.close()
         raise
     return connection, seals
-
-
-def _next_body(connection: socket.socket) -> bytes:
-    # Byte by byte, because what follows the body belongs to the conversation.
-    reader = FrameReader(LARGEST_FRAME)
-    while True:
-        received = connection.recv(1)
-        if not received:
-            raise ConnectionResetError("the connection was closed")
-        bodies = reader.feed(received)
-        if bodies:
-            return bodies[0]

@@ -1,13 +1,13 @@
 """Names that ``tf.distribute`` keeps under ``experimental``."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stratagem.collectives.options import (
     CollectiveCommunication,
     CommunicationImplementation,
     CommunicationOptions,
 )
+from stratagem.core.lazy_names import lazy_names
 from stratagem.strategies.replica_context import ValueContext
 
 if TYPE_CHECKING:
@@ -58,10 +58,4 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "rpc": ("stratagem.distribute.experimental.rpc", None),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    loaded = importlib.import_module(module)
-    return loaded if attribute is None else getattr(loaded, attribute)
+__getattr__ = lazy_names(__name__, _LAZY)
