@@ -75,9 +75,8 @@ def moment():
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-@pytest.mark.parametrize("fault", ["kill"])
-def test_a_killed_worker_is_named_by_all_others(workers, fault, victim):
-    some = workers(3, fault, victim, moment(), 30)
+def test_a_killed_worker_is_named_by_all_others(workers, victim):
+    some = workers(3, "kill", victim, moment(), 30)
     for index in {0, 1, 2} - {victim}:
         code, outcome = some.outcome(index)
         assert code == 0

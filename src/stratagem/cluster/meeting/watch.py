@@ -224,10 +224,12 @@ class ClusterWatch:
             except StratagemError as explained:
                 raise explained from error
             time.sleep(_POLL_SECONDS / 5)
-        self._fail(
-            UnavailableError(f"{self._names[self._worker]} failed in {self._status.at}: {error}")
+        unexplained = UnavailableError(
+            f"{self._names[self._worker]} lost the connection to another worker in {self._status.at}, "
+            f"though all of them are there: {error}"
         )
-        raise error
+        self._fail(unexplained, self._worker, str(unexplained))
+        raise unexplained from error
 
     def _give_up(self, kind: type[StratagemError], text: str, culprit: int | None, at: str) -> None:
         error = kind(f"{self._names[self._worker]} waited in {at}, but {text}")
@@ -235,14 +237,13 @@ class ClusterWatch:
         raise error
 
     def _fail_interrupted(self, at: str) -> None:
-        self._fail(UnavailableError(f"{self._names[self._worker]} was interrupted in {at}."))
+        reason = f"{self._names[self._worker]} was interrupted in {at}."
+        self._fail(UnavailableError(reason), self._worker, reason)
 
-    def _fail(self, error: StratagemError, culprit: int | None = -1, reason: str = "") -> None:
+    def _fail(self, error: StratagemError, culprit: int | None, reason: str) -> None:
         self._failure = error
-        culprit = self._worker if culprit == -1 else culprit
-        self._status = WorkerStatus(
-            FAILED, self._launched, self._status.at, culprit, (reason or str(error)).rstrip(".")
-        )
+        at, reason = self._status.at, reason.rstrip(".")
+        self._status = WorkerStatus(FAILED, self._launched, at, culprit, reason)
         self._client.set_status(self._status, tell_now=True)
 
 

@@ -283,3 +283,16 @@ def test_an_error_of_its_own_leaves_a_worker_usable(meeting):
         both(lambda: first.exchange("a", 1, "x"), lambda: second.exchange("a", 2, "x"))
         == [[1, 2]] * 2
     )
+
+
+def test_a_broken_connection_without_a_culprit_is_an_error_of_ours(meeting, monkeypatch):
+    monkeypatch.setattr("stratagem.cluster.meeting.watch.SILENT_SECONDS", -1.5)
+    first, _ = watches(meeting)
+
+    def broken():
+        raise ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer")
+
+    with pytest.raises(UnavailableError, match=r"lost the connection to another worker.*Gloo"):
+        first.run(broken)
+    with pytest.raises(UnavailableError, match=r"not usable any more since: .*lost the connection"):
+        first.exchange("a", 1, "x")
