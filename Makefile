@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo demo-async test lint types bench clean
+.PHONY: demo demo-async test test-all lint types bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits.py
@@ -13,6 +13,9 @@ demo-async: $(READY)
 	$(BIN)/stratagem run --workers 2 --ps 2 --chief examples/recommender.py
 
 test: $(READY) lint types
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"
+
+test-all: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 lint: $(READY)
