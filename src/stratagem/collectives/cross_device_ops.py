@@ -17,7 +17,7 @@ from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import array_of, operand_of
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 
@@ -129,7 +129,7 @@ class CrossDeviceOps:
         )
         if is_tracer(tensor):
             return Mirrored(group, tensor)
-        return Mirrored(group, group.replicate(array_of(tensor)))
+        return Mirrored(group, group.replicate(operand_of(tensor)))
 
     def _reduce_dense(
         self,
@@ -149,6 +149,7 @@ class CrossDeviceOps:
                 group,
             )
         for value in values:
+            _refuse_keys(value.values[0].dtype)
             check_same_shape(f"reduce with {op.name}", value.values)
         prepared = [_cast_components(op, value, group) for value in values]
         if self._colocate_components:
@@ -173,7 +174,9 @@ class CrossDeviceOps:
         group: ReplicaGroup,
         options: CommunicationOptions,
     ) -> list[Any]:
-        parts = [jnp.asarray(array_of(part)) for part in parts]
+        parts = [jnp.asarray(operand_of(part)) for part in parts]
+        for part in parts:
+            _refuse_keys(part.dtype)
 
         def implementation(casted: Sequence[Any]) -> list[Any]:
             pairs = [
@@ -248,6 +251,14 @@ def _cast_components(op: ReduceOp, value: PerReplica, group: ReplicaGroup) -> Pe
     if dtype != jnp.bool_ and (op is not ReduceOp.MEAN or jnp.issubdtype(dtype, jnp.inexact)):
         return value
     return PerReplica([_cast(op, component) for component in value.values], group)
+
+
+def _refuse_keys(dtype: Any) -> None:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            "The replicas' keys of jax.random cannot be combined into one. Take one replica's with "
+            "strategy.experimental_local_results(keys)[0], or all with strategy.gather(...)."
+        )
 
 
 def _reduce_slices(op: ReduceOp, slices: IndexedSlices, group: ReplicaGroup) -> IndexedSlices:

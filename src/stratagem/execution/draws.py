@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.core.dtypes import is_host_only
 from stratagem.core.errors import OutOfRangeError, ShapeMismatchError
 from stratagem.core.tracing import is_tracer
 from stratagem.input.distributed_iterator import DistributedIterator
@@ -132,11 +133,11 @@ def _array(leaf: Any) -> Any:
         group = leaf._group
         array = leaf.global_array(group) if group is not None else None
         if array is None:
-            if all(getattr(v, "dtype", np.dtype(object)).kind == "O" for v in leaf.values):
+            if all(is_host_only(getattr(v, "dtype", np.dtype(object))) for v in leaf.values):
                 raise _no_strings()
             raise RaggedElement
         return array
-    if getattr(leaf, "dtype", np.dtype(object)).kind in "OSU":
+    if is_host_only(getattr(leaf, "dtype", np.dtype(object))):
         raise _no_strings()
     return leaf
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.input.distributed_iterator import DistributedIterator
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import operand_of
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
@@ -88,7 +88,7 @@ class CallInputs:
             array = leaf
             kind = (_ARRAY, array.shape, array.dtype, getattr(array, "weak_type", False))
         elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)):
-            array = array_of(leaf)
+            array = operand_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
         elif isinstance(leaf, DistributedIterator):
             self.iterators.append(leaf)

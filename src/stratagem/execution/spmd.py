@@ -15,6 +15,7 @@ from stratagem.collectives.gathering import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context
 from stratagem.core.errors import ContextError, ShapeMismatchError
+from stratagem.core.narrowing import narrowed
 from stratagem.core.partitioned_group import (
     check_partitioned,
     has_layouts,
@@ -248,7 +249,7 @@ class _Input:
         if isinstance(leaf, Mirrored):
             leaf = leaf._value()
         if is_array(leaf):
-            leaf = jnp.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+            leaf = jnp.asarray(narrowed(leaf)) if not isinstance(leaf, jax.Array) else leaf
             weak_type = getattr(leaf, "weak_type", False)
             aval = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak_type)
             return cls(_placed(leaf, group), local_aval=aval)
@@ -272,7 +273,7 @@ class _Outputs:
         leaves, self._structure = jax.tree.flatten(result, is_leaf=is_value_leaf)
         leaves = [_unwrap(leaf) for leaf in leaves]
         self._is_array = [is_array(leaf) for leaf in leaves]
-        arrays = [jnp.asarray(leaf) for leaf in leaves if is_array(leaf)]
+        arrays = [jnp.asarray(narrowed(leaf)) for leaf in leaves if is_array(leaf)]
         self._scalar = [array.ndim == 0 for array in arrays]
         self._static = [None if is_array(leaf) else leaf for leaf in leaves]
         return arrays

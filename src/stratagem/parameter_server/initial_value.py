@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.core.errors import ContextError, ShapeMismatchError, VariableError
+from stratagem.core.narrowing import check_fits
 from stratagem.core.tracing import is_tracer
 from stratagem.parameter_server.server_function import ServerFunction
 from stratagem.parameter_server.stored_array import Array, StoredArray
@@ -116,7 +117,9 @@ class InitialValue:
             if not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.bool_)):
                 raise VariableError(f"A variable holds numbers or booleans, got dtype {kind}.")
         dtype = jax.dtypes.canonicalize_dtype(dtype)
-        return cls(np.asarray(value).astype(dtype, copy=False))
+        value = np.asarray(value)
+        check_fits(value, dtype)
+        return cls(value.astype(dtype, copy=False))
 
     def on_server(self, start: int) -> bytes | None:
         """Returns the pickled function that fills rows from ``start`` on a server, if there is one."""

@@ -9,6 +9,7 @@ import jax
 
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.core import context
+from stratagem.core.narrowing import narrowed
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import under_jit
 from stratagem.execution.loops import compiled_step
@@ -80,7 +81,7 @@ def _only_component(leaf: Any) -> Any:
                 "Use it with the strategy it came from."
             )
         return leaf.values[0]
-    return leaf
+    return narrowed(leaf)
 
 
 def _default_frame() -> context.Frame:

@@ -25,7 +25,7 @@ from stratagem.input.splitting import WorkerPosition
 from stratagem.strategies.running import call_for_each_replica
 from stratagem.strategies.update_context import call_in_each_replica
 from stratagem.values import state
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import array_of, operand_of
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.mirrored_variable import MirroredVariable
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica, check_size
@@ -125,7 +125,7 @@ class StrategyExtended:
             return make(initial_value)
         if callable(initial_value) and not isinstance(initial_value, Variable):
             initial_value = initial_value()
-        value = jnp.asarray(array_of(initial_value), dtype)
+        value = jnp.asarray(operand_of(initial_value), dtype)
         created: Variable = replica.merge_per_replica(
             f"creation of variable {name or 'Variable'!r}",
             lambda _, values: make(self.first_replica(values)),
@@ -248,7 +248,7 @@ class StrategyExtended:
 
     def _once_per_worker(self, value: Any) -> PerReplica:
         """Returns a value of this process as one of its first replica, and zero of the others."""
-        array = jnp.asarray(array_of(value))
+        array = jnp.asarray(operand_of(value))
         frame = state.current_frame()
         if frame is not None and frame.spmd:
             return SpmdPerReplica(self._group, self._in_first_replica(array))

@@ -9,6 +9,7 @@ import jax
 
 from stratagem.core import config, context
 from stratagem.core.errors import ContextError
+from stratagem.core.narrowing import narrowed
 from stratagem.core.partitioned_group import tracing_alone
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
@@ -92,7 +93,7 @@ def _run_alone(
             leaf = leaf.values[0]
         if isinstance(leaf, jax.Array) and not staged:
             return jax.device_put(leaf, group.devices[0])
-        return leaf
+        return narrowed(leaf)
 
     local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
     with context.enter(context.Frame(strategy, replica)):
@@ -139,7 +140,7 @@ def _spread(leaf: Any, group: ReplicaGroup) -> Any:
         check_size(leaf, group)
         return leaf
     if not isinstance(leaf, jax.Array):
-        return leaf
+        return narrowed(leaf)
     if is_tracer(leaf):
         raise ContextError(
             "strategy.run() with several replicas got a traced argument while it runs eagerly. "

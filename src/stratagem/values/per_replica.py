@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.core.dtypes import is_host_only
 from stratagem.core.errors import ContextError, NotAnArrayError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
@@ -211,7 +212,7 @@ def _stackable(values: Sequence[Any]) -> bool:
     first = values[0]
     if not all(isinstance(v, (jax.Array, np.ndarray, np.generic)) for v in values):
         return False
-    if first.dtype.kind in "OSU":
+    if is_host_only(first.dtype):
         return False
     return all(v.shape == first.shape and v.dtype == first.dtype for v in values)
 

@@ -13,11 +13,12 @@ import numpy as np
 from stratagem.core import context
 from stratagem.core.errors import ContextError, NotAnArrayError, VariableError
 from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.narrowing import check_fits
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values import state, updates
-from stratagem.values.array_operators import ArrayOperators, array_of
+from stratagem.values.array_operators import ArrayOperators, array_of, operand_of
 from stratagem.values.distributed_values import ValueLeaf
 from stratagem.values.operands import checked_operand, kind_of
 from stratagem.values.per_replica import PerReplica
@@ -220,7 +221,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         Returns:
             An array of shape ``indices.shape + self.shape[1:]``.
         """
-        return self._value()[jnp.asarray(array_of(indices))]
+        return self._value()[jnp.asarray(operand_of(indices))]
 
     def _value(self) -> Any:
         frame = state.current_frame()
@@ -477,6 +478,8 @@ def _initial_array(value: Any, dtype: Any) -> Any:
         value = np.asarray(value, natural if dtype is None else None)
     kind_of(value.dtype)
     dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
+    if isinstance(value, (np.ndarray, np.generic)):
+        check_fits(value, dtype)
     return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
 
 
