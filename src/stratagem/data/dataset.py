@@ -142,8 +142,10 @@ class Dataset(DatasetSources):
     ) -> Dataset:
         """Returns ``map_func`` of every element; the components of a tuple are separate arguments.
 
-        A function of numbers that JAX can trace runs as one ``jit(vmap(map_func))`` per batch, on
-        the host, if that gives the same bits. Such a function must not have side effects.
+        A function of numbers that JAX can trace, twice with the same result and without asking a clock
+        or a random generator, runs as one ``jit(vmap(map_func))`` per batch, on the host, if that
+        gives the same bits. Side effects of Python code, as in tf.data, happen while it is traced and
+        not for every element; what must happen for each belongs into the loop over the dataset.
 
         >>> list(Dataset.range(3).map(lambda x: x + 1))
         [np.int64(1), np.int64(2), np.int64(3)]

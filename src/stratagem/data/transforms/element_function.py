@@ -22,7 +22,7 @@ from stratagem.data.plan.rows import num_rows, row, slice_rows, stack_elements
 from stratagem.data.structure import flatten, map_structure, pack_like, same_structure
 from stratagem.data.tensor_spec import STRING, TensorSpec
 from stratagem.data.transforms.exact_operations import exact_compilers
-from stratagem.data.transforms.side_effects import may_have_side_effects
+from stratagem.data.transforms.repeatable_trace import repeatable_trace
 
 __all__ = ["ElementFunction", "call_with"]
 
@@ -60,7 +60,7 @@ class ElementFunction:
     def traced_spec(self, element_spec: Any) -> Any | None:
         """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be.
 
-        A function that shows signs of side effects is not traced.
+        A function whose result depends on more than its argument cannot.
         """
         if not self._tried_tracing:
             self._traced = _trace(self._fn, element_spec)
@@ -179,8 +179,6 @@ def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
     specs = flatten(element_spec)
     if any(spec.dtype == STRING or not spec.shape.is_fully_defined() for spec in specs):
         return None
-    if may_have_side_effects(fn):
-        return None
     import jax
 
     nest: Any = None
@@ -198,8 +196,10 @@ def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
     shapes = [make_shape(tuple(spec.shape), spec.dtype) for spec in specs]
     try:
         with jax.enable_x64(True), jax.checking_leaks():
-            traced = jax.make_jaxpr(leaves_of)(*shapes)
+            traced = repeatable_trace(lambda: jax.make_jaxpr(leaves_of)(*shapes))
     except Exception:
+        return None
+    if traced is None:
         return None
     return _Traced(nest, exact_compilers(traced.jaxpr))
 
