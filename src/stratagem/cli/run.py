@@ -15,9 +15,9 @@ from stratagem.cluster.launch.local_job import run_local_job
 from stratagem.cluster.launch.program import Program
 from stratagem.cluster.launch.rendezvous import Rendezvous
 from stratagem.cluster.launch.rendezvous_job import run_rendezvous_job
-from stratagem.cluster.launch.secret import read_secret
 from stratagem.cluster.launch.signal_pipe import SignalPipe
 from stratagem.cluster.launch.task_counts import TaskCounts
+from stratagem.cluster.secret import read_secret
 
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from stratagem.cluster.address import Address
 from stratagem.cluster.environment_variables import is_set
 from stratagem.cluster.errors import RendezvousError, UnknownAddressesError
-from stratagem.cluster.launch.secret import FILE_VARIABLE, SECRET_VARIABLE, read_secret
 from stratagem.cluster.leadership import worker_tasks
 from stratagem.cluster.meeting import jax_runtime
 from stratagem.cluster.meeting.client import MeetingClient
@@ -21,6 +20,7 @@ from stratagem.cluster.meeting.host import host_meeting
 from stratagem.cluster.meeting.relay import Relay
 from stratagem.cluster.meeting.watch import ClusterWatch
 from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem.cluster.secret import FILE_VARIABLE, SECRET_VARIABLE, read_secret
 from stratagem.core.devices import name_processes
 from stratagem.core.errors import ContextError, UnavailableError
 from stratagem.core.launch import watch_processes
