@@ -30,7 +30,7 @@ class Conversation:
         self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._is_over = False
         self._background = Background(
-            f"the conversation with {connection.peer}", on_failure=lambda _: self._end()
+            f"the conversation with {connection.peer}", on_failure=lambda _: self.interrupt()
         )
         self._background.start(self._send, name="conversation-send")
 
@@ -40,7 +40,7 @@ class Conversation:
         if self._is_over:
             return
         if self._unsent.qsize() >= _MOST_UNSENT:
-            self._end()
+            self.interrupt()
             return
         self._unsent.put(json.dumps(message).encode())
 
@@ -66,6 +66,12 @@ class Conversation:
             )
         return heard
 
+    def interrupt(self) -> None:
+        """Lets whoever hears or is heard find the other end lost. Returns at once, in any thread."""
+        self._is_over = True
+        self._unsent.put(None)
+        self._connection.interrupt()
+
     def finish(self, seconds: float) -> None:
         """Waits until all that was said is sent, for so many seconds at most, and closes."""
         self._unsent.put(None)
@@ -74,17 +80,12 @@ class Conversation:
 
     def close(self) -> None:
         """Ends the conversation; what is not sent yet will not be."""
-        self._end()
+        self.interrupt()
         self._connection.close()
-
-    def _end(self) -> None:
-        self._is_over = True
-        self._unsent.put(None)
-        self._connection.interrupt()
 
     def _send(self) -> None:
         try:
             while (body := self._unsent.get()) is not None:
                 self._connection.send(Kind.EVENT, "", Message(body), deadline=None)
         except OSError:
-            self._end()
+            self.interrupt()

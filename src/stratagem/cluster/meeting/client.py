@@ -165,9 +165,7 @@ def _connect(
     while True:
         try:
             give_up = min(deadline, time.monotonic() + _SECONDS_TO_CONNECT)
-            connection = connect(
-                address, credentials, own=own, wanted=MEETING, deadline=give_up
-            )
+            connection = connect(address, credentials, own=own, wanted=MEETING, deadline=give_up)
             return _introduce(Conversation(connection), address, num_workers, give_up)
         except (UnavailableError, DeadlineExceededError) as error:
             if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
@@ -186,7 +184,5 @@ def _introduce(
         raise UnavailableError(f"The leader at {address} left at once ({error}).") from None
     if "refused" in answer:
         conversation.close()
-        raise RendezvousError(
-            f"The leader at {address} refused this process: {answer['refused']}."
-        )
+        raise RendezvousError(f"The leader at {address} refused this process: {answer['refused']}.")
     return conversation

@@ -92,9 +92,7 @@ class MeetingServer:
         finally:
             conversation.close()
 
-    def _admit(
-        self, conversation: Conversation, worker: int, num_workers: object
-    ) -> str | None:
+    def _admit(self, conversation: Conversation, worker: int, num_workers: object) -> str | None:
         with self._changed:
             reason = self._board.refusal(worker, num_workers)
             if reason is None:

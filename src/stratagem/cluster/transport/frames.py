@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+import operator
 import struct
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ class Kind:
     REQUEST = 0
     RESULT = 1
     ERROR = 2
+    EVENT = 3
 
 
 class Head(NamedTuple):
@@ -71,6 +74,9 @@ def parse_head(data: bytes | bytearray | memoryview) -> Head:
 def parse_layout(description: bytes) -> Layout:
     """Returns the layout that a description spells.
 
+    Raises:
+        ValueError: If it spells none.
+
     >>> from stratagem.cluster.transport.frames import parse_layout
     >>> parse_layout(b'[["<f4", [2, 3]], ["bfloat16", []]]').num_bytes
     66
@@ -78,16 +84,25 @@ def parse_layout(description: bytes) -> Layout:
     if not description:
         return _NO_ARRAYS
     places, end = [], 0
-    for name, shape in json.loads(description):
-        offset = end + -end % _ALIGNMENT
-        dtype = np.dtype(name)
-        places.append((offset, dtype, tuple(shape)))
-        end = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    try:
+        for name, sizes in json.loads(description):
+            offset = end + -end % _ALIGNMENT
+            dtype, shape = np.dtype(name), tuple(map(operator.index, sizes))
+            if dtype.hasobject or any(size < 0 for size in shape):
+                raise ValueError(f"no array of {dtype} and shape {shape} can travel")
+            places.append((offset, dtype, shape))
+            end = offset + dtype.itemsize * math.prod(shape)
+    except (TypeError, RecursionError) as error:
+        raise ValueError("a description of arrays is malformed") from error
     return Layout(tuple(places), end)
 
 
-def encode(kind: int, method: str, message: Message) -> tuple[list[Any], int]:
-    """Returns a message as pieces of memory to send one after the other, and their total size."""
+def encode(kind: int, method: str, message: Message) -> list[memoryview]:
+    """Returns a message as pieces of memory to send one after the other.
+
+    Raises:
+        InvalidArgumentError: If an array cannot travel.
+    """
     name = method.encode()
     arrays = [np.ascontiguousarray(array) for array in message.arrays]
     # ascontiguousarray makes arrays without dimensions one-dimensional.
@@ -96,15 +111,15 @@ def encode(kind: int, method: str, message: Message) -> tuple[list[Any], int]:
     )
     head = _HEAD.pack(kind, len(name), len(description), len(message.body))
     text = b"".join((head, name, description, message.body))
-    pieces: list[Any] = [text]
+    pieces = [memoryview(text)]
     end = 0
     for array in arrays:
         if padding := -end % _ALIGNMENT:
-            pieces.append(bytes(padding))
+            pieces.append(memoryview(bytes(padding)))
         if array.nbytes:
             pieces.append(array.reshape(-1).view(np.uint8).data)
         end += padding + array.nbytes
-    return pieces, len(text) + end
+    return pieces
 
 
 @functools.lru_cache(maxsize=1024)

@@ -10,10 +10,10 @@ import sys
 import threading
 
 import pytest
+from stratagem.cluster.transport.local_peer import check_same_user
 
 from stratagem.cluster.errors import EnvironmentVariableError, MissingVariableError
 from stratagem.cluster.transport import Channel, Credentials, Endpoint, Message
-from stratagem.cluster.transport.local_peer import check_same_user
 from stratagem.core.errors import PermissionDeniedError, UnauthenticatedError
 
 SECRET = "correct horse battery staple"
