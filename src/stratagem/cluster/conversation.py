@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import json
-import queue
+import threading
 from typing import Any
 
 from stratagem.cluster.errors import RendezvousError
@@ -13,13 +14,14 @@ from stratagem.core.background import Background
 __all__ = ["Conversation"]
 
 _MOST_UNSENT = 4096
+_SMALL_BYTES = 4096
 
 
 class Conversation:
-    """JSON objects that go both ways, one thread for each.
+    """JSON objects that go both ways.
 
-    Whoever speaks is not held up by a peer that does not listen: what it says waits here. A peer that
-    lets too much of it wait is taken for lost.
+    Whoever speaks is not held up by a peer that does not listen: what it says then waits here, and a
+    thread sends it. A peer that lets too much of it wait is taken for lost.
 
     Args:
         connection: The connection, which the conversation closes.
@@ -27,22 +29,31 @@ class Conversation:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._speaking = threading.Lock()
+        self._unsent: collections.deque[bytes] = collections.deque()
+        self._all_sent = threading.Condition(self._speaking)
+        self._is_sending = False
         self._is_over = False
         self._background = Background(
             f"the conversation with {connection.peer}", on_failure=lambda _: self.interrupt()
         )
-        self._background.start(self._send, name="conversation-send")
 
     def say(self, message: dict[str, Any]) -> None:
         """Has a message sent. If the other end is lost, ``hear`` says so."""
         self._background.check()
-        if self._is_over:
-            return
-        if self._unsent.qsize() >= _MOST_UNSENT:
-            self.interrupt()
-            return
-        self._unsent.put(json.dumps(message).encode())
+        body = json.dumps(message).encode()
+        with self._speaking:
+            if self._is_over:
+                return
+            if not self._is_sending and len(body) <= _SMALL_BYTES and self._connection.has_room:
+                self._send(body)
+                return
+            self._unsent.append(body)
+            if len(self._unsent) > _MOST_UNSENT:
+                self.interrupt()
+            elif not self._is_sending:
+                self._is_sending = True
+                self._background.start(self._send_unsent, name="conversation-send")
 
     def hear(self, deadline: float | None = None) -> dict[str, Any]:
         """Waits for a message and returns it. For one thread.
@@ -69,13 +80,12 @@ class Conversation:
     def interrupt(self) -> None:
         """Lets whoever hears or is heard find the other end lost. Returns at once, in any thread."""
         self._is_over = True
-        self._unsent.put(None)
         self._connection.interrupt()
 
     def finish(self, seconds: float) -> None:
         """Waits until all that was said is sent, for so many seconds at most, and closes."""
-        self._unsent.put(None)
-        self._background.join(seconds)
+        with self._speaking:
+            self._all_sent.wait_for(lambda: not self._is_sending, seconds)
         self.close()
 
     def close(self) -> None:
@@ -83,9 +93,18 @@ class Conversation:
         self.interrupt()
         self._connection.close()
 
-    def _send(self) -> None:
+    def _send(self, body: bytes) -> None:
         try:
-            while (body := self._unsent.get()) is not None:
-                self._connection.send(Kind.EVENT, "", Message(body), deadline=None)
+            self._connection.send(Kind.EVENT, "", Message(body), deadline=None)
         except OSError:
             self.interrupt()
+
+    def _send_unsent(self) -> None:
+        while True:
+            with self._speaking:
+                if self._is_over or not self._unsent:
+                    self._is_sending = False
+                    self._all_sent.notify_all()
+                    return
+                body = self._unsent.popleft()
+            self._send(body)

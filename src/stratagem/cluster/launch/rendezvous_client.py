@@ -133,7 +133,7 @@ def _connect(rendezvous: Rendezvous, deadline: float) -> Connection:
     except (UnavailableError, DeadlineExceededError) as error:
         raise _MayRetry(str(error)) from None
     except UnauthenticatedError as error:
-        raise _refused(rendezvous, str(error)) from None
+        raise RendezvousError(f"Node {rendezvous.node_rank} cannot join node 0. {error}") from None
 
 
 def _introduce(rendezvous: Rendezvous, conversation: Conversation, deadline: float) -> Conversation:
@@ -148,11 +148,7 @@ def _introduce(rendezvous: Rendezvous, conversation: Conversation, deadline: flo
     conversation.close()
     if answer.get("may_retry") is True:
         raise _MayRetry(f"{answer['refused']}.")
-    raise _refused(rendezvous, f"{answer['refused']}.")
-
-
-def _refused(rendezvous: Rendezvous, reason: str) -> RendezvousError:
-    return RendezvousError(
-        f"Node 0 at {rendezvous.endpoint} refused node {rendezvous.node_rank}: {reason} Run the same "
-        "command with the same secret on every node."
+    raise RendezvousError(
+        f"Node 0 at {rendezvous.endpoint} refused node {rendezvous.node_rank}: {answer['refused']}. Run "
+        "the same command on every node."
     )

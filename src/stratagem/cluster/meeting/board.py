@@ -27,12 +27,11 @@ class Board:
 
     Args:
         num_workers: How many are expected.
-        start: What every worker is told once all are there.
     """
 
-    def __init__(self, num_workers: int, start: dict[str, Any]) -> None:
+    def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
-        self._start = start
+        self._start: dict[str, Any] | None = None
         self._views = [PeerView() for _ in range(num_workers)]
         self._heard = [0.0] * num_workers
         self._exchanges: dict[str, dict[int, Any]] = {}
@@ -56,9 +55,12 @@ class Board:
         """Notes that a worker came; returns what to tell whom."""
         self._set(worker, absent=False)
         self._heard[worker] = now
-        if any(view.absent for view in self._views):
-            return self._tell_views(now)
-        return self._tell_views(now) + self._tell_all({"start": self._start})
+        return self._tell_views(now) + self._tell_start()
+
+    def open(self, start: dict[str, Any]) -> list[Send]:
+        """Notes what every worker is told once all are there; returns what to tell whom."""
+        self._start = start
+        return self._tell_start()
 
     def refusal(self, worker: int, num_workers: object) -> str | None:
         """Returns why a worker cannot take part, or ``None`` if it can."""
@@ -139,6 +141,11 @@ class Board:
             for view, heard in zip(self._views, self._heard, strict=True)
         ]
         return self._tell_all({"peers": views})
+
+    def _tell_start(self) -> list[Send]:
+        if self._start is None or any(view.absent for view in self._views):
+            return []
+        return self._tell_all({"start": self._start})
 
     def _tell_all(self, message: dict[str, Any]) -> list[Send]:
         return [

@@ -36,12 +36,11 @@ class MeetingServer:
 
     Args:
         num_workers: How many workers are expected.
-        start: What they are told once all are there.
         service: The path of the socket of JAX's coordination service.
     """
 
-    def __init__(self, num_workers: int, start: dict[str, Any], service: str) -> None:
-        self._board = Board(num_workers, start)
+    def __init__(self, num_workers: int, service: str) -> None:
+        self._board = Board(num_workers)
         self._service = service
         self._members: dict[int, Conversation] = {}
         self._leader_is_gone = False
@@ -54,6 +53,11 @@ class MeetingServer:
             serve_relay(connection, self._service)
         elif connection.peer.role == WORKER_ROLE:
             self._serve_worker(Conversation(connection), connection.peer.index)
+
+    def open(self, start: dict[str, Any]) -> None:
+        """Says what workers are told once all are there."""
+        with self._changed:
+            self._tell(self._board.open(start))
 
     def wait(self) -> None:
         """Returns when the last worker has gone, and tells them of each other until then."""
@@ -129,8 +133,7 @@ def main() -> None:
     """Serves on the socket and with the settings that the leader hands over on standard input."""
     settings = json.loads(sys.stdin.readline())
     place = PrivateSocket()
-    service, start = _host_service(settings["num_workers"], place)
-    server = MeetingServer(settings["num_workers"], start, place.path)
+    server = MeetingServer(settings["num_workers"], place.path)
     listener = Listener(
         settings["address"],
         Credentials.from_environment(),
@@ -139,6 +142,9 @@ def main() -> None:
         listening=socket.socket(fileno=settings["listener"]),
     )
     listener.start()
+    # Meanwhile workers come.
+    service, start = _host_service(settings["num_workers"], place)
+    server.open(start)
 
     def watch_leader() -> None:
         with contextlib.suppress(OSError):

@@ -52,6 +52,11 @@ class Connection:
         """The address of this machine on the way to the other end."""
         return self._stream.own_host
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a small message can be sent without waiting for the other end."""
+        return self._stream.has_room
+
     def protect(self, sending_key: bytes, receiving_key: bytes) -> None:
         """Encrypts all that is sent from now on, and takes what comes for encrypted."""
         self._writer.protect(sending_key)
