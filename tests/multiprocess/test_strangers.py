@@ -1,16 +1,28 @@
 """No peer can end a job or a listener by what it sends, or by how it leaves."""
 
+import time
+
 import psutil
 import pytest
 from processes import marked, poll
 from strangers import Overhearing, Strangers
 
 from stratagem.cluster.launch.held_ports import HeldPorts
+from stratagem.cluster.transport import Credentials, Identity, Kind, Message, connect
+from stratagem.core.errors import UnavailableError
 
 pytestmark = pytest.mark.timeout(120)
 
+MODULE = "stratagem.cluster.meeting.server"
 SECRET = {"STRATAGEM_CLUSTER_SECRET": "a secret that both nodes know"}
 TRAIN = """
+if index == 0:
+    Path("leader.new").write_text(config["cluster"]["worker"][0])
+    Path("leader.new").rename("leader")
+else:
+    while not Path("way").exists(): time.sleep(0.01)
+    config["cluster"]["worker"][0] = Path("way").read_text()
+    os.environ["TF_CONFIG"] = json.dumps(config)
 import jax.numpy as jnp
 import numpy as np
 import stratagem as sg
@@ -36,14 +48,15 @@ print("right" if float(variable) == 2 * steps and steps > 10 else f"wrong: {floa
 """
 
 
-def listeners(mark):
-    """Returns the addresses where processes of the test listen."""
-    found = set()
-    for process in marked(mark):
-        for connection in process.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN:
-                found.add(("127.0.0.1", connection.laddr.port))
-    return sorted(found)
+def meeting_process(mark):
+    """Returns the process where the workers of the test meet."""
+    [found] = [process for process in marked(mark) if MODULE in process.cmdline()]
+    return found
+
+
+def listening(process):
+    found = process.net_connections("tcp")
+    return [c.laddr.port for c in found if c.status == psutil.CONN_LISTEN]
 
 
 def test_two_nodes_reach_their_end_among_strangers(start, script, ready, tmp_path):
@@ -67,10 +80,76 @@ def test_two_nodes_reach_their_end_among_strangers(start, script, ready, tmp_pat
 
 def test_workers_in_step_reach_their_end_among_strangers(start, script, ready, tmp_path, mark):
     job = start("run", "--workers", 2, script(TRAIN))
-    ready("worker-0", "worker-1")
-    with Strangers(listeners(mark)) as strangers:
-        poll(lambda: strangers.rounds or job.process.poll() is not None, 60)
+    leader = poll(lambda: (path := tmp_path / "leader").exists() and path.read_text(), 30)
+    host, port = leader.split(":")
+    with Overhearing((host, int(port))) as network:
+        tmp_path.joinpath("way.new").write_text(f"127.0.0.1:{network.port}")
+        tmp_path.joinpath("way.new").rename(tmp_path / "way")
+        workers = ready("worker-0", "worker-1")
+        overheard = [bytes(heard) for heard in network.heard if heard]
+        assert len(overheard) == 2  # the worker, and its way to JAX's service
+        meeting = meeting_process(mark)
+        # Where workers exchange gradients, XLA listens, and nothing of ours.
+        assert [len(listening(psutil.Process(pid))) for pid in workers] == [1, 1]
+        assert listening(meeting) == [int(port)]
+        files, threads = meeting.num_fds(), meeting.num_threads()
+        with Strangers([(host, int(port))], overheard) as strangers:
+            poll(lambda: strangers.rounds or job.process.poll() is not None, 60)
+        assert job.process.poll() is None, job.finish().stderr
+        poll(lambda: meeting.num_fds() <= files and meeting.num_threads() <= threads + 1, 20)
         tmp_path.joinpath("go").touch()
         job.finish()
     assert job.returncode == 0, job.stderr
     assert job.stdout.count("right") == 2
+
+
+MALFORMED = [
+    b"",
+    b"[]",
+    b"\xff",
+    b'{"kind": 5}',
+    b'{"kind": "NodeStopped", "node": 0}',
+    b'{"kind": "NodeStopped", "node": "\\ud800"}',
+    b'{"kind": "Interrupted", "signal": 4711}',
+    b'{"kind": "TaskEnded", "ending": {"task": ["worker", 0], "returncode": 1, '
+    b'"by_launcher": false, "output": ""}}',
+    b'{"kind": "NodeJoined", "offer": {"node": 1, "host": "a", "ports": [], '
+    b'"counts": {"workers": 100000000000}}}',
+    b'{"kind": "NodeJoined", "offer": {"node": 1, "host": "a", "ports": [1' + b"0" * 5000 + b"], "
+    b'"counts": {}}}',
+    b"[" * 100_000,
+]
+
+
+def test_nodes_that_know_the_secret_and_talk_nonsense_are_dropped(start, script):
+    program = script("print('right')")
+    credentials = Credentials(secret=SECRET["STRATAGEM_CLUSTER_SECRET"])
+    with HeldPorts(1) as held:
+        [port] = held
+        place = ["--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--node-rank"]
+        first = start("run", *place, 0, program, env=SECRET)
+
+        def connected():
+            try:
+                return connect(
+                    f"127.0.0.1:{port}",
+                    credentials,
+                    own=Identity("node", 1),
+                    wanted=Identity("rendezvous"),
+                    deadline=time.monotonic() + 5,
+                )
+            except UnavailableError:
+                return None
+
+        for body in MALFORMED:
+            impostor = poll(connected, 20)
+            impostor.send(Kind.EVENT, "", Message(b'{"num_nodes": 2}'), None)
+            assert b"welcome" in impostor.receive(time.monotonic() + 10)[2].body
+            impostor.send(Kind.EVENT, "", Message(body), None)
+            with pytest.raises(ConnectionError):
+                impostor.receive(time.monotonic() + 10)
+            impostor.close()
+        second = start("run", *place, 1, program, env=SECRET)
+        assert (first.finish().returncode, second.finish().returncode) == (0, 0), first.stderr
+    assert "right" in first.stdout
+    assert "right" in second.stdout

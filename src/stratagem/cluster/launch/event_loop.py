@@ -68,7 +68,7 @@ class EventLoop:
     def _make_calls(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._woken, 4096)
-        while self._calls:
+        for _ in range(len(self._calls)):  # later ones wake the loop again
             self._calls.popleft()()
 
     def run_once(self) -> None:

@@ -43,7 +43,6 @@ class MeetingHost:
 
     def __init__(self, address: Address, num_workers: int, credentials: Credentials) -> None:
         credentials.for_host(address.host)
-        self._is_released = False
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_REMEMBERED_LINES)
         with _listen(address) as listener:
             self.process = subprocess.Popen(
@@ -68,7 +67,6 @@ class MeetingHost:
 
     def release(self) -> None:
         """Lets the process go on for the other workers, without this one."""
-        self._is_released = True
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -81,11 +79,11 @@ class MeetingHost:
                 self._last_lines.append(text)
                 _log.warning("meeting point: %s", text)
         code = self.process.wait(_SECONDS_TO_END)
-        if code != 0 or not self._is_released:
+        if code != 0:
             said = "".join(f"\n    {text}" for text in self._last_lines) or " nothing"
             _log.error(
-                "The meeting point of the workers must outlive this process, but it ended with code "
-                "%d. The last that it said:%s",
+                "The meeting point must be there until the last worker has left, but it ended with "
+                "code %d. The last that it said:%s",
                 code,
                 said,
             )

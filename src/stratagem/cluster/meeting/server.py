@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import sys
 import threading
@@ -131,6 +132,8 @@ def _host_service(num_workers: int, place: PrivateSocket) -> tuple[Any, dict[str
 
 def main() -> None:
     """Serves on the socket and with the settings that the leader hands over on standard input."""
+    # Ctrl-C is for the workers, who need it to hear of each other's end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
     place = PrivateSocket()
     server = MeetingServer(settings["num_workers"], place.path)
