@@ -10,12 +10,12 @@ import time
 
 import numpy as np
 import pytest
-from stratagem.cluster.transport.handshake import greet_client
-from stratagem.cluster.transport.stream import Stream
 
 from stratagem.cluster.transport import Identity, Message
 from stratagem.cluster.transport.connection import Connection
 from stratagem.cluster.transport.frames import Kind, encode
+from stratagem.cluster.transport.handshake import greet_client
+from stratagem.cluster.transport.stream import Stream
 from stratagem.core.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
