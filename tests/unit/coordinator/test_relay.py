@@ -57,7 +57,7 @@ def place(address):
     return host, int(port)
 
 
-def test_a_relay_on_the_port_of_a_dead_worker_gets_nothing(cluster, tmp_path, poll):
+def test_a_relay_on_the_port_of_a_dead_worker_gets_nothing(cluster, tmp_path):
     touched = tmp_path / "touched"
     pieces = encode(Kind.REQUEST, "ps/add_function", Message(pickle.dumps(Touch(touched))))
     cluster.stop("worker", 0)

@@ -15,6 +15,7 @@ TAG_BYTES = 16
 _NONCE_BYTES = 12
 # Far less under one key than AES-GCM is safe for.
 _RECORDS_PER_KEY = 1 << 16
+_TAMPERED = "what came is not what it sent"
 
 
 class TamperedError(ConnectionError):
@@ -30,12 +31,10 @@ class Cipher:
 
     >>> from stratagem.cluster.transport.cipher import Cipher
     >>> sender, receiver = Cipher(bytes(32)), Cipher(bytes(32))
-    >>> sealed, opened = bytearray(5 + 16), bytearray(5)
-    >>> sender.encrypt_into(b"hello", sealed)
-    >>> receiver.decrypt_into(sealed, opened)
-    >>> bytes(opened)
+    >>> sealed = sender.encrypt(b"hello")
+    >>> receiver.decrypt(sealed)
     b'hello'
-    >>> receiver.decrypt_into(sealed, opened)
+    >>> receiver.decrypt(sealed)
     Traceback (most recent call last):
     stratagem.cluster.transport.cipher.TamperedError: what came is not what it sent
 
@@ -47,6 +46,21 @@ class Cipher:
         self._key = key
         self._cipher = AESGCM(key)
         self._count = 0
+
+    def encrypt(self, data: bytes | memoryview) -> bytes:
+        """Returns the next record encrypted."""
+        return self._cipher.encrypt(self._next_number(), data, None)
+
+    def decrypt(self, sealed: bytes | memoryview) -> bytes:
+        """Returns the next record decrypted.
+
+        Raises:
+            TamperedError: If it is not the one that was encrypted next.
+        """
+        try:
+            return self._cipher.decrypt(self._next_number(), sealed, None)
+        except InvalidTag:
+            raise TamperedError(_TAMPERED) from None
 
     def encrypt_into(self, data: bytes | memoryview, sealed: bytearray | memoryview) -> None:
         """Encrypts the next record into memory with ``TAG_BYTES`` more."""
@@ -61,7 +75,7 @@ class Cipher:
         try:
             self._cipher.decrypt_into(self._next_number(), sealed, None, data)
         except InvalidTag:
-            raise TamperedError("what came is not what it sent") from None
+            raise TamperedError(_TAMPERED) from None
 
     def _next_number(self) -> bytes:
         if self._count == _RECORDS_PER_KEY:

@@ -10,7 +10,7 @@ import numpy as np
 from stratagem.cluster.transport.frames import HEAD_BYTES, encode, parse_head, parse_layout
 from stratagem.cluster.transport.identity import Identity
 from stratagem.cluster.transport.message import Message
-from stratagem.cluster.transport.records import RecordReader, RecordWriter, send_all
+from stratagem.cluster.transport.records import RecordReader, RecordWriter
 from stratagem.cluster.transport.stream import Stream
 
 __all__ = ["Connection"]
@@ -103,20 +103,26 @@ class Connection:
                 raise
 
     def _receive_message(self, deadline: float | None) -> tuple[int, str, Message]:
-        head = parse_head(self._read(HEAD_BYTES, deadline))
-        text = self._read(head.text_bytes, deadline)
-        body_start = head.method_bytes + head.layout_bytes
-        layout = parse_layout(text[head.method_bytes : body_start])
-        arrays: tuple[np.ndarray[Any, Any], ...] = ()
-        if layout.places:
-            buffer = _aligned_buffer(layout.num_bytes)
-            self._reader.read_into(buffer.data, deadline)
-            arrays = layout.cut(buffer)
-        return head.kind, text[: head.method_bytes].decode(), Message(text[body_start:], arrays)
+        text = self._reader.read(deadline)
+        head = parse_head(text)
+        if head.end > len(text):
+            text = self._read_rest(text, head.end, deadline)
+        method = text[HEAD_BYTES : head.layout_start].decode()
+        body = text[head.body_start : head.end]
+        if head.layout_bytes == 0:
+            return head.kind, method, Message(body)
+        layout = parse_layout(text[head.layout_start : head.body_start])
+        buffer = _aligned_buffer(layout.num_bytes)
+        view, early = buffer.data, text[head.end :]
+        view[: len(early)] = early
+        self._reader.read_into(view[len(early) :], deadline)
+        return head.kind, method, Message(body, layout.cut(buffer))
 
     def send_bytes(self, data: bytes, deadline: float) -> None:
         """Sends bytes as they are."""
-        send_all(self._stream, [memoryview(data)], deadline)
+        sent = 0
+        while sent < len(data):
+            sent += self._stream.send([data[sent:]], deadline)
 
     def receive_bytes(self, num_bytes: int, deadline: float) -> bytes:
         """Waits for so many bytes, takes no more, and returns them."""
@@ -140,11 +146,13 @@ class Connection:
         with self._sending, self._receiving:
             self._stream.close()
 
-    def _read(self, num_bytes: int, deadline: float | None) -> bytes:
+    def _read_rest(self, begun: bytes, num_bytes: int, deadline: float | None) -> bytes:
         # Memory that is not written to is not taken from the system, whatever was announced.
-        data = bytearray(num_bytes)
-        self._reader.read_into(memoryview(data), deadline)
-        return bytes(data)
+        whole = bytearray(num_bytes)
+        view = memoryview(whole)
+        view[: len(begun)] = begun
+        self._reader.read_into(view[len(begun) :], deadline)
+        return bytes(whole)
 
 
 def _aligned_buffer(num_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -16,6 +16,7 @@ import ml_dtypes  # noqa: F401  (makes bfloat16 and its like known to NumPy)
 import numpy as np
 
 from stratagem.cluster.transport.message import Message
+from stratagem.cluster.transport.records import Piece
 from stratagem.core.errors import InvalidArgumentError
 
 __all__ = ["HEAD_BYTES", "Head", "Kind", "Layout", "encode", "parse_head", "parse_layout"]
@@ -44,9 +45,19 @@ class Head(NamedTuple):
     body_bytes: int
 
     @property
-    def text_bytes(self) -> int:
-        """Everything before the arrays."""
-        return self.method_bytes + self.layout_bytes + self.body_bytes
+    def layout_start(self) -> int:
+        """Where the description of the arrays begins."""
+        return HEAD_BYTES + self.method_bytes
+
+    @property
+    def body_start(self) -> int:
+        """Where the body begins."""
+        return HEAD_BYTES + self.method_bytes + self.layout_bytes
+
+    @property
+    def end(self) -> int:
+        """Where everything but the arrays ends."""
+        return self.body_start + self.body_bytes
 
 
 class Layout(NamedTuple):
@@ -62,11 +73,14 @@ class Layout(NamedTuple):
         )
 
 
-_NO_ARRAYS = Layout((), 0)
-
-
 def parse_head(data: bytes | bytearray | memoryview) -> Head:
-    """Returns the head that the first ``HEAD_BYTES`` hold."""
+    """Returns the head that the first ``HEAD_BYTES`` hold.
+
+    Raises:
+        ValueError: If there are fewer.
+    """
+    if len(data) < HEAD_BYTES:
+        raise ValueError(f"a message must begin with {HEAD_BYTES} bytes, got {len(data)}")
     return Head(*_HEAD.unpack_from(data))
 
 
@@ -81,8 +95,6 @@ def parse_layout(description: bytes) -> Layout:
     >>> parse_layout(b'[["<f4", [2, 3]], ["bfloat16", []]]').num_bytes
     66
     """
-    if not description:
-        return _NO_ARRAYS
     places, end = [], 0
     try:
         for name, sizes in json.loads(description):
@@ -97,13 +109,15 @@ def parse_layout(description: bytes) -> Layout:
     return Layout(tuple(places), end)
 
 
-def encode(kind: int, method: str, message: Message) -> list[memoryview]:
-    """Returns a message as pieces of memory to send one after the other.
+def encode(kind: int, method: str, message: Message) -> list[Piece]:
+    """Returns a message as pieces of memory to send one after the other, its text first.
 
     Raises:
         InvalidArgumentError: If an array cannot travel.
     """
     name = method.encode()
+    if not message.arrays:
+        return [_HEAD.pack(kind, len(name), 0, len(message.body)) + name + message.body]
     arrays = [np.ascontiguousarray(array) for array in message.arrays]
     # ascontiguousarray makes arrays without dimensions one-dimensional.
     description = _describe(
@@ -111,11 +125,11 @@ def encode(kind: int, method: str, message: Message) -> list[memoryview]:
     )
     head = _HEAD.pack(kind, len(name), len(description), len(message.body))
     text = b"".join((head, name, description, message.body))
-    pieces = [memoryview(text)]
+    pieces: list[Piece] = [text]
     end = 0
     for array in arrays:
         if padding := -end % _ALIGNMENT:
-            pieces.append(memoryview(bytes(padding)))
+            pieces.append(bytes(padding))
         if array.nbytes:
             pieces.append(array.reshape(-1).view(np.uint8).data)
         end += padding + array.nbytes
@@ -124,8 +138,6 @@ def encode(kind: int, method: str, message: Message) -> list[memoryview]:
 
 @functools.lru_cache(maxsize=1024)
 def _describe(arrays: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]) -> bytes:
-    if not arrays:
-        return b""
     return json.dumps([[_dtype_name(dtype), shape] for dtype, shape in arrays]).encode()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import unicodedata
 from dataclasses import dataclass
 from typing import Self
 
@@ -40,8 +41,9 @@ class Identity:
     index: int = 0
 
     def __post_init__(self) -> None:
-        size = len(self.role.encode(errors="surrogatepass"))
-        if not 0 < size <= _MOST_ROLE_BYTES or "\0" in self.role:
+        size = len(self.role.encode(errors="replace"))
+        is_text = not any(c == "\0" or unicodedata.category(c) == "Cs" for c in self.role)
+        if not 0 < size <= _MOST_ROLE_BYTES or not is_text:
             raise InvalidArgumentError(
                 f"The name of a job or role must have 1 to {_MOST_ROLE_BYTES - len(_JOB)} bytes in "
                 f"UTF-8, none of them 0, got {self.role.removeprefix(_JOB)!r}."
@@ -58,7 +60,7 @@ class Identity:
 
     def to_bytes(self) -> bytes:
         """Returns it in ``IDENTITY_BYTES`` bytes."""
-        return _WIRE.pack(self.index, self.role.encode(errors="surrogatepass"))
+        return _WIRE.pack(self.index, self.role.encode())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -68,7 +70,7 @@ class Identity:
             ValueError: If something else wrote it.
         """
         index, role = _WIRE.unpack(data)
-        return cls(role.rstrip(b"\0").decode(errors="surrogatepass"), index)
+        return cls(role.rstrip(b"\0").decode(), index)
 
     def __str__(self) -> str:
         if self.role.startswith(_JOB):

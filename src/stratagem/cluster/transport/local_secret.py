@@ -69,7 +69,7 @@ def _read(path: Path) -> str | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    with open(descriptor, encoding="ascii", errors="replace") as file:
+    with open(descriptor, encoding="utf-8", errors="replace") as file:
         _check_private(path, os.fstat(descriptor), stat.S_ISREG)
         return file.read(_SECRET_CHARACTERS + 1)
 
@@ -79,7 +79,7 @@ def _make(path: Path) -> None:
     draft = path.with_name(f".{_FILE}-{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(descriptor, "w", encoding="ascii") as file:
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(new_secret())
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)

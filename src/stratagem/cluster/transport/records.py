@@ -5,19 +5,21 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
-from stratagem.cluster.transport.cipher import TAG_BYTES, Cipher, TamperedError
+from stratagem.cluster.transport.cipher import TAG_BYTES, Cipher
 from stratagem.cluster.transport.stream import Stream
 
-__all__ = ["MOST_RECORD_BYTES", "RecordReader", "RecordWriter", "send_all"]
+__all__ = ["Piece", "RecordReader", "RecordWriter"]
+
+Piece: TypeAlias = bytes | memoryview
 
 # Encrypting holds Python's lock, and what stays in the processor's cache is encrypted faster.
-MOST_RECORD_BYTES = 256 * 1024
+_MOST_BYTES = 512 * 1024
 _SMALL_BYTES = 64 * 1024
 _HEADER = struct.Struct("<I")
 _HEADER_BYTES = _HEADER.size
 _SECONDS_WITHOUT_PROGRESS = 60.0
-_NOTHING = memoryview(b"")
 
 
 class RecordWriter:
@@ -36,30 +38,47 @@ class RecordWriter:
         """Encrypts all that follows."""
         self._cipher = Cipher(key)
 
-    def write(self, pieces: Sequence[memoryview], deadline: float | None) -> None:
-        """Sends pieces of memory one after the other.
+    def write(self, pieces: Sequence[Piece], deadline: float | None) -> None:
+        """Sends pieces of memory one after the other. The reader has to expect the same cuts.
+
+        The first piece and small ones after it go into one record, with 64 KiB at the most; what is
+        larger is cut into records of its own.
 
         Raises:
-            TimeoutError: If it takes too long.
+            TimeoutError: If it takes too long; without a deadline, a minute without progress.
             OSError: If the connection breaks.
         """
+        if len(pieces) == 1 and len(pieces[0]) <= _SMALL_BYTES:
+            self._send([self._small(pieces[0])], deadline)
+            return
         for record in _cut(pieces):
-            send_all(self._stream, self._wrapped(record), deadline)
+            if len(record) > 1 or len(record[0]) <= _SMALL_BYTES:
+                self._send([self._small(b"".join(record))], deadline)
+            else:
+                self._send(self._large(record[0]), deadline)
 
-    def _wrapped(self, record: list[memoryview]) -> list[memoryview]:
-        size = sum(map(len, record))
+    def _small(self, record: Piece) -> bytes:
+        sealed = record if self._cipher is None else self._cipher.encrypt(record)
+        return b"".join((_HEADER.pack(len(record)), sealed))
+
+    def _large(self, record: Piece) -> list[Piece]:
         if self._cipher is None:
-            header = _HEADER.pack(size)
-            if size <= _SMALL_BYTES:
-                return [memoryview(b"".join((header, *record)))]
-            return [memoryview(header), *record]
-        end = _HEADER_BYTES + size + TAG_BYTES
+            return [_HEADER.pack(len(record)), record]
+        end = _HEADER_BYTES + len(record) + TAG_BYTES
         if len(self._sealed) < end:
             self._sealed = memoryview(bytearray(end))
-        _HEADER.pack_into(self._sealed, 0, size)
-        data = record[0] if len(record) == 1 else b"".join(record)
-        self._cipher.encrypt_into(data, self._sealed[_HEADER_BYTES:end])
+        _HEADER.pack_into(self._sealed, 0, len(record))
+        self._cipher.encrypt_into(record, self._sealed[_HEADER_BYTES:end])
         return [self._sealed[:end]]
+
+    def _send(self, pieces: list[Piece], deadline: float | None) -> None:
+        while pieces:
+            sent = self._stream.send(pieces, _limit(deadline))
+            while pieces and sent >= len(pieces[0]):
+                sent -= len(pieces[0])
+                pieces = pieces[1:]
+            if sent:
+                pieces = [memoryview(pieces[0])[sent:], *pieces[1:]]
 
 
 class RecordReader:
@@ -74,7 +93,6 @@ class RecordReader:
         self._cipher: Cipher | None = None
         self._ahead = memoryview(bytearray(_SMALL_BYTES))
         self._start = self._end = 0
-        self._opened = _NOTHING
 
     def protect(self, key: bytes) -> None:
         """Takes all that follows for encrypted."""
@@ -83,7 +101,7 @@ class RecordReader:
     @property
     def is_empty(self) -> bool:
         """Whether everything that was received has been read."""
-        return self._start == self._end and not self._opened
+        return self._start == self._end
 
     def wait(self, deadline: float | None) -> None:
         """Waits until there is something to read; ``None`` waits without an end.
@@ -92,40 +110,47 @@ class RecordReader:
             TimeoutError: If nothing comes before the deadline. One may wait again.
             OSError: If the connection breaks.
         """
-        if self.is_empty:
+        if self._start == self._end:
             self._start = 0
             self._end = self._stream.receive_into(self._ahead[:_SMALL_BYTES], deadline)
 
-    def read_into(self, view: memoryview, deadline: float | None) -> None:
-        """Fills memory with what was sent.
+    def read(self, deadline: float | None) -> bytes:
+        """Returns the next record.
 
         Raises:
-            TimeoutError: If it takes too long.
+            TimeoutError: If it takes too long; without a deadline, a minute without progress.
             TamperedError: If it is not what was sent.
             OSError: If the connection breaks.
+            ValueError: If the other end is of another version.
         """
-        filled = self._take_opened(view)
+        sealed_bytes = self._next_size(_MOST_BYTES, deadline)
+        if self._cipher is not None:
+            sealed_bytes += TAG_BYTES
+        self._receive(sealed_bytes, deadline)
+        sealed = self._ahead[self._start : self._start + sealed_bytes]
+        self._start += sealed_bytes
+        return bytes(sealed) if self._cipher is None else self._cipher.decrypt(sealed)
+
+    def read_into(self, view: memoryview, deadline: float | None) -> None:
+        """Fills memory with the next records, which fit into it.
+
+        Raises:
+            TimeoutError: If it takes too long; without a deadline, a minute without progress.
+            TamperedError: If it is not what was sent.
+            OSError: If the connection breaks.
+            ValueError: If the other end is of another version.
+        """
+        filled = 0
         while filled < len(view):
-            size = self._next_size(deadline)
-            if size <= len(view) - filled:
-                self._open_into(view[filled : filled + size], deadline)
-                filled += size
-            else:
-                self._opened = memoryview(bytearray(size))
-                self._open_into(self._opened, deadline)
-                filled += self._take_opened(view[filled:])
+            size = self._next_size(len(view) - filled, deadline)
+            self._open_into(view[filled : filled + size], deadline)
+            filled += size
 
-    def _take_opened(self, view: memoryview) -> int:
-        taken = min(len(view), len(self._opened))
-        view[:taken] = self._opened[:taken]
-        self._opened = self._opened[taken:] if taken < len(self._opened) else _NOTHING
-        return taken
-
-    def _next_size(self, deadline: float | None) -> int:
+    def _next_size(self, most: int, deadline: float | None) -> int:
         self._receive(_HEADER_BYTES, deadline)
         (size,) = _HEADER.unpack_from(self._ahead, self._start)
-        if not 0 < size <= MOST_RECORD_BYTES:
-            raise TamperedError(f"a record of {size} bytes came")
+        if not 0 < size <= min(most, _MOST_BYTES):
+            raise ValueError(f"a record must have 1 to {min(most, _MOST_BYTES)} bytes, got {size}")
         self._start += _HEADER_BYTES
         return int(size)
 
@@ -140,8 +165,8 @@ class RecordReader:
         view[:filled] = self._ahead[self._start : self._start + filled]
         self._start += filled
         while filled < len(view):
-            limit = _limit(deadline)
-            filled += self._stream.receive_into(view[filled:], limit, _awaited(len(view) - filled))
+            missing = len(view) - filled
+            filled += self._stream.receive_into(view[filled:], _limit(deadline), _awaited(missing))
 
     def _receive(self, num_bytes: int, deadline: float | None) -> None:
         """Makes so many bytes lie ahead, and after a large record the header of the next one too."""
@@ -158,29 +183,18 @@ class RecordReader:
             self._end += self._stream.receive_into(view, _limit(deadline), _awaited(missing))
 
 
-def send_all(stream: Stream, pieces: list[memoryview], deadline: float | None) -> None:
-    """Sends all of the pieces; without a deadline, the stream must not stand still for a minute."""
-    while pieces:
-        sent = stream.send(pieces, _limit(deadline))
-        while pieces and sent >= len(pieces[0]):
-            sent -= len(pieces[0])
-            pieces = pieces[1:]
-        if sent:
-            pieces = [pieces[0][sent:], *pieces[1:]]
-
-
-def _cut(pieces: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """Yields pieces in groups that fit into a record; large ones are cut and not joined with others."""
-    group: list[memoryview] = []
+def _cut(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    group: list[Piece] = []
     num_bytes = 0
     for piece in pieces:
-        if num_bytes + len(piece) > _SMALL_BYTES and group:
+        if group and num_bytes + len(piece) > _SMALL_BYTES:
             yield group
             group, num_bytes = [], 0
         if len(piece) > _SMALL_BYTES:
-            for start in range(0, len(piece), MOST_RECORD_BYTES):
-                yield [piece[start : start + MOST_RECORD_BYTES]]
-        elif piece:
+            whole = memoryview(piece)
+            for start in range(0, len(whole), _MOST_BYTES):
+                yield [whole[start : start + _MOST_BYTES]]
+        else:
             group.append(piece)
             num_bytes += len(piece)
     if group:

@@ -10,11 +10,11 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["PeerGone", "Stream", "TLSStream"]
 
-_MOST_PIECES = 64
 _TLS_PIECE_BYTES = 1024 * 1024
 _SECONDS_UNTIL_PROBED = 15
 _PROBES = 3
@@ -41,6 +41,7 @@ class Stream:
         # Other systems may wait for more than their buffers hold.
         self._wakes_for_bulk = sys.platform == "linux"
         self._fewest_to_wake = 1
+        self._arrival = self._waiting_for(select.POLLIN)
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -63,7 +64,7 @@ class Stream:
             return False
         return bool(asking.poll(0))
 
-    def send(self, pieces: list[memoryview], deadline: float | None) -> int:
+    def send(self, pieces: Sequence[bytes | memoryview], deadline: float | None) -> int:
         """Sends some of the pieces, from the first on, and returns how many bytes.
 
         Raises:
@@ -72,9 +73,11 @@ class Stream:
         """
         while True:
             try:
-                return int(self._socket.sendmsg(pieces[:_MOST_PIECES]))
+                if len(pieces) == 1:
+                    return int(self._socket.send(pieces[0]))
+                return int(self._socket.sendmsg(pieces))
             except BlockingIOError:
-                self._wait(select.POLLOUT, deadline)
+                self._wait(self._waiting_for(select.POLLOUT), deadline)
 
     def receive_into(self, view: memoryview, deadline: float | None, fewest: int = 1) -> int:
         """Receives some bytes and returns how many.
@@ -93,9 +96,11 @@ class Stream:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, fewest)
             self._fewest_to_wake = fewest
         while True:
-            self._wait(select.POLLIN, deadline)
-            with contextlib.suppress(BlockingIOError):
+            self._wait(self._arrival, deadline)
+            try:
                 return _received(self._socket.recv_into(view))
+            except BlockingIOError:
+                continue
 
     def is_silent(self) -> bool:
         """Returns whether the other end is there and has sent nothing that was not received."""
@@ -117,16 +122,19 @@ class Stream:
         """Frees the socket, which nobody may be using."""
         self._socket.close()
 
-    def _wait(self, event: int, deadline: float | None) -> None:
+    def _waiting_for(self, event: int) -> select.poll:
         waiting = select.poll()
         waiting.register(self._socket, event)
+        return waiting
+
+    def _wait(self, event: select.poll, deadline: float | None) -> None:
         milliseconds = None
         if deadline is not None:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError
             milliseconds = math.ceil(1000 * remaining)
-        if not waiting.poll(milliseconds):
+        if not event.poll(milliseconds):
             raise TimeoutError
 
 
@@ -154,9 +162,11 @@ class TLSStream(Stream):
         """The certificate by which the other end proved itself."""
         return self._certificate
 
-    def send(self, pieces: list[memoryview], deadline: float | None) -> int:
+    def send(self, pieces: Sequence[bytes | memoryview], deadline: float | None) -> int:
         """Sends some of the first piece and returns how many bytes."""
-        return int(self._attempt(self._socket.send, deadline, pieces[0][:_TLS_PIECE_BYTES]))
+        return int(
+            self._attempt(self._socket.send, deadline, memoryview(pieces[0])[:_TLS_PIECE_BYTES])
+        )
 
     def receive_into(self, view: memoryview, deadline: float | None, fewest: int = 1) -> int:
         """Receives some bytes and returns how many."""
@@ -176,7 +186,7 @@ class TLSStream(Stream):
                 event = select.POLLIN
             except ssl.SSLWantWriteError:
                 event = select.POLLOUT
-            self._wait(event, deadline)
+            self._wait(self._waiting_for(event), deadline)
 
 
 def _received(num_bytes: int) -> int:
