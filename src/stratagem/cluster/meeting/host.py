@@ -70,6 +70,8 @@ class MeetingHost:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
+        # Else Python warns that it still runs.
+        self.process.returncode = 0
 
     def _watch(self) -> None:
         assert self.process.stderr is not None

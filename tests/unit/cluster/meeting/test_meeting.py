@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -73,10 +72,14 @@ def meeting(secret):
             for client in meeting.clients:
                 client.close()
             host.release()
-            process.wait(20)
+            assert ended(host) == 0
         finally:
             process.kill()
-            process.wait()
+
+
+def ended(host, seconds=20.0):
+    """Waits for the end of the meeting point and returns its exit code."""
+    return psutil.Process(host.process.pid).wait(seconds)
 
 
 def watches(meeting, timeout=20.0):
@@ -243,12 +246,12 @@ def test_the_meeting_point_outlives_its_host_and_ends_with_the_last_worker(secre
         host = MeetingHost(address, 1, CREDENTIALS)
         client = MeetingClient(address, 0, 1, CREDENTIALS, timeout=20)
         host.release()
-        with pytest.raises(subprocess.TimeoutExpired):
-            host.process.wait(1.0)
+        with pytest.raises(psutil.TimeoutExpired):
+            ended(host, 1.0)
         client.set_status(WorkerStatus(IDLE), tell_now=True)
         assert not client.is_lost
         client.close()
-        assert host.process.wait(20) == 0
+        assert ended(host) == 0
     assert not caplog.records
 
 
@@ -287,7 +290,7 @@ def test_without_a_secret_the_meeting_point_is_for_this_user_on_this_machine(mon
         client = MeetingClient(Address("localhost", port), 0, 1, nothing, 20)
         client.close()
         host.release()
-        assert host.process.wait(20) == 0
+        assert ended(host) == 0
         assert (tmp_path / "stratagem" / "local-secret").stat().st_mode & 0o077 == 0
 
 
@@ -299,7 +302,7 @@ def test_the_secret_is_not_in_the_arguments_of_the_meeting_point(secret):
             assert host.process.args[-2:] == ["-m", "stratagem.cluster.meeting.server"]
         finally:
             host.release()
-            host.process.wait(20)
+            ended(host)
 
 
 def test_what_nobody_waits_for_is_not_kept(meeting):
