@@ -1,5 +1,6 @@
 """No peer can end a job or a listener by what it sends, or by how it leaves."""
 
+import socket
 import time
 
 import psutil
@@ -59,6 +60,15 @@ def listening(process):
     return [c.laddr.port for c in found if c.status == psutil.CONN_LISTEN]
 
 
+def silent_visit(port):
+    """Connects, says nothing and leaves; returns when that was, or nothing if nobody listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return None
+    return time.monotonic()
+
+
 def test_two_nodes_reach_their_end_among_strangers(start, script, ready, tmp_path):
     program = script("say_ready()\nwhile not Path('go').exists(): time.sleep(0.01)\nprint('right')")
     with HeldPorts(1) as held, Overhearing(("127.0.0.1", *held)) as network:
@@ -66,10 +76,18 @@ def test_two_nodes_reach_their_end_among_strangers(start, script, ready, tmp_pat
         for rank, port in enumerate((*held, network.port)):
             place = ["--nnodes", 2, "--node-rank", rank, "--rdzv-endpoint", f"127.0.0.1:{port}"]
             nodes.append(start("run", *place, program, env=SECRET))
+        visited = poll(lambda: silent_visit(*held), 30)
         ready("worker-0", "worker-1")
         overheard = [bytes(heard) for heard in network.heard if heard]
         with Strangers([("127.0.0.1", *held)], overheard) as strangers:
-            poll(lambda: strangers.rounds or any(n.process.poll() is not None for n in nodes), 60)
+
+            def is_over():
+                # Who has not greeted is asked to leave after ten seconds, which may go wrong too.
+                is_late = time.monotonic() > visited + 11
+                ended = any(node.process.poll() is not None for node in nodes)
+                return (strangers.rounds and is_late) or ended
+
+            poll(is_over, 60)
             tmp_path.joinpath("go").touch()
             for node in nodes:
                 node.finish()
