@@ -145,10 +145,10 @@ class Listener:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _stop(self) -> None:
-        self._stopped.set()
         if self._listening is not None:
             with contextlib.suppress(OSError):
                 self._listening.shutdown(socket.SHUT_RDWR)
+        self._stopped.set()
 
     def _accept(self, listening: socket.socket) -> None:
         while not self._stopped.is_set():

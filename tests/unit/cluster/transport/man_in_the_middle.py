@@ -18,6 +18,7 @@ class ManInTheMiddle:
 
     def __init__(self, endpoint, edit):
         self._listening = socket.create_server(("127.0.0.1", 0))
+        self._address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         host, port = endpoint.address.rsplit(":", 1)
         self._to = host, int(port)
         self._edit = edit
@@ -27,13 +28,14 @@ class ManInTheMiddle:
 
     @property
     def address(self):
-        return f"127.0.0.1:{self._listening.getsockname()[1]}"
+        return self._address
 
     def _accept(self):
         try:
             client, _ = self._listening.accept()
         except OSError:
             return
+        self._listening.close()
         server = socket.create_connection(self._to, timeout=10)
         client.settimeout(10)
         self._ends = {"to server": server, "to client": client}
