@@ -49,7 +49,8 @@ class Cipher:
 
     def encrypt(self, data: bytes | memoryview) -> bytes:
         """Returns the next record encrypted."""
-        return self._cipher.encrypt(self._next_number(), data, None)
+        cipher, number = self._next()
+        return cipher.encrypt(number, data, None)
 
     def decrypt(self, sealed: bytes | memoryview) -> bytes:
         """Returns the next record decrypted.
@@ -57,14 +58,16 @@ class Cipher:
         Raises:
             TamperedError: If it is not the one that was encrypted next.
         """
+        cipher, number = self._next()
         try:
-            return self._cipher.decrypt(self._next_number(), sealed, None)
+            return cipher.decrypt(number, sealed, None)
         except InvalidTag:
             raise TamperedError(_TAMPERED) from None
 
     def encrypt_into(self, data: bytes | memoryview, sealed: bytearray | memoryview) -> None:
         """Encrypts the next record into memory with ``TAG_BYTES`` more."""
-        self._cipher.encrypt_into(self._next_number(), data, None, sealed)
+        cipher, number = self._next()
+        cipher.encrypt_into(number, data, None, sealed)
 
     def decrypt_into(self, sealed: bytearray | memoryview, data: bytearray | memoryview) -> None:
         """Decrypts the next record into memory with ``TAG_BYTES`` less.
@@ -72,16 +75,17 @@ class Cipher:
         Raises:
             TamperedError: If it is not the one that was encrypted next.
         """
+        cipher, number = self._next()
         try:
-            self._cipher.decrypt_into(self._next_number(), sealed, None, data)
+            cipher.decrypt_into(number, sealed, None, data)
         except InvalidTag:
             raise TamperedError(_TAMPERED) from None
 
-    def _next_number(self) -> bytes:
+    def _next(self) -> tuple[AESGCM, bytes]:
         if self._count == _RECORDS_PER_KEY:
             self._key = hmac.digest(self._key, b"stratagem next key", hashlib.sha256)
             self._cipher = AESGCM(self._key)
             self._count = 0
         number = self._count.to_bytes(_NONCE_BYTES, "little")
         self._count += 1
-        return number
+        return self._cipher, number

@@ -147,12 +147,11 @@ class Connection:
             self._stream.close()
 
     def _read_rest(self, begun: bytes, num_bytes: int, deadline: float | None) -> bytes:
-        # Memory that is not written to is not taken from the system, whatever was announced.
-        whole = bytearray(num_bytes)
-        view = memoryview(whole)
-        view[: len(begun)] = begun
-        self._reader.read_into(view[len(begun) :], deadline)
-        return bytes(whole)
+        # NumPy does not write to memory until data comes, so whatever was announced takes none.
+        whole = np.empty(num_bytes, np.uint8)
+        whole.data[: len(begun)] = begun
+        self._reader.read_into(whole.data[len(begun) :], deadline)
+        return whole.tobytes()
 
 
 def _aligned_buffer(num_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

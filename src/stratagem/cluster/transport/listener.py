@@ -145,10 +145,10 @@ class Listener:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _stop(self) -> None:
-        self._stopped.set()
         if self._listening is not None:
             with contextlib.suppress(OSError):
                 self._listening.shutdown(socket.SHUT_RDWR)
+        self._stopped.set()
 
     def _accept(self, listening: socket.socket) -> None:
         while not self._stopped.is_set():
@@ -165,11 +165,13 @@ class Listener:
                 continue
             try:
                 self._servants.start(self._receive, connected, name="listener-serve")
-            except RuntimeError:  # too many threads
+            except BaseException as error:
                 connected.close()
                 with self._lock:
                     self._strangers -= 1
-                self._stopped.wait(_SECONDS_AFTER_TROUBLE)
+                if not isinstance(error, RuntimeError):
+                    raise
+                self._stopped.wait(_SECONDS_AFTER_TROUBLE)  # too many threads
 
     def _receive(self, connected: socket.socket) -> None:
         try:
