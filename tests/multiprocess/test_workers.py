@@ -212,9 +212,7 @@ def without_private_names():
     """Makes JAX look like one that has changed: as in the meeting point, so in the worker."""
     from stratagem.cluster.meeting import host, jax_runtime
 
-    host._BOOTSTRAP = (
-        "import jaxlib._jax; del jaxlib._jax.get_distributed_runtime_service" + host._BOOTSTRAP
-    )
+    host._MODULE = "meeting_of_changed_jax"
     jax_runtime._make_client = lambda *_: None
     strategy = make_strategy()
     total = strategy.reduce("SUM", jnp.float32(task()[1] + 1), axis=None)

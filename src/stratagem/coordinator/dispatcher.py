@@ -285,14 +285,15 @@ class Dispatcher:
     def worker_refused(self, worker: int, error: Exception) -> None:
         """Takes in that a worker is there, but does not want or is not able to work.
 
-        The others go on without it; if there are none, it is an error.
+        The others go on without it. It is an error when all have refused, not before: whoever listens
+        on the port of a worker that is dead or late can refuse.
         """
         with self.lock:
-            if not self.state.workers:
-                self._abort(error)
-            elif worker not in self._refusals:
+            if worker not in self._refusals:
                 self._refusals.add(worker)
                 _logger.warning("%s does not work: %s", self._links[worker].task, error)
+            if not self.state.workers and self._refusals.issuperset(self._links):
+                self._abort(error)
 
     def abort(self, error: BaseException) -> None:
         """Takes in that nothing can go on."""

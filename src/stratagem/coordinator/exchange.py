@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stratagem.cluster.transport import Message
+from stratagem.cluster.transport import Identity, Message
 from stratagem.coordinator.shipping import Parcel
 
 __all__ = [
@@ -75,7 +75,7 @@ class ValueAt(NamedTuple):
     closure: int
     session: str
     address: str
-    task: str
+    task: Identity
 
 
 class Define(NamedTuple):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stratagem.cluster.transport import Channel, Credentials
+from stratagem.cluster.transport import Channel, Credentials, Identity
 from stratagem.cluster.transport.remote_error import exception_from_bytes
 from stratagem.coordinator.closure import Closure
 from stratagem.coordinator.definition import Definition
@@ -52,6 +52,7 @@ _SECONDS_BETWEEN_SIGNS = 1.0
 _SECONDS_TO_GREET = 60.0
 _SLOWEST_BYTES_PER_SECOND = 5e6
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
+_OWN = Identity("coordinator")
 
 
 class WorkerLink:
@@ -72,7 +73,7 @@ class WorkerLink:
     ) -> None:
         self.index = index
         self.address = address
-        self.task = f"/job:worker/task:{index}"
+        self.task = Identity.of_task("worker", index)
         self.last_error: Exception | None = None
         self.num_waiting = 0
         self.forgotten: collections.deque[int] = collections.deque()
@@ -271,7 +272,7 @@ class WorkerLink:
     def _connect(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            channel = Channel(self.address, self._credentials, self.task)
+            channel = Channel(self.address, self._credentials, wanted=self.task, own=_OWN)
             hello = Hello(
                 self._dispatcher.identity,
                 self._dispatcher.strategy,

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from stratagem.cluster.transport import Channel, Credentials, Handler, Message
+from stratagem.cluster.transport import Channel, Credentials, Handler, Identity, Message
 from stratagem.coordinator.exchange import (
     BYE,
     EXCHANGE,
@@ -65,7 +65,7 @@ class WorkerService:
             VALUE: self._value,
             BYE: self._bye,
         }
-        self._task = f"/job:{job_name}/task:{task_index}"
+        self._task = Identity.of_task(job_name, task_index)
         self._task_index = task_index
         self._credentials = credentials
         self._lock = threading.Lock()
@@ -126,7 +126,9 @@ class WorkerService:
     def _fetch_from_peer(self, where: ValueAt) -> Parcel:
         with self._lock:
             if where.address not in self._peers:
-                self._peers[where.address] = Channel(where.address, self._credentials, where.task)
+                self._peers[where.address] = Channel(
+                    where.address, self._credentials, wanted=where.task, own=self._task
+                )
             peer = self._peers[where.address]
         try:
             answer = peer.call(

@@ -59,7 +59,7 @@ def register_default_strategy(factory: Callable[[], Frame]) -> None:
 def _default_frame() -> Frame:
     global _default
     if _default is None:
-        assert _default_factory is not None, "stratagem.strategies registers the default strategy"
+        assert _default_factory is not None, "stratagem registers the default strategy"
         _default = _default_factory()
     return _default
 

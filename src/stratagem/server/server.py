@@ -8,7 +8,7 @@ from typing import Any
 from stratagem.cluster.cluster_spec import ClusterSpec
 from stratagem.cluster.definitions import ClusterDef, ServerDef
 from stratagem.cluster.errors import TaskError
-from stratagem.cluster.transport import Endpoint, Handler
+from stratagem.cluster.transport import Endpoint, Handler, Identity
 from stratagem.coordinator.worker_service import WorkerService
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.parameter_server.service import ParameterService
@@ -82,7 +82,8 @@ class Server:
             handlers |= ParameterService().handlers
         cluster = ClusterSpec(self._definition.cluster)
         address = cluster.task_address(job_name, self._definition.task_index)
-        self._endpoint = Endpoint(address, handlers, credentials)
+        own = Identity.of_task(job_name, self._definition.task_index)
+        self._endpoint = Endpoint(address, handlers, credentials, own)
         if start:
             self.start()
 

@@ -22,7 +22,7 @@ from stratagem.values.per_replica import PerReplica
 from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable, create_plain_variable
 
-__all__ = ["DefaultStrategy"]
+__all__ = ["DefaultStrategy", "default_frame"]
 
 
 class DefaultStrategy(Strategy):
@@ -84,9 +84,7 @@ def _only_component(leaf: Any) -> Any:
     return narrowed(leaf)
 
 
-def _default_frame() -> context.Frame:
+def default_frame() -> context.Frame:
+    """Returns the frame that is current when no strategy was chosen."""
     strategy = DefaultStrategy()
     return context.Frame(strategy, ReplicaContext(strategy, SingleChannel(strategy)))
-
-
-context.register_default_strategy(_default_frame)

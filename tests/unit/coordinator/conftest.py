@@ -6,7 +6,7 @@ import pytest
 
 import stratagem as sg
 from stratagem.cluster.launch.held_ports import HeldPorts
-from stratagem.cluster.transport import Credentials, Endpoint
+from stratagem.cluster.transport import Credentials, Endpoint, Identity
 from stratagem.coordinator.worker_service import WorkerService
 from stratagem.parameter_server.service import ParameterService
 
@@ -33,7 +33,8 @@ class Cluster:
     def start(self, job, index):
         credentials = Credentials.from_environment()
         service = WorkerService(job, index, credentials) if job == "worker" else ParameterService()
-        endpoint = Endpoint(self.spec.task_address(job, index), service.handlers, credentials)
+        address, own = self.spec.task_address(job, index), Identity.of_task(job, index)
+        endpoint = Endpoint(address, service.handlers, credentials, own)
         endpoint.start()
         self.servers[job, index] = service, endpoint
 

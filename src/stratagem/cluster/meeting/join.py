@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from stratagem.cluster.address import Address
-from stratagem.cluster.environment_variables import is_set
 from stratagem.cluster.errors import RendezvousError, UnknownAddressesError
-from stratagem.cluster.launch.secret import FILE_VARIABLE, SECRET_VARIABLE, read_secret
 from stratagem.cluster.leadership import worker_tasks
 from stratagem.cluster.meeting import jax_runtime
 from stratagem.cluster.meeting.client import MeetingClient
-from stratagem.cluster.meeting.host import host_meeting
+from stratagem.cluster.meeting.host import MeetingHost
 from stratagem.cluster.meeting.relay import Relay
 from stratagem.cluster.meeting.watch import ClusterWatch
 from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem.cluster.transport import Credentials
 from stratagem.core.devices import name_processes
-from stratagem.core.errors import ContextError, UnavailableError
+from stratagem.core.errors import ContextError, UnauthenticatedError, UnavailableError
 from stratagem.core.launch import watch_processes
 
 __all__ = ["JoinedCluster", "WorkerName", "join_cluster", "joined_cluster"]
@@ -93,14 +90,16 @@ def join_cluster(resolver: ClusterResolver, timeout: float | None = None) -> Joi
     leader = resolver.coordinator_address
     assert leader is not None  # with several processes there is one
     coordinator = Address.parse(leader)
-    secret = read_secret() if is_set(SECRET_VARIABLE) or is_set(FILE_VARIABLE) else ""
-    host = host_meeting(coordinator, len(workers), secret) if process_id == 0 else None
+    credentials = Credentials.from_environment()
+    host = MeetingHost(coordinator, len(workers), credentials) if process_id == 0 else None
     deadline = time.monotonic() + timeout
-    client = _connect(coordinator, process_id, workers, secret, timeout)
+    client = _connect(coordinator, process_id, workers, credentials, timeout)
     start = _wait_for_all(client, workers, process_id, deadline, timeout)
-    service = Address(coordinator.host, start["service_port"])
     hosted = start["hosted"]
-    address = Relay(service.host, service.port).address if hosted else str(service)
+    if hosted:
+        address = Relay(coordinator, credentials, process_id).address
+    else:
+        address = str(Address(coordinator.host, start["service_port"]))
     jax_runtime.connect(
         address,
         len(workers),
@@ -134,17 +133,17 @@ def _connect(
     coordinator: Address,
     process_id: int,
     workers: tuple[WorkerName, ...],
-    secret: str,
+    credentials: Credentials,
     timeout: float,
 ) -> MeetingClient:
     try:
-        return MeetingClient(coordinator, process_id, len(workers), secret, timeout)
-    except OSError as error:
+        return MeetingClient(coordinator, process_id, len(workers), credentials, timeout)
+    except UnavailableError as error:
         raise UnavailableError(
             f"{workers[process_id]} waited {timeout:g} s for the leader {workers[0]} at {coordinator}, "
             f"but it does not answer ({error}). Start it, and check its address and the firewall."
         ) from None
-    except RendezvousError as error:
+    except (RendezvousError, UnauthenticatedError) as error:
         raise UnavailableError(f"{workers[process_id]} cannot join the cluster. {error}") from None
 
 
@@ -180,15 +179,12 @@ def _wait_for_all(
     return client.start
 
 
-def _leave(watch: ClusterWatch, host: subprocess.Popen[bytes] | None) -> None:
+def _leave(watch: ClusterWatch, host: MeetingHost | None) -> None:
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if watch.has_failed or error is not None:
         reason = "its program ended" if error is None else f"its program failed with {error!r}"
         watch.leave(reason, wait_seconds=0)
     else:
         watch.leave("its program ended", wait_seconds=watch.timeout)
-    if host is not None and host.stdin is not None:
-        with contextlib.suppress(OSError):
-            host.stdin.close()
-        # It stays for the others, without us.
-        host.returncode = 0
+    if host is not None:
+        host.release()

@@ -154,6 +154,7 @@ class ClusterWatch:
             self._client.put(key, value)
             while (values := self._client.take(key, _POLL_SECONDS)) is None:
                 if cancelled():
+                    self._client.withdraw(key)
                     return []
                 self._look(begun, status, in_sequence=in_sequence)
         except StratagemError:
