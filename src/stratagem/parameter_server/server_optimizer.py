@@ -39,6 +39,12 @@ class OptimizerState:
         """Returns the state with ``leaves``."""
         return jax.tree.unflatten(self.structure, leaves)
 
+    def copy(self) -> OptimizerState:
+        """Returns the same state in memory of its own."""
+        return OptimizerState(
+            [np.array(leaf) for leaf in self.leaves], self.structure, list(self.by_row)
+        )
+
     def make_writable(self) -> None:
         """Makes what has rows arrays whose rows can be set."""
         for position, (leaf, by_row) in enumerate(zip(self.leaves, self.by_row, strict=True)):
@@ -57,11 +63,15 @@ class OptimizerFunction(ServerFunction):
         transformation: Anything with optax's ``init`` and ``update``.
     """
 
+    # A step that could be traced can be taken.
+    may_refuse = False
+
     def __init__(self, optimizer: str, transformation: Any) -> None:
         self.optimizer = optimizer
         self.transformation = transformation
         self._step = jax.jit(self._new_value_and_state, donate_argnums=(0,))
         self._step_on_rows = jax.jit(self._new_value_and_state)
+        self._traced: set[Any] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OptimizerFunction, (self.optimizer, self.transformation)
@@ -70,8 +80,30 @@ class OptimizerFunction(ServerFunction):
         updates, state = self.transformation.update(gradient.astype(value.dtype), state, value)
         return (value + updates).astype(value.dtype), state
 
+    def check(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:
+        """Checks that a step can be taken.
+
+        Raises:
+            ShapeMismatchError: If the gradient does not fit.
+            Exception: What the transformation raises when it is traced.
+        """
+        gradient, *indices = operands
+        wanted = stored.shape_of_rows("apply_gradients", *indices) if indices else stored.shape
+        stored.check_operand("apply_gradients", gradient.shape, wanted)
+        shape = (_padded(gradient.shape[0]), *gradient.shape[1:]) if indices else stored.shape
+        signature = (shape, gradient.dtype, stored.shape, stored.dtype)
+        if signature not in self._traced:
+            with on_server(stored.dtype):
+                jax.eval_shape(
+                    self._new_value_and_state,
+                    self._state_shapes(stored, shape),
+                    jax.ShapeDtypeStruct(shape, stored.dtype),
+                    jax.ShapeDtypeStruct(shape, gradient.dtype),
+                )
+            self._traced.add(signature)
+
     def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:
-        """Applies a gradient, or values and indices of a gradient's rows."""
+        """Applies a gradient, or values and indices of a gradient's rows, after ``check``."""
         with stored.lock, on_server(stored.dtype):
             if len(operands) == 1:
                 self._apply(stored, operands[0])
@@ -79,7 +111,6 @@ class OptimizerFunction(ServerFunction):
                 self._apply_to_rows(stored, *operands)
 
     def _apply(self, stored: StoredArray, gradient: Array) -> None:
-        stored.check_operand("apply_gradients", gradient.shape, stored.shape)
         state = stored.optimizer_states.get(self.optimizer) or self.make_state(stored)
         value, tree = self._step(state.tree(state.leaves), stored.read(), gradient)
         jax.block_until_ready((value, tree))
@@ -88,8 +119,6 @@ class OptimizerFunction(ServerFunction):
         stored.optimizer_states[self.optimizer] = state
 
     def _apply_to_rows(self, stored: StoredArray, gradients: Array, indices: Array) -> None:
-        wanted = (indices.size, *stored.shape[1:])
-        stored.check_operand("apply_gradients", gradients.shape, wanted)
         rows, gradients = combine_duplicates(*within(indices, gradients, stored.shape[0]))
         if not rows.size:
             return
@@ -99,7 +128,7 @@ class OptimizerFunction(ServerFunction):
         padding = np.full(_padded(rows.size) - rows.size, rows[-1], rows.dtype)
         padded = np.concatenate([rows, padding])
         gradients = np.concatenate(
-            [gradients, np.zeros((padding.size, *wanted[1:]), gradients.dtype)]
+            [gradients, np.zeros((padding.size, *gradients.shape[1:]), gradients.dtype)]
         )
         leaves = [
             np.take(leaf, padded, axis=0, mode="clip") if by_row else leaf
