@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from stratagem.core.errors import InvalidArgumentError
+from stratagem.core.leaf_names import leaf_names
 from stratagem.core.tracing import outputs_that_depend_on_inputs
 from stratagem.parameter_server.initial_value import row_blocks
 from stratagem.parameter_server.row_updates import combine_duplicates, within
@@ -16,7 +17,7 @@ from stratagem.parameter_server.server_computation import on_server
 from stratagem.parameter_server.server_function import ServerFunction
 from stratagem.parameter_server.stored_array import Array, StoredArray, aligned_zeros
 
-__all__ = ["OptimizerFunction", "OptimizerState"]
+__all__ = ["OptimizerFunction", "OptimizerState", "StateLeaf"]
 
 _FEWEST_ROWS = 16
 
@@ -50,6 +51,22 @@ class OptimizerState:
         for position, (leaf, by_row) in enumerate(zip(self.leaves, self.by_row, strict=True)):
             if by_row and not (isinstance(leaf, np.ndarray) and leaf.flags.writeable):
                 self.leaves[position] = np.array(leaf)
+
+
+class StateLeaf(NamedTuple):
+    """One array of an optimizer's state for a variable.
+
+    Attributes:
+        name: What it is.
+        shape: Its shape.
+        dtype: Its element type.
+        by_row: Whether it has a row for each row of the variable.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    by_row: bool = False
 
 
 class OptimizerFunction(ServerFunction):
@@ -96,7 +113,7 @@ class OptimizerFunction(ServerFunction):
             with on_server(stored.dtype):
                 jax.eval_shape(
                     self._new_value_and_state,
-                    self._state_shapes(stored, shape),
+                    self._state_shapes(stored.dtype, shape),
                     jax.ShapeDtypeStruct(shape, stored.dtype),
                     jax.ShapeDtypeStruct(shape, gradient.dtype),
                 )
@@ -178,20 +195,32 @@ class OptimizerFunction(ServerFunction):
 
     def _rows_of_state(self, stored: StoredArray) -> list[bool]:
         """Returns which of the state's arrays grow with the rows of the variable."""
-        if not stored.shape:
-            return [False] * len(jax.tree.leaves(self._state_shapes(stored, ())))
-        num_rows, *row = stored.shape
-        here = jax.tree.leaves(self._state_shapes(stored, (num_rows, *row)))
-        longer = jax.tree.leaves(self._state_shapes(stored, (num_rows + 1, *row)))
+        return [leaf.by_row for leaf in self.describe_state(stored.shape, stored.dtype)]
+
+    def describe_state(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[StateLeaf]:
+        """Returns what the state of a variable consists of, without making it.
+
+        Raises:
+            InvalidArgumentError: If that depends on the number of rows.
+        """
+        with on_server(dtype):
+            tree = self._state_shapes(dtype, shape)
+            here = jax.tree.leaves(tree)
+            longer = here
+            if shape:
+                longer = jax.tree.leaves(self._state_shapes(dtype, (shape[0] + 1, *shape[1:])))
         if len(here) != len(longer):
             raise InvalidArgumentError(
                 "An optimizer on parameter servers must have state of the same structure for any "
                 "number of rows."
             )
-        return [a.shape != b.shape for a, b in zip(here, longer, strict=True)]
+        return [
+            StateLeaf(name, tuple(leaf.shape), np.dtype(leaf.dtype), leaf.shape != more.shape)
+            for name, leaf, more in zip(leaf_names(tree), here, longer, strict=True)
+        ]
 
-    def _state_shapes(self, stored: StoredArray, shape: tuple[int, ...]) -> Any:
-        return jax.eval_shape(self.transformation.init, jax.ShapeDtypeStruct(shape, stored.dtype))
+    def _state_shapes(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        return jax.eval_shape(self.transformation.init, jax.ShapeDtypeStruct(shape, dtype))
 
 
 def _padded(count: int) -> int:
