@@ -82,7 +82,9 @@ def test_other_objects_are_refused():
 def test_names_that_clash_are_refused():
     v, w = sg.Variable(1.0), sg.Variable(2.0)
     optimizer = sg.train.Optimizer(optax.adam(0.1))
-    with pytest.raises(ValueError, match=r"'m/a/b' for both \['m'\]\['a'\]\['b'\] and \['m'\]\['a/b'\]"):
+    with pytest.raises(
+        ValueError, match=r"'m/a/b' for both \['m'\]\['a'\]\['b'\] and \['m'\]\['a/b'\]"
+    ):
         sg.train.Checkpoint(m={"a/b": v, "a": {"b": w}})
     with pytest.raises(ValueError, match="begin with that of an Optimizer are its state's"):
         sg.train.Checkpoint(**{"o": optimizer, "o/here/0": v})
@@ -91,7 +93,21 @@ def test_names_that_clash_are_refused():
 
 
 def test_names_that_look_alike_are_kept_apart(tmp_path):
-    names = ["a", "a/b", "a//b", "/a", "a/", "", "%", "a%2Fb", "a.npy", "ä", "\ud800", "a/0", "x" * 200]
+    names = [
+        "a",
+        "a/b",
+        "a//b",
+        "/a",
+        "a/",
+        "",
+        "%",
+        "a%2Fb",
+        "a.npy",
+        "ä",
+        "\ud800",
+        "a/0",
+        "x" * 200,
+    ]
     variables = {name: sg.Variable(float(k)) for k, name in enumerate(names)}
     path = sg.train.Checkpoint(**variables).save(tmp_path / "ckpt")
     restored = {name: sg.Variable(-1.0) for name in names}
@@ -139,7 +155,13 @@ class Training:
         (optax.sgd(0.1), ADAM, r"ScaleByAdamState.*the checkpoint has \[\]"),
         (ADAM, optax.sgd(0.1), r"the state \[\], but the checkpoint has"),
     ],
-    ids=["adam to momentum", "rmsprop to momentum", "adam to adabelief", "sgd to adam", "adam to sgd"],
+    ids=[
+        "adam to momentum",
+        "rmsprop to momentum",
+        "adam to adabelief",
+        "sgd to adam",
+        "adam to sgd",
+    ],
 )
 def test_the_state_of_another_optimizer_is_refused(strategy, tmp_path, saved, into, message, built):
     path = Training(strategy, saved, steps=3).checkpoint.save(tmp_path / "ckpt")
@@ -343,9 +365,7 @@ def test_checkpoints_of_version_1_are_read(strategy, tmp_path, built):
     w, b, *state = (np.asarray(value, np.float32) for value in first.everything())
     state[0] = state[0].astype(np.int32)
     here = {f"optimizer/here/{k}": leaf for k, leaf in enumerate(state)}
-    path = write_version_1(
-        tmp_path / "old-1", {"model/w": w, "model/b": b, **here}, ["optimizer"]
-    )
+    path = write_version_1(tmp_path / "old-1", {"model/w": w, "model/b": b, **here}, ["optimizer"])
     again = Training(strategy, ADAM, steps=built)
     again.checkpoint.restore(path)
     new = again.checkpoint.save(tmp_path / "new")  # as it is, if it has not been used
@@ -389,5 +409,7 @@ def test_a_later_version_is_no_damage(tmp_path, monkeypatch):
     monkeypatch.setattr("stratagem.training.checkpoint_index.VERSION", 3)
     path = sg.train.Checkpoint(v=v).save(tmp_path / "ckpt")
     monkeypatch.undo()
-    with pytest.raises(sg.errors.InvalidArgumentError, match="version 3, this library reads 1 to 2"):
+    with pytest.raises(
+        sg.errors.InvalidArgumentError, match="version 3, this library reads 1 to 2"
+    ):
         sg.train.Checkpoint(v=v).restore(path)
