@@ -21,9 +21,8 @@ NURSERY = textwrap.dedent("""
     from pathlib import Path
     import numpy as np
     import stratagem as sg
-    from stratagem.training.checkpoint import _write
-    from stratagem.training.checkpoint_directory import save_in_new_directory
-    from stratagem.training.saved_values import SavedValue
+    from stratagem.training.checkpoint_directory import new_directory
+    from stratagem.training.checkpoint_format import CheckpointWriter
 
     def values(number):
         arrays = {f"variables/{k}": np.full((k + 1, 20_000), number, np.float32) for k in range(4)}
@@ -41,10 +40,13 @@ NURSERY = textwrap.dedent("""
     def save_arrays(prefix, number):
         while True:
             number += 1
-            saved = {name: SavedValue(value) for name, value in values(number).items()}
-            yield save_in_new_directory(
-                Path(prefix), lambda hidden: _write(hidden, saved, {}, lambda: None)
-            )
+            with new_directory(Path(prefix)) as new:
+                writer = CheckpointWriter(new.hidden)
+                for name, value in values(number).items():
+                    writer.add(name, value.shape, value.dtype, [value])
+                writer.finish({}, {})
+                path = new.appear()
+            yield path
 
     for line in sys.stdin:
         what, prefix, number = line.split()

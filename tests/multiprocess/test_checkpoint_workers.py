@@ -10,6 +10,7 @@ from task_functions import task
 
 import stratagem as sg
 from stratagem.testing import run_cluster
+from stratagem.training import worker_agreement
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
 
@@ -28,8 +29,12 @@ class Training:
             self.seen = sg.Variable(0.0, synchronization=ON_READ, aggregation=SUM)
             self.average = sg.Variable([0.0], synchronization=ON_READ, aggregation=MEAN)
         self.optimizer = sg.train.Optimizer(optax.adam(0.1))
+        # Not in the scope: each worker has its own, and moves it by an optimizer of its own.
+        self.own = sg.Variable(10.0 * task()[1])
+        self.of_own = sg.train.Optimizer(optax.sgd(1.0, momentum=1.0))
         self.held = {
             "w": self.w, "seen": self.seen, "average": self.average, "optimizer": self.optimizer,
+            "own": {"v": self.own}, "of_own": self.of_own,
         }  # fmt: skip
         self.checkpoint = sg.train.Checkpoint(**self.held)
 
@@ -41,11 +46,16 @@ class Training:
             self.optimizer.apply_gradients([(self.w * 2.0, self.w)])
 
         self.strategy.run(in_replica)
+        self.of_own.apply_gradients([(1.0 + task()[1], self.own)])
 
     def everything(self):
-        variables = (self.w, self.seen, self.average, *self.optimizer.variables)
+        optimizers = (*self.optimizer.variables, *self.of_own.variables)
+        variables = (self.w, self.seen, self.average, self.own, *optimizers)
         results = self.strategy.experimental_local_results
         return [np.asarray(part).tolist() for v in variables for part in results(v)]
+
+    def values(self):
+        return [v.numpy().tolist() for v in (self.w, self.seen, self.average, self.own)]
 
     def refused(self, path, held=None):
         """Restores, and returns the error and whether anything has changed."""
@@ -63,9 +73,12 @@ def save_and_restore(directory):
     found = {"first": training.checkpoint.save(f"{directory}/ckpt")}
     for _ in range(2):
         training.step()
-    found["paths"] = [training.checkpoint.save(f"{directory}/ckpt") for _ in range(3)]
-    saved = [v.numpy().tolist() for v in (training.w, training.seen, training.average)]
-    found["own"] = training.checkpoint.save(f"{directory}/of_worker_{worker}/ckpt")
+    found["paths"] = [training.checkpoint.save(f"{directory}/ckpt") for _ in range(2)]
+    # As if writing took so long that the others had to hear of it after every piece.
+    worker_agreement._SECONDS_BETWEEN_SIGNS = 0.0
+    found["paths"].append(training.checkpoint.save(f"{directory}/ckpt"))
+    saved = training.values()
+    found["own_path"] = training.checkpoint.save(f"{directory}/of_worker_{worker}/ckpt")
     training.step()
     after = training.everything()
     path = found["paths"][-1]
@@ -82,12 +95,11 @@ def save_and_restore(directory):
     found["different"] = training.refused(path if worker == 1 else found["first"])
 
     training.checkpoint.restore(path)
-    found["restored"] = saved == [
-        v.numpy().tolist() for v in (training.w, training.seen, training.average)
-    ]
+    found["restored"] = saved == training.values()
     training.step()
     again = training.everything()
-    found["again"] = np.allclose(again[0], after[0], rtol=1e-6)
+    found["again"] = np.allclose(again[0], after[0], rtol=1e-6) and again[3:] == after[3:]
+    found["own"] = float(training.own)
     training.checkpoint.restore(found["first"])
     found["reset"] = [int(training.optimizer.variables[0]), training.w.numpy().tolist()]
 
@@ -115,7 +127,8 @@ def test_workers_save_and_restore_as_one(tmp_path):
     for worker, found in enumerate(results):
         assert found["first"] == f"{tmp_path}/ckpt-1"
         assert found["paths"] == [f"{tmp_path}/ckpt-{k}" for k in (2, 3, 4)]
-        assert found["own"] == f"{tmp_path}/of_worker_{worker}/ckpt-1"
+        assert found["own_path"] == f"{tmp_path}/of_worker_{worker}/ckpt-1"
+        assert found["own"] == 10 * worker - (1 + 2 + 3) * (1 + worker)
         assert (found["restored"], found["again"]) == (True, True)
         assert found["reset"] == [0, [1.0, 2.0]]
         for why, error in (
@@ -129,7 +142,7 @@ def test_workers_save_and_restore_as_one(tmp_path):
         assert "file" in found["unwritable"]
         assert "All workers must save the same things" in found["unequal"]
     # What each worker saved under its own prefix is whole.
-    for path in (f"{tmp_path}/ckpt-4", *(found["own"] for found in results)):
+    for path in (f"{tmp_path}/ckpt-4", *(found["own_path"] for found in results)):
         w, seen = sg.Variable([0.0, 0.0]), sg.Variable(0.0)
         sg.train.Checkpoint(w=w, seen=seen).restore(path)
         assert float(seen) == 2 * (1 + 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ from stratagem.core.errors import ContextError, InvalidArgumentError, NotFoundEr
 from stratagem.core.tracing import under_jit
 from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.saving import check_held
-from stratagem.training.checkpoint_directory import latest_checkpoint, save_in_new_directory
-from stratagem.training.checkpoint_format import CheckpointReader, CheckpointWriter
-from stratagem.training.checkpoint_index import SavedOptimizer
+from stratagem.training.checkpoint_directory import latest_checkpoint
+from stratagem.training.checkpoint_format import CheckpointReader
 from stratagem.training.checkpoint_objects import CheckpointObjects, named_objects
+from stratagem.training.joint_saving import Contents, save_together
 from stratagem.training.optimizer_saving import optimizer_values, stage_optimizer
 from stratagem.training.saved_values import SavedValue
 from stratagem.training.worker_agreement import WorkerAgreement
@@ -35,7 +35,7 @@ class Checkpoint:
     one moment, so let the workers finish first (``coordinator.join()``) for a state that belongs together.
 
     Where several workers train in step all of them call ``save`` and ``restore``, with a path that all of
-    them see. The leader writes.
+    them see. The leader writes what they have in common, each worker the variables that are its own.
 
     Args:
         **objects: Variables and ``Optimizer`` objects, or structures of them, by name. The state that an
@@ -73,32 +73,7 @@ class Checkpoint:
         _check_context("save")
         prefix = Path(file_prefix)
         agreement = self._agreement("saving a checkpoint")
-        values: dict[str, SavedValue] = {}
-        optimizers: dict[str, SavedOptimizer] = {}
-
-        def collect() -> Any:
-            self._collect(values, optimizers)
-            contents = [[name, list(v.shape), v.dtype.name] for name, v in values.items()]
-            return [os.path.abspath(prefix), contents]
-
-        plans = agreement.settle(collect)
-        _check_same_contents(plans)
-        # Before anything is written, which may fail on one worker alone.
-        for name, value in values.items():
-            if value.is_read_together:
-                values[name] = value.read()
-        prefixes = [path for path, _ in plans]
-        writer = prefixes.index(prefixes[agreement.worker])
-
-        def write() -> str | None:
-            if writer != agreement.worker:
-                return None
-            path = save_in_new_directory(
-                prefix, lambda hidden: _write(hidden, values, optimizers, agreement.show_sign)
-            )
-            return path.name
-
-        return str(prefix.with_name(agreement.settle(write)[writer]))
+        return str(prefix.with_name(save_together(prefix, self._contents, agreement)))
 
     def restore(self, save_path: str | os.PathLike[str]) -> None:
         """Gives every variable and optimizer what it had when the checkpoint was saved.
@@ -122,7 +97,7 @@ class Checkpoint:
         steps: list[Callable[[], None]] = []
 
         def check() -> int:
-            reader = CheckpointReader(Path(save_path))
+            reader = CheckpointReader(Path(save_path), agreement.worker)
             steps.extend(self._stage(reader, Path(save_path)))
             return reader.index.fingerprint
 
@@ -145,13 +120,13 @@ class Checkpoint:
         for optimizer in self._objects.optimizers.values():
             yield from optimizer.variables
 
-    def _collect(
-        self, values: dict[str, SavedValue], optimizers: dict[str, SavedOptimizer]
-    ) -> None:
-        values.update((name, SavedValue(v)) for name, v in self._objects.variables.items())
+    def _contents(self) -> Contents:
+        values = {name: SavedValue(v) for name, v in self._objects.variables.items()}
+        optimizers = {}
         for name in self._objects.optimizers:
             optimizers[name], of_optimizer = optimizer_values(name, self._objects)
             values.update(of_optimizer)
+        return Contents(values, optimizers)
 
     # --- restoring ------------------------------------------------------------------------------------
 
@@ -184,37 +159,6 @@ class Checkpoint:
         ]
         # After the variables: the state to begin with may depend on their values.
         return steps + [step for stage in of_optimizers for step in stage()]
-
-
-def _write(
-    directory: Path,
-    values: Mapping[str, SavedValue],
-    optimizers: Mapping[str, SavedOptimizer],
-    show_sign: Callable[[], None],
-) -> None:
-    writer = CheckpointWriter(directory)
-    for name, value in values.items():
-        writer.add(name, value.shape, value.dtype, _with_signs(value.blocks(), show_sign))
-    writer.finish(optimizers)
-
-
-def _with_signs(blocks: Iterable[Any], show_sign: Callable[[], None]) -> Iterator[Any]:
-    for block in blocks:
-        yield block
-        show_sign()
-
-
-def _check_same_contents(plans: list[Any]) -> None:
-    for _, contents in plans:
-        if contents != plans[0][1]:
-            raise InvalidArgumentError(
-                "All workers must save the same things in a Checkpoint, got "
-                + " and ".join(
-                    str([f"{name}: {dtype}{shape}" for name, shape, dtype in different])
-                    for different in (plans[0][1], contents)
-                )
-                + "."
-            )
 
 
 def _check_context(what: str) -> None:

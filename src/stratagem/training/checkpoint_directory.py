@@ -9,33 +9,63 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from stratagem.training.checkpoint_format import INDEX_FILE
 
-__all__ = ["latest_checkpoint", "save_in_new_directory"]
+__all__ = ["NewDirectory", "latest_checkpoint", "new_directory"]
 
 _LOCK = ".lock"
 
 
-def save_in_new_directory(prefix: Path, write: Callable[[Path], None]) -> Path:
-    """Returns a new directory, ``prefix`` with the next number, that appears with all that is written.
+class NewDirectory(NamedTuple):
+    """A directory that gets its name when it is complete.
 
-    What is written is first in a hidden directory beside it. One whose process was killed is removed
-    when the next checkpoint with this prefix is saved.
+    Attributes:
+        hidden: Where it is until then.
+        prefix: Its path without the number.
+    """
 
-    Args:
-        prefix: The path without the number.
-        write: Writes into the directory that it is given. If it raises, nothing is left.
+    hidden: Path
+    prefix: Path
+
+    def appear(self) -> Path:
+        """Gives it the next number that nobody else takes, and returns its path."""
+        prefix = self.prefix
+        while True:
+            last = max((number for number, _ in _numbered(prefix.parent, prefix.name)), default=0)
+            path = prefix.with_name(f"{prefix.name}-{last + 1}")
+            try:
+                self.hidden.rename(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise
+            else:
+                _sync(prefix.parent)
+                return path
+
+
+@contextlib.contextmanager
+def new_directory(prefix: Path) -> Iterator[NewDirectory]:
+    """Makes a directory; if it has not appeared at the end of the block, nothing is left of it.
+
+    If the process is killed before, what is left is removed when the next one with this prefix is made.
     """
     prefix.parent.mkdir(parents=True, exist_ok=True)
     _remove_what_killed_saves_left(prefix)
-    with _hidden_directory(prefix) as hidden:
-        write(hidden)
-        path = _appear(hidden, prefix)
-    _sync(prefix.parent)
-    return path
+    lock = None
+    while lock is None:
+        hidden = prefix.with_name(f".{prefix.name}-{uuid.uuid4().hex}")
+        lock = _Lock.of_new(hidden)
+    try:
+        hidden.mkdir()
+        yield NewDirectory(hidden, prefix)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+        # Only now: a hidden directory without a lock is nobody's.
+        lock.remove()
 
 
 def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
@@ -58,36 +88,6 @@ def _numbered(directory: Path, prefix: str | None = None) -> Iterator[tuple[int,
         match = pattern.fullmatch(path.name)
         if match and not path.name.startswith("."):
             yield int(match[1]), path
-
-
-def _appear(hidden: Path, prefix: Path) -> Path:
-    """Gives a hidden directory the next number that nobody else takes."""
-    while True:
-        last = max((number for number, _ in _numbered(prefix.parent, prefix.name)), default=0)
-        path = prefix.with_name(f"{prefix.name}-{last + 1}")
-        try:
-            hidden.rename(path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-        else:
-            return path
-
-
-@contextlib.contextmanager
-def _hidden_directory(prefix: Path) -> Iterator[Path]:
-    """Makes a directory that is known to be in use for as long as this process lives."""
-    lock = None
-    while lock is None:
-        hidden = prefix.with_name(f".{prefix.name}-{uuid.uuid4().hex}")
-        lock = _Lock.of_new(hidden)
-    try:
-        hidden.mkdir()
-        yield hidden
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-        # Only now: a hidden directory without a lock is nobody's.
-        lock.remove()
 
 
 def _remove_what_killed_saves_left(prefix: Path) -> None:

@@ -21,15 +21,20 @@ _NOTHING = "%"
 
 
 class CheckpointWriter:
-    """Writes a checkpoint into a directory.
+    """Writes a checkpoint, or one worker's part of it, into a directory.
 
     Args:
-        directory: An empty directory.
+        directory: The directory.
+        worker: The number of the worker whose part it is; ``None`` for what is common, or the leader's.
+
+    Attributes:
+        arrays: What has been written.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, worker: int | None = None) -> None:
         self._directory = directory
-        self._arrays: dict[str, SavedArray] = {}
+        self._folder = _folder(directory, worker)
+        self.arrays: dict[str, SavedArray] = {}
 
     def add(
         self,
@@ -39,12 +44,21 @@ class CheckpointWriter:
         blocks: Iterable[np.ndarray[Any, Any]],
     ) -> None:
         """Writes an array, whose rows come in consecutive blocks."""
-        checksum = write_array(_file(self._directory, name), shape, dtype, blocks)
-        self._arrays[name] = SavedArray(tuple(shape), dtype.name, checksum)
+        checksum = write_array(_file(self._folder, name), shape, dtype, blocks)
+        self.arrays[name] = SavedArray(tuple(shape), dtype.name, checksum)
 
-    def finish(self, optimizers: Mapping[str, SavedOptimizer]) -> None:
-        """Writes the index, which makes the checkpoint complete."""
-        index = CheckpointIndex(self._arrays, optimizers)
+    def finish(
+        self,
+        optimizers: Mapping[str, SavedOptimizer],
+        of_workers: Mapping[int, Mapping[str, SavedArray]],
+    ) -> None:
+        """Writes the index, which makes the checkpoint complete.
+
+        Args:
+            optimizers: The optimizers, by name.
+            of_workers: What other workers have written of their own.
+        """
+        index = CheckpointIndex(self.arrays, optimizers, of_workers)
         with (self._directory / INDEX_FILE).open("xb") as file:
             file.write(index.encode())
             file.flush()
@@ -56,6 +70,7 @@ class CheckpointReader:
 
     Args:
         directory: Where it is.
+        worker: The number of the worker that asks, whose part it is given if it has saved one.
 
     Attributes:
         index: What it holds.
@@ -66,8 +81,9 @@ class CheckpointReader:
         InvalidArgumentError: If its format is of a later version.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, worker: int = 0) -> None:
         self._directory = directory
+        self._worker = worker
         path = directory / INDEX_FILE
         try:
             data = path.read_bytes()
@@ -83,10 +99,17 @@ class CheckpointReader:
 
     def file(self, name: str) -> ArrayFile:
         """Returns the file of an array."""
-        array = self.index.arrays[name]
+        own = self.index.of_workers.get(self._worker, {})
+        array = own[name] if name in own else self.index.arrays[name]
+        folder = _folder(self._directory, self._worker if name in own else None)
         is_version_1 = array.checksum is None
-        path = _file(self._directory, name, nothing="" if is_version_1 else _NOTHING)
+        path = _file(folder, name, nothing="" if is_version_1 else _NOTHING)
         return ArrayFile(path, array.shape, array.dtype, array.checksum)
+
+
+def _folder(directory: Path, worker: int | None) -> Path:
+    # No name of an array has an "@" in its file's path.
+    return directory if worker is None else directory / f"@{worker}"
 
 
 def _file(directory: Path, name: str, nothing: str = _NOTHING) -> Path:

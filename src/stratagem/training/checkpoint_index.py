@@ -81,10 +81,13 @@ class CheckpointIndex:
     Attributes:
         arrays: All arrays, by name.
         optimizers: The optimizers, by name.
+        of_workers: Of workers other than the leader, by number: what each has of its own in place of
+            the array with the same name.
     """
 
     arrays: Mapping[str, SavedArray]
     optimizers: Mapping[str, SavedOptimizer]
+    of_workers: Mapping[int, Mapping[str, SavedArray]] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> int:
@@ -147,11 +150,16 @@ class _Version(Exception):
 def _contents(index: CheckpointIndex) -> dict[str, Any]:
     return {
         "version": VERSION,
-        "arrays": {
-            name: {"shape": list(array.shape), "dtype": array.dtype, _CHECKSUM: array.checksum}
-            for name, array in index.arrays.items()
-        },
+        "arrays": _described(index.arrays),
         "optimizers": {name: _optimizer(saved) for name, saved in index.optimizers.items()},
+        "workers": {str(worker): _described(own) for worker, own in index.of_workers.items()},
+    }
+
+
+def _described(arrays: Mapping[str, SavedArray]) -> dict[str, Any]:
+    return {
+        name: {"shape": list(array.shape), "dtype": array.dtype, _CHECKSUM: array.checksum}
+        for name, array in arrays.items()
     }
 
 
@@ -191,11 +199,8 @@ def _decoded(contents: Any) -> CheckpointIndex:
 
 
 def _version_2(contents: Mapping[str, Any]) -> CheckpointIndex:
-    _check_keys(contents, {"version", "arrays", "optimizers"})
-    arrays = {
-        name: _array(name, array, with_checksum=True)
-        for name, array in _object(contents["arrays"], "arrays").items()
-    }
+    _check_keys(contents, {"version", "arrays", "optimizers", "workers"})
+    arrays = _arrays(contents["arrays"], with_checksum=True)
     optimizers = {}
     for name, saved in _object(contents["optimizers"], "optimizers").items():
         _check_keys(_object(saved, name), {_HERE, _ON_SERVERS})
@@ -207,7 +212,12 @@ def _version_2(contents: Mapping[str, Any]) -> CheckpointIndex:
                 for variable, leaves in _object(saved[_ON_SERVERS], name).items()
             },
         )
-    return CheckpointIndex(arrays, optimizers)
+    of_workers = {}
+    for worker, own in _object(contents["workers"], "workers").items():
+        if not re.fullmatch("[0-9]+", worker):
+            raise _Damage(f"it has a worker {worker!r}")
+        of_workers[int(worker)] = _arrays(own, with_checksum=True)
+    return CheckpointIndex(arrays, optimizers, of_workers)
 
 
 def _state_here(
@@ -238,10 +248,7 @@ def _state(
 
 def _version_1(contents: Mapping[str, Any]) -> CheckpointIndex:
     _check_keys(contents, {"version", "arrays", "optimizers"})
-    arrays = {
-        name: _array(name, array, with_checksum=False)
-        for name, array in _object(contents["arrays"], "arrays").items()
-    }
+    arrays = _arrays(contents["arrays"], with_checksum=False)
     _check_list(contents["optimizers"], lambda name: isinstance(name, str), "optimizers")
     return CheckpointIndex(
         arrays, {name: _optimizer_of_version_1(name, arrays) for name in contents["optimizers"]}
@@ -263,6 +270,13 @@ def _numbered_from_0(names: Mapping[int, str]) -> SavedState:
     if sorted(names) != list(range(len(names))):
         raise _Damage(f"of the arrays {sorted(names.values())} some are missing")
     return SavedState(tuple(names[position] for position in range(len(names))))
+
+
+def _arrays(described: Any, *, with_checksum: bool) -> dict[str, SavedArray]:
+    return {
+        name: _array(name, array, with_checksum=with_checksum)
+        for name, array in _object(described, "arrays").items()
+    }
 
 
 def _array(name: str, described: Any, *, with_checksum: bool) -> SavedArray:

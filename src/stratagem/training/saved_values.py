@@ -41,6 +41,13 @@ class SavedValue(NamedTuple):
         """Whether its value is known only when all workers read it."""
         return isinstance(self.what, SyncOnReadVariable) and spans_workers(self.what)
 
+    @property
+    def is_of_this_worker(self) -> bool:
+        """Whether other workers have values of their own under the same name."""
+        if isinstance(self.what, Variable):
+            return not isinstance(self.what, RemoteVariable) and not spans_workers(self.what)
+        return not isinstance(self.what, StateArray)
+
     def read(self) -> SavedValue:
         """Returns the present value, which does not change any more."""
         (value,) = self.blocks()

@@ -206,6 +206,25 @@ def test_state_survives_a_save_before_the_first_step(strategy, tmp_path, compile
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+def test_restored_state_survives_a_first_step_that_fails(strategy, tmp_path, compiled):
+    first = Training(strategy, ADAM, steps=3, compiled=compiled)
+    path = first.checkpoint.save(tmp_path / "ckpt")
+    again = Training(strategy, ADAM)
+    again.checkpoint.restore(path)
+
+    def fail():
+        again.steps(1)
+        raise ArithmeticError("after the step")
+
+    with pytest.raises(ArithmeticError):
+        sg.function(fail)()
+    for training in (first, again):
+        training.steps(2)
+    np.testing.assert_allclose(again.everything()[0], first.everything()[0], rtol=1e-6)
+    assert int(again.optimizer.variables[0]) == 5
+
+
+@pytest.mark.parametrize("compiled", [False, True])
 def test_a_checkpoint_from_before_the_first_step_resets_the_state(strategy, tmp_path, compiled):
     training = Training(strategy, ADAM, compiled=compiled)
     path = training.checkpoint.save(tmp_path / "ckpt")
