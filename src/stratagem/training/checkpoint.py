@@ -107,8 +107,9 @@ class Checkpoint:
                 f"All workers must restore the same checkpoint, but what they find at {save_path} differs. "
                 "Give them the path of a directory that all of them see."
             )
-        for step in steps:
-            step()
+        steps.reverse()
+        while steps:
+            steps.pop()()  # and with it goes the memory for what it has read
 
     # --- what there is to save ----------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import numpy as np
 from stratagem.core.errors import DataLossError, NotFoundError
 from stratagem.training.array_file import ArrayFile, write_array
 from stratagem.training.checkpoint_index import CheckpointIndex, SavedArray, SavedOptimizer
+from stratagem.training.checkpoint_index_reading import decode_index
 
 __all__ = ["INDEX_FILE", "CheckpointReader", "CheckpointWriter"]
 
@@ -95,7 +96,7 @@ class CheckpointReader:
             raise DataLossError(
                 f"The checkpoint's index {path} cannot be read: {error.strerror or error}."
             ) from error
-        self.index = CheckpointIndex.decode(data, path)
+        self.index = decode_index(data, path)
 
     def file(self, name: str) -> ArrayFile:
         """Returns the file of an array."""

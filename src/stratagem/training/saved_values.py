@@ -12,7 +12,6 @@ from stratagem.parameter_server.saving import StateArray, read_in_blocks, write_
 from stratagem.training.array_file import ArrayFile
 from stratagem.training.local_state import static_shape
 from stratagem.training.worker_agreement import spans_workers
-from stratagem.values import updates
 from stratagem.values.sync_on_read_variable import SyncOnReadVariable
 from stratagem.values.variable import Variable
 
@@ -75,8 +74,8 @@ class SavedValue(NamedTuple):
             file.verify()
             return lambda: write_in_blocks(what, file.rows)
         assert isinstance(what, Variable)
-        value = what.check_operand(updates.ASSIGN, file.whole())
         what.snapshot()  # raises if it has never had a value
+        value = file.whole()
         return lambda: _assign(what, value)
 
 
