@@ -136,8 +136,9 @@ class ClusterCoordinator:
         if worker is not None and worker not in workers:
             raise InvalidArgumentError(f"worker must be one of {workers}, got {worker!r}.")
         definition = self._dispatcher.definitions.of_function(fn)
-        arguments = _pack_arguments(args, kwargs, len(workers))
-        value = self._dispatcher.schedule(definition, arguments, worker, priority)
+        arguments = _pack_arguments(args, kwargs)
+        allowed = _allowed_workers(arguments, worker, workers)
+        value = self._dispatcher.schedule(definition, arguments, allowed, priority)
         value.keeps_alive = self
         return value
 
@@ -187,9 +188,7 @@ class ClusterCoordinator:
         return f"ClusterCoordinator({self.strategy!r})"
 
 
-def _pack_arguments(
-    args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, num_workers: int
-) -> Parcel:
+def _pack_arguments(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Parcel:
     if not args and not kwargs:
         return _NO_ARGUMENTS
     if not isinstance(args or (), Sequence) or isinstance(args, str | bytes):
@@ -198,13 +197,27 @@ def _pack_arguments(
         raise InvalidArgumentError(f"kwargs must be a dictionary, got {kwargs!r}.")
     positional, named = tuple(args or ()), dict(kwargs or {})
     try:
-        parcel = pack((positional, named))
+        return pack((positional, named))
     except Exception as error:
         parts = [(f"args[{index}]", value) for index, value in enumerate(positional)]
         parts += [(f"kwargs[{name!r}]", value) for name, value in named.items()]
         fix = "Pass plain data, or make it in the function."
         raise check_parts(parts, error, fix) from error
-    for reference in parcel.references:
+
+
+def _allowed_workers(
+    arguments: Parcel, worker: int | None, workers: Sequence[int]
+) -> frozenset[int] | None:
+    """Returns which workers may run a function with these arguments; ``None`` for any."""
+    allowed = None if worker is None else frozenset({worker})
+    for reference in arguments.references:
         if isinstance(reference, PerWorkerValues):
-            reference.check(num_workers)
-    return parcel
+            bound = reference.bind(workers)
+            if allowed is not None and not allowed & bound:
+                raise InvalidArgumentError(
+                    f"A function must be able to run on a worker that has a value for it, got "
+                    f"PerWorkerValues for the workers {sorted(bound)} where only {sorted(allowed)} may "
+                    "run it. Make new PerWorkerValues, with one value for each worker."
+                )
+            allowed = bound if allowed is None else allowed & bound
+    return allowed

@@ -17,12 +17,16 @@ __all__ = ["PerWorkerDataset", "PerWorkerIterator", "PerWorkerValues"]
 class PerWorkerValues(ByReference):
     """One value for each worker; a scheduled function gets the one of the worker that runs it.
 
+    They are the values of the workers that are known when it is first scheduled. A worker that joins
+    later has none, and runs no function that is given it.
+
     Args:
         values: ``RemoteValue`` objects or any others, in the order of the workers.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._values = tuple(values)
+        self._workers: tuple[int, ...] | None = None
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -45,18 +49,35 @@ class PerWorkerValues(ByReference):
                 raise check_parts([(name, value)], error, "Use plain data.") from error
         return tuple(packed)
 
-    def check(self, num_workers: int) -> None:
-        """Checks that there is a value for each worker, which can be sent.
+    def bind(self, workers: Sequence[int]) -> frozenset[int]:
+        """Returns the workers whose values these are; the first call decides.
+
+        Args:
+            workers: The workers that are known now, in order.
 
         Raises:
-            InvalidArgumentError: If there are more or fewer.
-            ShippingError: If one cannot be sent.
+            InvalidArgumentError: If there are more or fewer than values, or others than the first time.
+            ShippingError: If a value cannot be sent.
         """
-        if len(self.packed) != num_workers:
+        if self._workers is None:
+            if len(self.packed) != len(workers):
+                raise InvalidArgumentError(
+                    f"PerWorkerValues must have one value for each of {len(workers)} workers, got "
+                    f"{len(self.packed)}."
+                )
+            self._workers = tuple(workers)
+        bound = frozenset(self._workers)
+        if not bound <= set(workers):
             raise InvalidArgumentError(
-                f"PerWorkerValues must have one value for each of {num_workers} workers, got "
-                f"{len(self.packed)}."
+                f"PerWorkerValues were first used with the workers {sorted(bound)} and must be used "
+                f"with these, got the workers {list(workers)}. Make new ones for another coordinator."
             )
+        return bound
+
+    def on(self, worker: int) -> RemoteValue | Parcel:
+        """Returns the value of a worker as it travels."""
+        assert self._workers is not None, "bound when it was scheduled"
+        return self.packed[self._workers.index(worker)]
 
     def __repr__(self) -> str:
         return f"PerWorkerValues({self._values!r})"

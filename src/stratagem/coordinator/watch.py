@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from stratagem.cluster import ClusterResolver
+from stratagem.cluster import ClusterResolver, ClusterSpec
 from stratagem.coordinator.dispatcher import Dispatcher
-from stratagem.core.errors import PSUnavailableError
+from stratagem.core.errors import InvalidArgumentError, PSUnavailableError
 
 __all__ = ["watch"]
 
@@ -30,16 +29,13 @@ class Servers(Protocol):
 def watch(dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver) -> None:
     """Tells the dispatcher of the workers and starts to watch, in threads that end with it."""
 
-    def find_workers() -> None:
-        spec = resolver.cluster_spec()
-        indices = spec.task_indices("worker")
-        dispatcher.set_workers({index: spec.task_address("worker", index) for index in indices})
-
     def find_more_workers() -> None:
         try:
-            find_workers()
+            spec = resolver.cluster_spec()
         except Exception as error:  # a resolver may ask others, who may be away
             _logger.warning("The cluster resolver does not say who the workers are: %s", error)
+        else:
+            dispatcher.set_workers(_workers_in(spec))
 
     def check_servers() -> None:
         try:
@@ -47,15 +43,27 @@ def watch(dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver) -
         except PSUnavailableError as error:
             dispatcher.abort(error)
 
-    find_workers()
-    _every(_SECONDS_BETWEEN_WORKERS, find_more_workers, dispatcher.ended, "coordinator-workers")
-    _every(_SECONDS_BETWEEN_LOOKS, dispatcher.check, dispatcher.ended, "coordinator-deadlines")
-    _every(_SECONDS_BETWEEN_SIGNS, check_servers, dispatcher.ended, "coordinator-servers")
+    dispatcher.set_workers(_workers_in(resolver.cluster_spec()))
+    _every(_SECONDS_BETWEEN_WORKERS, find_more_workers, dispatcher, "coordinator-workers")
+    _every(_SECONDS_BETWEEN_LOOKS, dispatcher.check, dispatcher, "coordinator-deadlines")
+    _every(_SECONDS_BETWEEN_SIGNS, check_servers, dispatcher, "coordinator-servers")
 
 
-def _every(seconds: float, do: Callable[[], None], ended: threading.Event, name: str) -> None:
+def _workers_in(spec: ClusterSpec) -> dict[int, str]:
+    """Returns where the workers are; none if the cluster has no such job at the moment."""
+    if not isinstance(spec, ClusterSpec):
+        raise InvalidArgumentError(
+            f"A cluster resolver's cluster_spec() must return a ClusterSpec, got {spec!r}."
+        )
+    if "worker" not in spec.jobs:
+        return {}
+    indices = spec.task_indices("worker")
+    return {index: spec.task_address("worker", index) for index in indices}
+
+
+def _every(seconds: float, do: Callable[[], None], dispatcher: Dispatcher, name: str) -> None:
     def run() -> None:
-        while not ended.wait(seconds):
+        while not dispatcher.ended.wait(seconds):
             do()
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    dispatcher.background.start(run, name=name)
