@@ -7,13 +7,15 @@ import itertools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from stratagem.coordinator.exchange import Define, Resource
 from stratagem.coordinator.shipping import ByReference, Parcel, check_parts, pack
 from stratagem.core.errors import ShippingError
 
 __all__ = ["DefinedOnWorker", "Definition", "Definitions"]
+
+_References: TypeAlias = list[weakref.ref[Any]]
 
 _FIX = "Leave it out, or make it inside of the function."
 
@@ -65,7 +67,8 @@ class Definitions:
     def __init__(self, forget: Callable[[int], None]) -> None:
         self._forget = forget
         self._numbers = itertools.count()
-        self._of_functions: dict[Any, tuple[weakref.ref[Any], Definition]] = {}
+        # By ids, which say something only as long as the references show the same objects.
+        self._of_functions: dict[tuple[int, ...], tuple[_References, Definition]] = {}
 
     def of_function(self, function: Callable[..., Any]) -> Definition:
         """Returns the definition of a function: the same for the same function.
@@ -73,20 +76,20 @@ class Definitions:
         Raises:
             ShippingError: If the function or something that it captured cannot be sent.
         """
-        anchor: Any = function
-        key: Any = id(function)
-        if isinstance(function, types.MethodType):
-            anchor, key = function.__self__, (id(function.__self__), function.__func__)
+        parts: tuple[Any, ...] = (function,)
+        if isinstance(function, types.MethodType):  # itself made anew whenever it is asked for
+            parts = (function.__self__, function.__func__)
+        key = tuple(map(id, parts))
         known = self._of_functions.get(key)
-        if known is not None and known[0]() is anchor:
+        if known is not None and all(map(_refers_to, known[0], parts)):
             return known[1]
         definition = self.make("function", function)
         functions = self._of_functions
         try:
-            reference = weakref.ref(anchor, lambda _: functions.pop(key, None))
+            references = [weakref.ref(part, lambda _: functions.pop(key, None)) for part in parts]
         except TypeError:  # sent anew every time
             return definition
-        functions[key] = (reference, definition)
+        functions[key] = (references, definition)
         return definition
 
     def make(self, kind: str, content: Any) -> Definition:
@@ -98,6 +101,10 @@ class Definitions:
         definition = Definition(next(self._numbers), kind, parcel)
         weakref.finalize(definition, self._forget, definition.number).atexit = False
         return definition
+
+
+def _refers_to(reference: weakref.ref[Any], part: Any) -> bool:
+    return reference() is part
 
 
 def _captured(content: Any) -> list[tuple[str, Any]]:
