@@ -13,8 +13,9 @@ from stratagem.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolve
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.core import context
 from stratagem.core.devices import resolve_devices
-from stratagem.core.errors import ContextError
+from stratagem.core.errors import ContextError, InvalidArgumentError
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tensor_shape import TensorShape
 from stratagem.parameter_server.client import ParameterClient, client_for
 from stratagem.parameter_server.function_update import call_where_it_lives
 from stratagem.parameter_server.initial_value import InitialValue
@@ -23,6 +24,7 @@ from stratagem.parameter_server.sharded_variable import ShardedVariable
 from stratagem.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.extended import StrategyExtended
+from stratagem.strategies.server_cluster import check_server_cluster, server_addresses
 from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable
 
@@ -40,10 +42,13 @@ class ParameterServerStrategy(Strategy):
     Args:
         cluster_resolver: Says where the servers (job ``ps``) and workers (job ``worker``) are.
         variable_partitioner: Says into how many shards a variable is split, for example
-            ``MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)``; ``None`` splits none.
+            ``MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)``, or any function that is
+            called as ``fn(shape=..., dtype=...)`` and returns ``[shards, 1, 1, ...]``; ``None``
+            splits none.
 
     Raises:
-        ValueError: If the cluster has no parameter servers or no workers, or this task is one of them.
+        ValueError: If the cluster has no parameter servers or no workers, several chiefs, or jobs that
+            have no part in it, or this task is not its coordinator.
         PSUnavailableError: If a parameter server does not answer within a minute.
 
     Differs from tf.distribute: a worker with several devices runs a replica on each of them.
@@ -68,13 +73,13 @@ class ParameterServerStrategy(Strategy):
         cluster_resolver: ClusterResolver,
         variable_partitioner: Partitioner | Callable[..., Sequence[int]] | None = None,
     ) -> None:
-        cluster = _check_cluster(cluster_resolver)
+        cluster = check_server_cluster(cluster_resolver)
         if variable_partitioner is not None and not callable(variable_partitioner):
-            raise ValueError(
+            raise InvalidArgumentError(
                 "variable_partitioner must be a partitioner, such as FixedShardsPartitioner(2), or "
                 f"None, got {variable_partitioner!r}."
             )
-        client = client_for(_server_addresses(cluster))
+        client = client_for(server_addresses(cluster))
         client.attach()
         self._set_up(uuid.uuid4().hex, cluster_resolver, client)
         self._extended.place_variables(variable_partitioner)
@@ -162,7 +167,7 @@ class ParameterServerExtended(StrategyExtended):
         if colocated is not None:
             num_shards = len(colocated) if shape and shape[0] >= len(colocated) else 1
         elif self._partitioner is not None and shape:
-            partitions = self._partitioner(shape=shape, dtype=initial.dtype, axis=0)
+            partitions = self._partitioner(shape=TensorShape(shape), dtype=initial.dtype)
             num_shards = num_shards_along_axis_0(partitions, shape)
         else:
             num_shards = 1
@@ -245,36 +250,3 @@ def _strategy_here(
             strategy._set_up(identity, resolver, client_for(servers))
             _here[identity] = strategy
         return strategy
-
-
-def _check_cluster(resolver: Any) -> ClusterSpec:
-    if not isinstance(resolver, ClusterResolver):
-        raise ValueError(
-            f"cluster_resolver must be a ClusterResolver, got {resolver!r}. Use for example "
-            "TFConfigClusterResolver(), or SimpleClusterResolver(ClusterSpec({...}))."
-        )
-    cluster = resolver.cluster_spec()
-    for job, does in (("ps", "holds variables"), ("worker", "runs steps")):
-        if job not in cluster.jobs:
-            raise ValueError(
-                f"ParameterServerStrategy needs a cluster with a job {job!r}, which {does}, got the "
-                f"jobs {sorted(cluster.jobs)}. Add {job!r} to the cluster spec."
-            )
-    if resolver.task_type in ("ps", "worker", "evaluator"):
-        raise ValueError(
-            "ParameterServerStrategy is made by the coordinator, but this task is "
-            f"{resolver.task_type} {resolver.task_id}. A ps or worker only runs "
-            "Server(cluster_spec, task_type, task_id).join()."
-        )
-    return cluster
-
-
-def _server_addresses(cluster: ClusterSpec) -> list[str]:
-    addresses = cluster.job_tasks("ps")
-    missing = [index for index, address in enumerate(addresses) if address is None]
-    if missing:
-        raise ValueError(
-            "ParameterServerStrategy needs every parameter server's address, but the cluster spec has "
-            f"none for ps {missing}."
-        )
-    return [address for address in addresses if address is not None]

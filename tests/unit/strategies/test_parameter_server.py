@@ -7,6 +7,7 @@ import pytest
 import stratagem as sg
 
 ClusterSpec = sg.train.ClusterSpec
+ONE_OF_EACH = {"ps": ["p:1"], "worker": ["w:1"]}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +37,9 @@ def on_servers(variable):
 
 
 def test_each_variable_and_each_shard_takes_a_turn(make):
-    def halves_of_tables(shape, dtype, axis):
-        assert axis == 0
-        return [2, 1] if len(shape) == 2 else [1] * len(shape)
+    def halves_of_tables(shape, dtype):
+        assert dtype == np.float32
+        return [2, 1] if shape.rank == 2 else [1] * len(shape)
 
     strategy = make(halves_of_tables)
     with strategy.scope():
@@ -52,9 +53,31 @@ def test_each_variable_and_each_shard_takes_a_turn(make):
 
 
 def test_a_partitioner_that_splits_another_axis(make):
-    strategy = make(lambda shape, dtype, axis: [1, 2])
+    strategy = make(lambda shape, dtype: [1, 2])
     with strategy.scope(), pytest.raises(ValueError, match="Only axis 0"):
         sg.Variable(np.zeros((4, 4)))
+
+
+@pytest.mark.parametrize("partitions", [[2], (2, 1), [2, 1, 1], np.array([2, 1])])
+def test_what_a_partitioner_may_return(make, partitions):
+    with make(lambda shape, dtype: partitions).scope():
+        assert [v.shape for v in sg.Variable(np.zeros((3, 2))).variables] == [(2, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("partitions", [None, [], [0, 1], [-1, 1], [1.5, 1], 2, "21", [None]])
+def test_what_a_partitioner_may_not_return(make, partitions):
+    strategy = make(lambda shape, dtype: partitions)
+    message = r"must return a list of whole numbers.*for the shape \[3, 2\]"
+    with strategy.scope(), pytest.raises(ValueError, match=message):
+        sg.Variable(np.zeros((3, 2)))
+
+
+def test_a_scalar_is_never_split(make):
+    def refuse(shape, dtype):
+        raise AssertionError("asked for a scalar")
+
+    with make(refuse).scope():
+        assert float(sg.Variable(2.0)) == 2.0
 
 
 def test_variables_side_by_side(make):
@@ -114,6 +137,13 @@ def test_it_and_its_variables_stay_themselves_in_one_process(make):
         ({"ps": ["p:1"]}, None, "a job 'worker', which runs steps"),
         ({"ps": ["p:1"], "worker": ["w:1"]}, "worker", "this task is worker 0"),
         ({"ps": {1: "p:1"}, "worker": ["w:1"]}, None, "none for ps \\[0\\]"),
+        ({"ps": [], "worker": ["w:1"]}, None, "none for ps 0"),
+        ({**ONE_OF_EACH, "judge": ["j:1"]}, None, r"some of .*got \['judge'\]"),
+        ({**ONE_OF_EACH, "chief": ["c:1", "c:2"]}, None, "at most one chief, got 2"),
+        ({**ONE_OF_EACH, "evaluator": ["e:1", "e:2"]}, None, "at most one evaluator, got 2"),
+        (ONE_OF_EACH, "judge", "task type must be one of .*got 'judge'"),
+        (ONE_OF_EACH, "chief", r"This task is chief 0, but the cluster has only"),
+        ({**ONE_OF_EACH, "chief": {1: "c:1"}}, "chief", "task_index must be a task of job 'chief'"),
     ],
 )
 def test_clusters_that_do_not_fit(cluster, task_type, message):
