@@ -11,7 +11,8 @@ import jax
 
 from stratagem.cluster.transport import Credentials
 from stratagem.coordinator.dispatcher import Dispatcher
-from stratagem.coordinator.per_worker import PerWorkerDataset, PerWorkerValues
+from stratagem.coordinator.per_worker import PerWorkerValues
+from stratagem.coordinator.per_worker_dataset import PerWorkerDataset
 from stratagem.coordinator.remote_value import RemoteValue
 from stratagem.coordinator.shipping import Parcel, check_parts, pack
 from stratagem.coordinator.watch import watch
@@ -105,6 +106,17 @@ class ClusterCoordinator:
         weakref.finalize(self, setattr, dispatcher, "abandoned", True).atexit = False
         watch(dispatcher, strategy.client, strategy.cluster_resolver)
 
+    @property
+    def workers(self) -> list[int]:
+        """The indices of the workers that the cluster resolver has named so far."""
+        return self._dispatcher.workers
+
+    @property
+    def present_workers(self) -> list[int]:
+        """The indices of the workers that are there now."""
+        with self._dispatcher.lock:
+            return sorted(self._dispatcher.state.workers)
+
     def schedule(
         self,
         fn: Callable[..., Any],
@@ -132,7 +144,7 @@ class ClusterCoordinator:
         """
         if not callable(fn):
             raise InvalidArgumentError(f"fn must be a function, got {fn!r}.")
-        workers = self._dispatcher.workers
+        workers = self.workers
         if worker is not None and worker not in workers:
             raise InvalidArgumentError(f"worker must be one of {workers}, got {worker!r}.")
         definition = self._dispatcher.definitions.of_function(fn)
@@ -180,9 +192,14 @@ class ClusterCoordinator:
 
         Args:
             dataset_fn: A function without arguments that returns a ``Dataset``, a distributed dataset,
-                or an iterable; or a ``Dataset``, which is sent to every worker.
+                or an iterable; or one of these, which is sent to every worker. A distributed dataset
+                must be the coordinator's own strategy's, and is for the replicas of each worker there.
+
+        Raises:
+            ValueError: If it is something else.
+            ShippingError: If it cannot be sent to a worker.
         """
-        return PerWorkerDataset(self._dispatcher.definitions, dataset_fn)
+        return PerWorkerDataset(self, self._dispatcher.definitions, dataset_fn)
 
     def __repr__(self) -> str:
         return f"ClusterCoordinator({self.strategy!r})"

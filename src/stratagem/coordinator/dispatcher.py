@@ -235,11 +235,11 @@ class Dispatcher:
         self, reference: ByReference, worker: int
     ) -> tuple[Definition | None, Resource | InlineValue | ValueAt]:
         """Returns how a worker finds what an argument refers to, and a definition that it needs."""
-        if isinstance(reference, DefinedOnWorker):
-            return reference.definition, Resource(reference.definition.number)
         found: Any = reference
         if isinstance(reference, PerWorkerValues):
             found = reference.on(worker)
+        if isinstance(found, DefinedOnWorker):
+            return found.definition, Resource(found.definition.number)
         if isinstance(found, Parcel):
             return None, InlineValue(found)
         assert isinstance(found, RemoteValue)

@@ -10,6 +10,7 @@
     ├── ShapeMismatchError (ValueError)        shapes that do not fit together
     ├── NotAnArrayError (ValueError)           a per-replica value used as one array
     ├── VariableError (ValueError)             an update or read that a variable cannot do
+    ├── UnsupportedError (NotImplementedError) something that this kind of object does not do
     ├── TracedValueError (TypeError)           Python needed the value of a traced array
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
@@ -62,6 +63,10 @@ class NotAnArrayError(StratagemError, ValueError):
 
 class VariableError(StratagemError, ValueError):
     """A read or update that the variable's synchronization or aggregation does not allow."""
+
+
+class UnsupportedError(StratagemError, NotImplementedError):
+    """Something that an object of this kind does not do, or not here."""
 
 
 class TracedValueError(StratagemError, TypeError):

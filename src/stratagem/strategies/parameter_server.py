@@ -16,6 +16,9 @@ from stratagem.core.devices import resolve_devices
 from stratagem.core.errors import ContextError, InvalidArgumentError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tensor_shape import TensorShape
+from stratagem.input.distributed_dataset import DistributedDataset
+from stratagem.input.input_context import InputContext
+from stratagem.input.input_options import InputOptions
 from stratagem.parameter_server.client import ParameterClient, client_for
 from stratagem.parameter_server.function_update import call_where_it_lives
 from stratagem.parameter_server.initial_value import InitialValue
@@ -23,6 +26,7 @@ from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.sharded_variable import ShardedVariable
 from stratagem.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem.strategies.base import Strategy
+from stratagem.strategies.deferred_dataset import DeferredDataset
 from stratagem.strategies.extended import StrategyExtended
 from stratagem.strategies.server_cluster import check_server_cluster, server_addresses
 from stratagem.values.regroup import map_values
@@ -106,6 +110,30 @@ class ParameterServerStrategy(Strategy):
     def client(self) -> ParameterClient:
         """This process's way to the parameter servers."""
         return self._client
+
+    def experimental_distribute_dataset(
+        self, dataset: Any, options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Returns a dataset that divides each batch between the replicas of a worker.
+
+        It is made where it is first used. Pass it to ``create_per_worker_dataset``, and every worker
+        makes its own.
+        """
+        context.require_cross_replica(self, "experimental_distribute_dataset")
+        return DeferredDataset(Strategy.experimental_distribute_dataset, self, dataset, options)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Returns a dataset whose batches come from ``dataset_fn``, as they are.
+
+        It is made where it is first used. Pass it to ``create_per_worker_dataset``, and every worker
+        calls ``dataset_fn``.
+        """
+        context.require_cross_replica(self, "distribute_datasets_from_function")
+        return DeferredDataset(
+            Strategy.distribute_datasets_from_function, self, dataset_fn, options
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         cluster = self._cluster_resolver.cluster_spec().as_dict()
