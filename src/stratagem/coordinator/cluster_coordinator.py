@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from stratagem.cluster.transport import Credentials
 from stratagem.coordinator.dispatcher import Dispatcher
 from stratagem.coordinator.per_worker import PerWorkerValues
 from stratagem.coordinator.per_worker_dataset import PerWorkerDataset
+from stratagem.coordinator.per_worker_variable import PerWorkerVariable
 from stratagem.coordinator.remote_value import RemoteValue
 from stratagem.coordinator.shipping import Parcel, check_parts, pack
 from stratagem.coordinator.watch import watch
@@ -104,6 +106,9 @@ class ClusterCoordinator:
         self._dispatcher = dispatcher
         _dispatchers.add(dispatcher)
         weakref.finalize(self, setattr, dispatcher, "abandoned", True).atexit = False
+        strategy.extended.make_per_worker_variables_with(
+            functools.partial(_make_per_worker_variable, weakref.ref(self))
+        )
         watch(dispatcher, strategy.client, strategy.cluster_resolver)
 
     @property
@@ -203,6 +208,15 @@ class ClusterCoordinator:
 
     def __repr__(self) -> str:
         return f"ClusterCoordinator({self.strategy!r})"
+
+
+def _make_per_worker_variable(
+    coordinator: weakref.ref[ClusterCoordinator], **options: Any
+) -> PerWorkerVariable:
+    """Returns a variable of a coordinator's workers; the strategy, which calls it, keeps that alive."""
+    known = coordinator()
+    assert known is not None
+    return PerWorkerVariable(known, known._dispatcher.definitions, **options)
 
 
 def _pack_arguments(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Parcel:

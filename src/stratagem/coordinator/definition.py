@@ -28,11 +28,11 @@ class DefinedOnWorker(ByReference):
 
 
 class Definition:
-    """What is sent to a worker for one function, dataset or iterator.
+    """What is sent to a worker for one function, dataset, iterator or variable.
 
     Args:
         number: Its number.
-        kind: ``"function"``, ``"dataset"`` or ``"iterator"``.
+        kind: ``"function"``, ``"dataset"``, ``"iterator"`` or ``"variable"``.
         parcel: What it is made of.
     """
 

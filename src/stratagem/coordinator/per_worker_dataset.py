@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from stratagem.coordinator.definition import DefinedOnWorker, Definition, Definitions
 from stratagem.coordinator.per_worker import PerWorkerValues
-from stratagem.core.errors import ContextError, InvalidArgumentError, UnsupportedError
+from stratagem.core.errors import ContextError, InvalidArgumentError, OnWorkersOnlyError
 from stratagem.data.dataset import Dataset
 from stratagem.input.distributed_dataset import DistributedDataset
 from stratagem.strategies.deferred_dataset import DeferredDataset
@@ -86,7 +86,7 @@ class PerWorkerIterator(DefinedOnWorker):
         return self
 
     def __next__(self) -> NoReturn:
-        raise UnsupportedError(
+        raise OnWorkersOnlyError(
             "next() of a per-worker iterator must be called on a worker, but this is the coordinator. "
             "Pass it to a function: schedule(fn, args=(iterator,))."
         )
@@ -118,7 +118,7 @@ def _make(dataset: Any) -> None:
 def _element_spec_of(dataset: Any) -> Any:
     spec = getattr(dataset, "element_spec", None)
     if spec is None:
-        raise UnsupportedError(
+        raise OnWorkersOnlyError(
             f"element_spec is known of a Dataset, but the worker's dataset is a {type(dataset)}."
         )
     return spec

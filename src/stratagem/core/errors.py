@@ -4,13 +4,13 @@
 
     StratagemError
     ├── ContextError (RuntimeError)            called in the wrong replica or strategy context
+    │   └── OnWorkersOnlyError (also NotImplementedError) what the coordinator cannot do itself
     ├── ReplicaMismatchError (RuntimeError)    replicas did not all take part in the same thing
     ├── DeviceError (ValueError)               a device that does not exist or cannot be used
     ├── BackendStartedError (RuntimeError)     too late to change the devices
     ├── ShapeMismatchError (ValueError)        shapes that do not fit together
     ├── NotAnArrayError (ValueError)           a per-replica value used as one array
     ├── VariableError (ValueError)             an update or read that a variable cannot do
-    ├── UnsupportedError (NotImplementedError) something that this kind of object does not do
     ├── TracedValueError (TypeError)           Python needed the value of a traced array
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
@@ -41,6 +41,10 @@ class ContextError(StratagemError, RuntimeError):
     """A call in the wrong context: replica instead of cross-replica, or another strategy's."""
 
 
+class OnWorkersOnlyError(ContextError, NotImplementedError):
+    """Something that only workers can do, or say, called in the coordinator."""
+
+
 class ReplicaMismatchError(StratagemError, RuntimeError):
     """Replicas that must act together did different things, or not all of them came."""
 
@@ -63,10 +67,6 @@ class NotAnArrayError(StratagemError, ValueError):
 
 class VariableError(StratagemError, ValueError):
     """A read or update that the variable's synchronization or aggregation does not allow."""
-
-
-class UnsupportedError(StratagemError, NotImplementedError):
-    """Something that an object of this kind does not do, or not here."""
 
 
 class TracedValueError(StratagemError, TypeError):

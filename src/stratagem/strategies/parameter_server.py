@@ -13,7 +13,7 @@ from stratagem.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolve
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.core import context
 from stratagem.core.devices import resolve_devices
-from stratagem.core.errors import ContextError, InvalidArgumentError
+from stratagem.core.errors import ContextError, InvalidArgumentError, ShapeMismatchError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.input.distributed_dataset import DistributedDataset
@@ -21,7 +21,8 @@ from stratagem.input.input_context import InputContext
 from stratagem.input.input_options import InputOptions
 from stratagem.parameter_server.client import ParameterClient, client_for
 from stratagem.parameter_server.function_update import call_where_it_lives
-from stratagem.parameter_server.initial_value import InitialValue
+from stratagem.parameter_server.initial_value import InitialValue, RowInitializer
+from stratagem.parameter_server.part_initializer import PartInitializer
 from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.sharded_variable import ShardedVariable
 from stratagem.partitioners import Partitioner, num_shards_along_axis_0
@@ -29,8 +30,10 @@ from stratagem.strategies.base import Strategy
 from stratagem.strategies.deferred_dataset import DeferredDataset
 from stratagem.strategies.extended import StrategyExtended
 from stratagem.strategies.server_cluster import check_server_cluster, server_addresses
+from stratagem.values.array_operators import ArrayOperators
 from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable
+from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
 __all__ = ["ParameterServerStrategy"]
 
@@ -152,6 +155,7 @@ class ParameterServerExtended(StrategyExtended):
         self._client = client
         self._partitioner: Callable[..., Sequence[int]] | None = None
         self._creates_variables = False
+        self._make_per_worker_variable: Callable[..., Variable] | None = None
         self._next_server = 0
         self._turn = threading.Lock()
         self._colocation = threading.local()
@@ -180,6 +184,65 @@ class ParameterServerExtended(StrategyExtended):
         """Lets this process create variables, split as ``partitioner`` says."""
         self._partitioner = partitioner
         self._creates_variables = True
+
+    def make_per_worker_variables_with(self, make: Callable[..., Variable]) -> None:
+        """Says what makes variables that every worker has for itself: the coordinator does."""
+        self._make_per_worker_variable = make
+
+    def create_variable(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        synchronization: Any = VariableSynchronization.AUTO,
+        aggregation: Any = VariableAggregation.NONE,
+        *,
+        shape: Any = None,
+        per_worker_variable: bool = False,
+        **others: Any,
+    ) -> Variable:
+        """Returns a new variable on parameter servers, or one that every worker has for itself.
+
+        Args:
+            initial_value: Array, number, or a function without arguments that returns one. With
+                ``shape`` and ``dtype`` a function may take ``partition_shape`` and
+                ``partition_offset``: it is then called for each shard.
+            trainable: Whether optimizers should update it.
+            name: Its name.
+            dtype: Its element type.
+            synchronization: Kept for the caller to see: there is one value for all.
+            aggregation: How updates of one worker's replicas become one.
+            shape: Its shape, which the initial value must have.
+            per_worker_variable: Whether every worker has a value of its own, which is not
+                synchronized. It needs a ``ClusterCoordinator``.
+            **others: The other arguments of ``Variable``.
+        """
+        options = {
+            **others,
+            "trainable": trainable,
+            "name": name,
+            "dtype": dtype,
+            "synchronization": synchronization,
+            "aggregation": aggregation,
+        }
+        if not per_worker_variable:
+            if _is_function(initial_value) and shape and dtype is not None:
+                initial_value = PartInitializer(initial_value, shape, dtype)
+            created = super().create_variable(initial_value, **options)
+        elif self._make_per_worker_variable is None:
+            raise ContextError(
+                "A variable with per_worker_variable=True lives on the workers, which only a "
+                "coordinator reaches. Make ClusterCoordinator(strategy) first."
+            )
+        else:
+            created = self._make_per_worker_variable(initial_value=initial_value, **options)
+        if shape is not None and created.shape != TensorShape(shape):
+            raise ShapeMismatchError(
+                f"The initial value of variable {created.name!r} must have the shape that is given, "
+                f"{TensorShape(shape)}, got {created.shape}."
+            )
+        return created
 
     def make_variable(self, **options: Any) -> Variable:
         """Returns a new variable on the next server, or on the next ones if it is split."""
@@ -260,6 +323,12 @@ class ParameterServerExtended(StrategyExtended):
         )
         result = call_where_it_lives(var, fn, positional, keywords)
         return result if group else self._strategy.experimental_local_results(result)
+
+
+def _is_function(initial_value: Any) -> bool:
+    return callable(initial_value) and not isinstance(
+        initial_value, ArrayOperators | RowInitializer
+    )
 
 
 _here: weakref.WeakValueDictionary[str, ParameterServerStrategy] = weakref.WeakValueDictionary()

@@ -166,3 +166,59 @@ def test_arguments_that_do_not_fit(servers):
 def test_the_experimental_name_is_the_same():
     experimental = sg.distribute.experimental.ParameterServerStrategy
     assert experimental is sg.distribute.ParameterServerStrategy
+
+
+def test_an_initializer_is_asked_for_the_parts_of_shards(make):
+    asked = []
+
+    def initializer(partition_shape, partition_offset):
+        asked.append((partition_shape, partition_offset))
+        return np.full(partition_shape, partition_offset[0])
+
+    with make(sg.distribute.partitioners.FixedShardsPartitioner(2)).scope():
+        table = sg.Variable(initializer, shape=(5, 2), dtype=np.float32)
+    assert asked == [((3, 2), (0, 0)), ((2, 2), (3, 0))]
+    assert [v.numpy().tolist() for v in table.variables] == [[[0, 0]] * 3, [[3, 3]] * 2]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_an_initializer_that_knows_only_the_whole(make, refuses):
+    asked = []
+
+    def initializer(**parts):
+        if parts:
+            raise ValueError("parts are not supported")
+        asked.append(parts)
+        return np.arange(10.0).reshape(5, 2)
+
+    plain = initializer if refuses else lambda: initializer()
+    with make(sg.distribute.partitioners.FixedShardsPartitioner(2)).scope():
+        table = sg.Variable(plain, shape=(5, 2), dtype=np.float32)
+    assert len(asked) == 1, "each shard is a part of the same value"
+    assert table.numpy().tolist() == np.arange(10.0).reshape(5, 2).tolist()
+    assert len(table.variables) == 2
+
+
+def test_an_initializer_of_a_variable_that_is_not_split(make):
+    def initializer(partition_shape=(3,), partition_offset=None):
+        assert partition_offset is None
+        return np.ones(partition_shape)
+
+    with make().scope():
+        assert sg.Variable(initializer, shape=(3,), dtype="int32").numpy().tolist() == [1, 1, 1]
+        assert float(sg.Variable(lambda: 2.0, shape=(), dtype="float32")) == 2.0
+
+
+def test_initial_values_of_another_shape(make):
+    strategy = make(sg.distribute.partitioners.FixedShardsPartitioner(2))
+    with strategy.scope():
+        for initial in (lambda: np.zeros((4, 2)), np.zeros((4, 2))):
+            with pytest.raises(ValueError, match=r"\(5, 2\).*, got \(4, 2\)"):
+                sg.Variable(initial, shape=(5, 2), dtype=np.float32)
+        with pytest.raises(ValueError, match="fully defined"):
+            sg.Variable(lambda: np.zeros((4, 2)), shape=(None, 2), dtype=np.float32)
+
+
+def test_variables_of_workers_need_a_coordinator(make):
+    with make().scope(), pytest.raises(RuntimeError, match="Make ClusterCoordinator"):
+        sg.Variable(0.0, per_worker_variable=True)
