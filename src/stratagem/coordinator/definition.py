@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from stratagem.coordinator.exchange import Define, Resource
 from stratagem.coordinator.shipping import ByReference, Parcel, check_parts, pack
 from stratagem.core.errors import ShippingError
 
 __all__ = ["DefinedOnWorker", "Definition", "Definitions"]
-
-_References: TypeAlias = list[weakref.ref[Any]]
 
 _FIX = "Leave it out, or make it inside of the function."
 
@@ -57,6 +56,18 @@ class Definition:
         return Define(self.number, self.kind, self.parcel._replace(references=()), references)
 
 
+class _Known(NamedTuple):
+    """A function that is defined: what it belongs to and, of a method, its code, both weakly."""
+
+    anchor: Callable[[], Any]
+    code: Callable[[], Any]
+    definition: Definition
+
+
+def _nothing() -> None:
+    """Stands for the code of what is not a method."""
+
+
 class Definitions:
     """Makes definitions, one for each function as long as that lives.
 
@@ -68,7 +79,7 @@ class Definitions:
         self._forget = forget
         self._numbers = itertools.count()
         # By ids, which say something only as long as the references show the same objects.
-        self._of_functions: dict[tuple[int, ...], tuple[_References, Definition]] = {}
+        self._of_functions: dict[tuple[int, int], _Known] = {}
 
     def of_function(self, function: Callable[..., Any]) -> Definition:
         """Returns the definition of a function: the same for the same function.
@@ -76,20 +87,27 @@ class Definitions:
         Raises:
             ShippingError: If the function or something that it captured cannot be sent.
         """
-        parts: tuple[Any, ...] = (function,)
+        anchor: Any = function
+        code: Any = None
         if isinstance(function, types.MethodType):  # itself made anew whenever it is asked for
-            parts = (function.__self__, function.__func__)
-        key = tuple(map(id, parts))
+            anchor, code = function.__self__, function.__func__
+        key = (id(anchor), id(code))
         known = self._of_functions.get(key)
-        if known is not None and all(map(_refers_to, known[0], parts)):
-            return known[1]
+        if known is not None and known.anchor() is anchor and known.code() is code:
+            return known.definition
         definition = self.make("function", function)
         functions = self._of_functions
-        try:
-            references = [weakref.ref(part, lambda _: functions.pop(key, None)) for part in parts]
-        except TypeError:  # sent anew every time
-            return definition
-        functions[key] = (references, definition)
+
+        def forget(_: weakref.ref[Any]) -> None:
+            functions.pop(key, None)
+
+        # What cannot be referred to weakly is sent anew every time.
+        with contextlib.suppress(TypeError):
+            functions[key] = _Known(
+                weakref.ref(anchor, forget),
+                _nothing if code is None else weakref.ref(code, forget),
+                definition,
+            )
         return definition
 
     def make(self, kind: str, content: Any) -> Definition:
@@ -101,10 +119,6 @@ class Definitions:
         definition = Definition(next(self._numbers), kind, parcel)
         weakref.finalize(definition, self._forget, definition.number).atexit = False
         return definition
-
-
-def _refers_to(reference: weakref.ref[Any], part: Any) -> bool:
-    return reference() is part
 
 
 def _captured(content: Any) -> list[tuple[str, Any]]:
