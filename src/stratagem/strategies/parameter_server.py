@@ -218,6 +218,12 @@ class ParameterServerExtended(StrategyExtended):
                 synchronized. It needs a ``ClusterCoordinator``.
             **others: The other arguments of ``Variable``.
         """
+        if not self._creates_variables:
+            raise ContextError(
+                f"Variable {name or 'Variable'!r} is created on a worker. Create variables "
+                "in the coordinator, inside strategy.scope(), and use them in the functions that it "
+                "schedules."
+            )
         options = {
             **others,
             "trainable": trainable,
@@ -246,12 +252,6 @@ class ParameterServerExtended(StrategyExtended):
 
     def make_variable(self, **options: Any) -> Variable:
         """Returns a new variable on the next server, or on the next ones if it is split."""
-        if not self._creates_variables:
-            raise ContextError(
-                f"Variable {options['name'] or 'Variable'!r} is created on a worker. Create variables "
-                "in the coordinator, inside strategy.scope(), and use them in the functions that it "
-                "schedules."
-            )
         initial = InitialValue.of(options.pop("initial_value"), options.pop("dtype"))
         colocated = getattr(self._colocation, "servers", None)
         shape = initial.shape
