@@ -314,6 +314,8 @@ class Dispatcher:
         The others go on without it; if there are none, it is an error.
         """
         with self.lock:
+            if self.stopped:
+                return
             if not self.state.workers:
                 self._abort(error)
             elif worker not in self._refusals:

@@ -241,8 +241,8 @@ class WorkerLink:
             self._lose(request.session, error)
             return
         except Exception as error:
-            self._lose(request.session, error)
-            self._dispatcher.worker_refused(self.index, error)
+            if self._lose(request.session, error):
+                self._dispatcher.worker_refused(self.index, error)
             return
         if reports is None:
             lost = UnavailableError(f"{self.task} at {self.address} has started anew.")
@@ -335,13 +335,15 @@ class WorkerLink:
         self._dispatcher.worker_joined(self.index)
         self._wake.notify_all()
 
-    def _lose(self, session: str, error: Exception) -> None:
+    def _lose(self, session: str, error: Exception) -> bool:
+        """Gives up a session and returns whether it was still the present one."""
         with self._lock:
             if self._session != session or self._dispatcher.stopped:
-                return
+                return False
             channel, self._channel, self._session = self._channel, None, None
             self.last_error = error
             self._dispatcher.worker_lost(self.index, error)
             self._wake.notify_all()
         if channel is not None:
             channel.close()
+        return True
