@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -22,7 +23,11 @@ _SECONDS_TO_ANSWER = 5.0
 class Servers(Protocol):
     """The parameter servers, as far as they are watched."""
 
-    def check(self, timeout: float) -> None:
+    @property
+    def num_servers(self) -> int:
+        """How many there are."""
+
+    def check(self, server: int, timeout: float) -> None:
         """Raises ``PSUnavailableError`` if one of them gives no sign of life."""
 
 
@@ -37,16 +42,19 @@ def watch(dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver) -
         else:
             dispatcher.set_workers(_workers_in(spec))
 
-    def check_servers() -> None:
+    def check_server(server: int) -> None:
         try:
-            servers.check(_SECONDS_TO_ANSWER)
+            servers.check(server, _SECONDS_TO_ANSWER)
         except PSUnavailableError as error:
             dispatcher.abort(error)
 
     dispatcher.set_workers(_workers_in(resolver.cluster_spec()))
     _every(_SECONDS_BETWEEN_WORKERS, find_more_workers, dispatcher, "coordinator-workers")
     _every(_SECONDS_BETWEEN_LOOKS, dispatcher.check, dispatcher, "coordinator-deadlines")
-    _every(_SECONDS_BETWEEN_SIGNS, check_servers, dispatcher, "coordinator-servers")
+    # Each in a thread of its own: the client's pool ends earlier than this when a program ends.
+    for server in range(servers.num_servers):
+        check = functools.partial(check_server, server)
+        _every(_SECONDS_BETWEEN_SIGNS, check, dispatcher, f"coordinator-server-{server}")
 
 
 def _workers_in(spec: ClusterSpec) -> dict[int, str]:

@@ -102,7 +102,7 @@ def test_a_parameter_server_that_no_longer_trusts_the_coordinator(
     monkeypatch.setenv("STRATAGEM_CLUSTER_SECRET", "another secret than before")
     cluster.start("ps", 0)
     monkeypatch.delenv("STRATAGEM_CLUSTER_SECRET")
-    check_that_it_broke(coordinator, outcomes, poll, PermissionError, "check_servers")
+    check_that_it_broke(coordinator, outcomes, poll, PermissionError, "check_server")
 
 
 def test_results_that_are_here_stay(cluster, monkeypatch, poll):
