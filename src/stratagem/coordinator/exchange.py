@@ -83,7 +83,7 @@ class Define(NamedTuple):
 
     Args:
         number: Its number.
-        kind: ``"function"``, ``"dataset"`` or ``"iterator"``.
+        kind: ``"function"``, ``"dataset"``, ``"iterator"`` or ``"variable"``.
         parcel: What it is made of.
         references: What the parcel refers to.
     """

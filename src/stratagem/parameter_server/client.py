@@ -136,16 +136,13 @@ class ParameterClient:
             with contextlib.suppress(PSUnavailableError):
                 self._call(server, "ps/delete", encode_fields(variables=variables))
 
-    def check(self, timeout: float) -> None:
-        """Asks every server for a sign of life.
+    def check(self, server: int, timeout: float) -> None:
+        """Asks a server for a sign of life.
 
         Raises:
-            PSUnavailableError: If one gives none in ``timeout`` seconds.
+            PSUnavailableError: If it gives none in ``timeout`` seconds.
         """
-        self.in_parallel(
-            dict.fromkeys(range(self.num_servers)),
-            lambda server, _: self._call(server, "ps/ping", Message(), timeout=timeout),
-        )
+        self._call(server, "ps/ping", Message(), timeout=timeout)
 
     # --- reading and updating -------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """A cluster in this process: real servers and connections, no processes to wait for."""
 
+import threading
 import time
 
 import pytest
@@ -86,3 +87,22 @@ def poll():
         return value
 
     return poll
+
+
+@pytest.fixture
+def in_thread():
+    """Calls a function in a thread; returns a list that gets what it returns or raises."""
+
+    def start(function):
+        outcome = []
+
+        def run():
+            try:
+                outcome.append(function())
+            except BaseException as error:
+                outcome.append(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return outcome
+
+    return start
