@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.errors import OutOfRangeError, ShapeMismatchError
 from stratagem.core.tracing import is_tracer
 from stratagem.input.distributed_iterator import DistributedIterator
@@ -45,11 +46,11 @@ class Draw:
         Raises:
             RaggedElement: If the replicas' shapes differ.
         """
-        return [_array(leaf) for leaf in jax.tree.leaves(self.element, is_leaf=is_value_leaf)]
+        return [_array(leaf) for leaf in structures.leaves_of(self.element, is_value_leaf)]
 
     def signature(self) -> tuple[Any, ...]:
         """Returns what must be equal for elements that one program can take."""
-        leaves, structure = jax.tree.flatten(self.element, is_leaf=is_value_leaf)
+        leaves, structure = structures.flatten(self.element, is_value_leaf)
         kinds = [
             (leaf.local_shape if isinstance(leaf, PerReplica) else None, array.shape, array.dtype)
             for leaf, array in zip(leaves, self.arrays(), strict=True)
@@ -58,7 +59,7 @@ class Draw:
 
     def traced(self) -> Any:
         """Returns the element as tracers of the active trace."""
-        leaves, structure = jax.tree.flatten(self.element, is_leaf=is_value_leaf)
+        leaves, structure = structures.flatten(self.element, is_value_leaf)
         staged = []
         for leaf, array in zip(leaves, self.arrays(), strict=True):
             tracer = _stage(array)
