@@ -47,7 +47,14 @@ class DatasetIterator:
     def __next__(self) -> Any:
         if not self._finalizer.alive:
             raise StopIteration
-        return next(self._stream)
+        try:
+            return next(self._stream)
+        except StopIteration:
+            self.close()
+            raise
+        except BaseException:
+            self._run.rest()
+            raise
 
     def get_next(self) -> Any:
         """Returns the next element.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from stratagem.core.replica_group import ReplicaGroup
@@ -15,7 +15,9 @@ from stratagem.input.worker_input import HostStep
 
 __all__ = ["PlaceSteps", "place_steps_on"]
 
-PlaceSteps = Callable[[Iterator[HostStep], Any, threading.Event], Iterator[tuple[Any, Any]]]
+PlacedSteps = Generator[tuple[Any, Any], None, None]
+
+PlaceSteps = Callable[[Iterator[HostStep], Any, threading.Event], PlacedSteps]
 """From the steps, the state before them, and an event set when nobody wants more, to pairs of an
 element and the state after it."""
 
@@ -32,7 +34,7 @@ def _place_steps(
     steps: Iterator[HostStep],
     state: Any,
     closed: threading.Event,
-) -> Iterator[tuple[Any, Any]]:
+) -> PlacedSteps:
     if not group.spans_processes:
         return _placed(steps, group, options)
     agreement = Agreement(closed)
@@ -40,15 +42,13 @@ def _place_steps(
     return _telling(_placed(agreed, group, options), agreement)
 
 
-def _placed(
-    steps: Iterator[HostStep], group: ReplicaGroup, options: InputOptions
-) -> Iterator[tuple[Any, Any]]:
+def _placed(steps: Iterator[HostStep], group: ReplicaGroup, options: InputOptions) -> PlacedSteps:
     for step in steps:
         element = place_step(step, group, fetch_to_device=options.experimental_fetch_to_device)
         yield element, step.state
 
 
-def _telling(steps: Iterator[tuple[Any, Any]], agreement: Agreement) -> Iterator[tuple[Any, Any]]:
+def _telling(steps: PlacedSteps, agreement: Agreement) -> PlacedSteps:
     """Yields the steps; when one fails, the other workers do not wait for the next."""
     try:
         yield from steps

@@ -65,7 +65,7 @@ class Cache(Node):
         def open_source(how: State) -> Stream:
             if how is None:
                 return source.open(run, epoch)
-            return source.open(Run(source, how["run"]), tuple(how["epoch"]))
+            return source.open(Run(source, how["run"], run), tuple(how["epoch"]))
 
         mine = {"run": run.state_of(source), "epoch": list(epoch)}
         return _CacheStream(self._store, open_source, mine)
