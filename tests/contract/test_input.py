@@ -1,5 +1,7 @@
+import copy
 import gc
 import json
+import pickle
 import threading
 import traceback
 
@@ -350,3 +352,74 @@ def test_elements_of_a_function_use_compiled_signatures(strategy):
     for x in distributed:
         step(x)
     assert step.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_distributed_iterator_is_not_copied(strategy, way):
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(8).batch(8)))
+    with pytest.raises(TypeError, match="get_state"):
+        way(iterator)
+
+
+def test_the_data_end_between_two_draws_of_an_uneven_call(strategy):
+    n = strategy.num_replicas_in_sync
+    dataset = Dataset.range(4 * n + 1).batch(2 * n)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+
+    @sg.function
+    def two(iterator):
+        a, b = next(iterator), next(iterator)
+        return strategy.run(lambda a, b: jnp.sum(a) + jnp.sum(b), args=(a, b))
+
+    total = sum(int(v) for v in components(strategy, two(iterator)))
+    assert total == sum(range(4 * n))
+    for _ in range(2):
+        with pytest.raises(sg.errors.OutOfRangeError):
+            two(iterator)
+    assert rows(strategy, next(iterator)) == [4 * n]
+
+
+def test_what_else_stops_in_a_function_is_not_the_end_of_the_data(strategy):
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(8).batch(8)))
+
+    @sg.function
+    def stops(iterator):
+        next(iterator)
+        return next(iter([]))
+
+    with pytest.raises(StopIteration):
+        stops(iterator)
+
+
+def test_optional_elements_inside_a_function(strategy):
+    n = strategy.num_replicas_in_sync
+    distributed = strategy.experimental_distribute_dataset(Dataset.range(4 * n + 1).batch(2 * n))
+
+    @sg.function
+    def total(iterator):
+        optional = iterator.get_next_as_optional()
+        if not optional.has_value():
+            return jnp.int32(-1)
+        results = strategy.run(lambda x: jnp.sum(x), args=(optional.get_value(),))
+        return strategy.reduce("SUM", results, axis=None)
+
+    expected = [sum(range(2 * n)), sum(range(2 * n, 4 * n)), 4 * n, -1, -1]
+    for _ in range(2):
+        iterator = iter(distributed)
+        assert [int(total(iterator)) for _ in range(5)] == expected
+    # One program with an element and one without; the uneven element runs eagerly.
+    assert total.experimental_get_tracing_count() <= 3
+
+
+def test_an_optional_does_not_lose_the_elements_before_it(strategy):
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(16).batch(8)))
+
+    @sg.function
+    def two(iterator):
+        first, second = iterator.get_next_as_optional(), iterator.get_next_as_optional()
+        count = first.has_value() + second.has_value()
+        third = iterator.get_next_as_optional() if count == 2 else None
+        return jnp.int32(count), (None if third is None else jnp.int32(third.has_value()))
+
+    assert [x if x is None else int(x) for x in two(iterator)] == [2, 0]
+    assert int(two(iterator)[0]) == 0

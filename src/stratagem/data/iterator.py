@@ -17,7 +17,8 @@ __all__ = ["DatasetIterator"]
 class DatasetIterator:
     """An iteration over the elements of a dataset.
 
-    Its threads and files end with it: when it is exhausted, closed or no longer referenced.
+    Its threads and files end with it: when it is exhausted, closed or no longer referenced. A copy,
+    or one that was pickled, goes on where the original stood, independently of it.
 
     >>> from stratagem.data import Dataset
     >>> dataset = Dataset.range(100).shuffle(100, seed=1).repeat().batch(8)
@@ -35,6 +36,25 @@ class DatasetIterator:
         self._plan = plan
         self._lowered = lower(plan)
         self._start(Run(plan))
+
+    @classmethod
+    def _resumed(cls, plan: Node, state: Any, closed: bool) -> Self:
+        iterator = cls.__new__(cls)
+        iterator._plan = plan
+        iterator._lowered = lower(plan)
+        iterator._resume(state)
+        if closed:
+            iterator.close()
+        return iterator
+
+    def __reduce__(self) -> Any:
+        return type(self)._resumed, (self._plan, self.get_state(), not self._finalizer.alive)
+
+    def __copy__(self) -> Self:
+        return self._resumed(self._plan, self.get_state(), not self._finalizer.alive)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
 
     def _start(self, run: Run) -> None:
         self._run = run
@@ -104,6 +124,9 @@ class DatasetIterator:
                 f"{self._plan.describe()}. Build the same pipeline before set_state."
             )
         self.close()
+        self._resume(state)
+
+    def _resume(self, state: Any) -> None:
         self._start(Run(self._plan, state["run"]))
         self._stream.set_state(state["stream"])
 

@@ -8,8 +8,13 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 from stratagem.core import context
-from stratagem.core.errors import InvalidArgumentError, NotAnArrayError, OutOfRangeError
-from stratagem.input.optional import Optional
+from stratagem.core.errors import (
+    InvalidArgumentError,
+    NotAnArrayError,
+    OutOfRangeError,
+    ShippingError,
+)
+from stratagem.input.optional import MISSING, Optional
 from stratagem.input.prefetch import Prefetcher
 from stratagem.values import state as variable_state
 
@@ -17,7 +22,11 @@ if TYPE_CHECKING:
     from stratagem.input.placed_steps import PlaceSteps
     from stratagem.input.worker_input import WorkerInput
 
-__all__ = ["DistributedIterator"]
+__all__ = ["DistributedIterator", "EndOfData"]
+
+
+class EndOfData(StopIteration):
+    """The end of a distributed dataset: ends loops, and is told from what else stops in a function."""
 
 
 class DistributedIterator:
@@ -57,16 +66,27 @@ class DistributedIterator:
         self._prefetcher = prefetcher
         self._finalizer = weakref.finalize(self, _close, closed, prefetcher)
 
+    def __reduce__(self) -> Any:
+        raise ShippingError(
+            "A distributed iterator cannot be copied or pickled: its elements are on the devices of this "
+            "process. Send the dataset and iterator.get_state(), and call set_state() on an iterator over "
+            "the dataset distributed there; ClusterCoordinator.create_per_worker_dataset() makes "
+            "iterators that functions can take."
+        )
+
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def _check_context(self) -> None:
         if context.has_strategy() and context.get_replica_context() is not None:
             raise NotAnArrayError(
                 "next(iterator) cannot be called in replica context (inside the function given to "
                 "strategy.run()). Call it outside and pass the element: "
                 "strategy.run(fn, args=(next(iterator),))."
             )
+
+    def __next__(self) -> Any:
+        self._check_context()
         frame = variable_state.current_frame()
         if frame is not None:
             return frame.draw(self)
@@ -76,17 +96,25 @@ class DistributedIterator:
             journal.note_draw(lambda: self.put_back([(element, before)]))
         return element
 
-    def draw(self) -> Any:
+    def draw(self, *, optional: bool = False) -> Any:
         """Returns the next element now, also while a function is traced.
 
+        Args:
+            optional: Whether ``MISSING`` is returned at the end.
+
         Raises:
-            StopIteration: At the end.
+            EndOfData: At the end.
         """
         with self._lock:
             if self._returned:
                 element, self._state = self._returned.popleft()
-            else:
+                return element
+            try:
                 element, self._state = self._prefetcher.next()
+            except StopIteration:
+                if not optional:
+                    raise EndOfData from None
+                return MISSING
             return element
 
     def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
@@ -111,7 +139,15 @@ class DistributedIterator:
             raise OutOfRangeError("End of the distributed dataset.") from None
 
     def get_next_as_optional(self) -> Optional:
-        """Returns the next element as an ``Optional``, empty at the end."""
+        """Returns the next element as an ``Optional``, empty at the end.
+
+        Inside a function ``has_value`` is a Python bool: there is one program for a call with an
+        element, and one for a call without.
+        """
+        frame = variable_state.current_frame()
+        if frame is not None:
+            self._check_context()
+            return Optional(frame.draw(self, optional=True))
         try:
             return Optional(next(self))
         except StopIteration:

@@ -79,6 +79,10 @@ class _CachedAccess(RandomAccess):
         self._lock = threading.Lock()
         self.read_ahead = below.read_ahead
 
+    def __reduce__(self) -> Any:
+        # Another process makes the rows itself.
+        return type(self), (self._below,)
+
     def __len__(self) -> int:
         return len(self._below)
 

@@ -57,6 +57,10 @@ class ElementFunction:
         self._compiled: _Compiled | None = None
         self._checked = False
 
+    def __reduce__(self) -> Any:
+        # What was compiled belongs to this process.
+        return type(self), (self._fn,)
+
     def traced_spec(self, element_spec: Any) -> Any | None:
         """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be.
 
