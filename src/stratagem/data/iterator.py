@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from typing import Any, Self
 
-from stratagem.core.errors import InvalidArgumentError, OutOfRangeError
+from stratagem.core.errors import ContextError, InvalidArgumentError, OutOfRangeError
 from stratagem.data.plan.lower import lower
-from stratagem.data.plan.node import Node
+from stratagem.data.plan.node import Node, walk
 from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import Stream
+from stratagem.data.transforms.shard import ShardHint
 
 __all__ = ["DatasetIterator"]
 
@@ -33,6 +34,12 @@ class DatasetIterator:
     """
 
     def __init__(self, plan: Node) -> None:
+        if any(isinstance(node, ShardHint) for node in walk(plan)):
+            raise ContextError(
+                "A dataset with shard(SHARD_HINT, SHARD_HINT) can be read only after "
+                "strategy.experimental_distribute_dataset() has replaced the hint, which it does with "
+                "AutoShardPolicy.HINT. Set options.experimental_distribute.auto_shard_policy to it."
+            )
         self._plan = plan
         self._lowered = lower(plan)
         self._start(Run(plan))

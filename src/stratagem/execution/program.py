@@ -20,7 +20,6 @@ from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import (
     Draw,
-    DrawMiss,
     DrawSpec,
     draw_element,
     put_back,

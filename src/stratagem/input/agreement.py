@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.errors import InvalidArgumentError, ReplicaMismatchError, StratagemError
 from stratagem.core.launch import process_watch
 from stratagem.data.tensor_spec import TensorSpec
@@ -104,7 +104,7 @@ def agreed_steps(
 def _sizes(step: HostStep, num_replicas: int) -> list[Any]:
     """Returns what must be equal in all replicas for one program to take the step."""
     parts = [step.whole] if step.parts is None else step.parts
-    shapes = [[list(np.shape(leaf)) for leaf in jax.tree.leaves(part)] for part in parts]
+    shapes = [[list(np.shape(leaf)) for leaf in structures.leaves_of(part)] for part in parts]
     if step.parts is not None:
         return shapes
     rows = [[shape[0] // num_replicas, *shape[1:]] for shape in shapes[0]]
@@ -112,7 +112,7 @@ def _sizes(step: HostStep, num_replicas: int) -> list[Any]:
 
 
 def _divided(whole: Any, num_replicas: int) -> list[Any]:
-    rows = len(jax.tree.leaves(whole)[0]) // num_replicas
+    rows = len(structures.leaves_of(whole)[0]) // num_replicas
     return [take_rows(whole, (i * rows, (i + 1) * rows)) for i in range(num_replicas)]
 
 
@@ -128,8 +128,8 @@ def _empty(spec: Any) -> Any:
 
     if spec is None:
         raise _unknown("it does not tell the shapes of its elements")
-    return jax.tree.map(
-        build, spec, is_leaf=lambda leaf: isinstance(leaf, (PerReplicaSpec, TensorSpec))
+    return structures.map_structure(
+        build, spec, lambda leaf: isinstance(leaf, (PerReplicaSpec, TensorSpec))
     )
 
 

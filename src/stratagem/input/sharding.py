@@ -66,13 +66,15 @@ def with_common_order(dataset: object) -> object:
 
 def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerInput, Source]:
     """Returns a worker's steps of a dataset of global batches, and the source they come from."""
-    if position.num_workers == 1:
-        source = as_source(dataset)
-        return split_steps(source, position, whole_batches=True), source
     if not isinstance(dataset, Dataset):
         source = as_source(dataset)
         return split_steps(source, position, whole_batches=True), source
     wanted = dataset.options().experimental_distribute.auto_shard_policy
+    if position.num_workers == 1:
+        if wanted is AutoShardPolicy.HINT:
+            dataset = shard_at_hints(dataset, 1, 0)
+        source = as_source(dataset)
+        return split_steps(source, position, whole_batches=True), source
     policy = choose_policy(wanted, num_files(dataset), position.num_workers)
     if wanted is AutoShardPolicy.AUTO and policy is AutoShardPolicy.DATA:
         _logger.warning(
