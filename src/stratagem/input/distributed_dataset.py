@@ -160,8 +160,9 @@ def _divided_by(position: WorkerPosition) -> Callable[[TensorSpec], TensorSpec]:
         if position.num_workers == position.num_replicas == 1:
             return spec
         rows = spec.shape[0] if spec.shape.rank else None
-        divisible = position.num_workers == 1 and rows and rows % position.num_replicas == 0
-        return with_rows(spec, rows // position.num_replicas if divisible else None)
+        if position.num_workers > 1 or rows is None or rows % position.num_replicas:
+            return with_rows(spec, None)
+        return with_rows(spec, rows // position.num_replicas)
 
     return part
 

@@ -30,7 +30,7 @@ def num_batches(num_elements: int, sizes: tuple[int, ...], drop_remainder: bool)
 class Batch(Node):
     """Elements stacked into batches of the given sizes, over and over."""
 
-    batch_levels = 1
+    batch_levels: int | None = 1
 
     _smallest_size = 1
 
@@ -103,7 +103,8 @@ class _BatchStream(UnaryStream):
         if size == 0 and not self._was_short:
             return self._without_rows()
         rows = self._source.next_rows(size) if size else None
-        self._was_short = 0 in self._sizes and rows_or_zero(rows) < size
+        if 0 in self._sizes and rows_or_zero(rows) < size:
+            self._was_short = True
         if rows is None or (self._drop_remainder and rows_or_zero(rows) < size):
             raise StopIteration
         return rows

@@ -126,6 +126,7 @@ class _Compiled:
     ) -> None:
         import jax
 
+        self._nest: Any = None
         nest = map_structure(lambda _: 0, like)
 
         def leaves(*arrays: Any) -> list[Any]:
@@ -137,7 +138,6 @@ class _Compiled:
             return flatten(result)
 
         self._jax = jax
-        self._nest: Any = None
         self._wide = wide
         self._device = jax.local_devices(backend="cpu")[0]
         self._one = jax.jit(leaves, compiler_options=compiler)
