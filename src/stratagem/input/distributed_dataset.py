@@ -12,6 +12,7 @@ from stratagem.data.tensor_spec import TensorSpec
 from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.input.input_context import InputContext
 from stratagem.input.input_options import InputOptions, InputReplicationMode
+from stratagem.input.pairing import Pairing, pair_datasets
 from stratagem.input.placed_steps import place_steps_on
 from stratagem.input.sharding import shard_for_worker, with_common_order
 from stratagem.input.sources import as_source
@@ -46,18 +47,20 @@ class DistributedDataset:
         *,
         num_steps: int | None,
         element_spec: Any,
+        pairing: Pairing | None,
     ) -> None:
         self._input = worker_input
         self._group = group
         self._options = options
         self._num_steps = num_steps
         self._element_spec = element_spec
+        self._pairing = pairing
 
     def __iter__(self) -> DistributedIterator:
         frame = variable_state.current_frame()
         if frame is not None:
             frame.refuse_to_loop(self)
-        place = place_steps_on(self._group, self._options, self._element_spec)
+        place = place_steps_on(self._group, self._options, self._element_spec, self._pairing)
         buffer_size = self._options.experimental_per_replica_buffer_size
         return DistributedIterator(self._input, place, buffer_size, self._element_spec)
 
@@ -98,17 +101,20 @@ def distribute_dataset(
             "InputReplicationMode.PER_REPLICA is for distribute_datasets_from_function, where the "
             "dataset function is called for each replica."
         )
+    spec = dataset.element_spec if isinstance(dataset, Dataset) else None
+    pairing: Pairing | None = None
     if group.spans_processes:
-        dataset = with_common_order(dataset)
+        pairing = pair_datasets("experimental_distribute_dataset", spec, position)
+        dataset = with_common_order(dataset, pairing.seed)
     worker_input, source = shard_for_worker(dataset, position)
     count = source.num_elements()
-    spec = dataset.element_spec if isinstance(dataset, Dataset) else None
     return DistributedDataset(
         worker_input,
         group,
         options,
         num_steps=count if position.num_workers == 1 else None,
         element_spec=None if spec is None else distributed_spec(spec, group, _divided_by(position)),
+        pairing=pairing,
     )
 
 
@@ -144,12 +150,17 @@ def distribute_from_function(
     def part(spec: TensorSpec) -> TensorSpec:
         return spec if alone else with_rows(spec, None)
 
+    pairing: Pairing | None = None
+    if group.spans_processes:
+        spec = specs[0] if specs else None
+        pairing = pair_datasets("distribute_datasets_from_function", spec, position)
     return DistributedDataset(
         dealt_steps(sources, position.num_replicas, all_full=all_full),
         group,
         options,
         num_steps=num_steps,
         element_spec=distributed_spec(specs[0], group, part) if specs else None,
+        pairing=pairing,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from stratagem.core import context
@@ -20,7 +21,7 @@ from stratagem.values import state as variable_state
 
 if TYPE_CHECKING:
     from stratagem.input.placed_steps import PlaceSteps
-    from stratagem.input.worker_input import WorkerInput
+    from stratagem.input.worker_input import HostStep, WorkerInput
 
 __all__ = ["DistributedIterator", "EndOfData"]
 
@@ -61,10 +62,18 @@ class DistributedIterator:
     def _open(self, state: Any) -> None:
         self._state, steps = self._input(state)
         self._returned.clear()
+        self._steps: Iterator[HostStep] | None = steps
+        self._prefetcher: Prefetcher | None = None
+
+    def _begin(self) -> Prefetcher:
+        """Begins to prepare steps: when the first is wanted, which is in the same order everywhere."""
+        assert self._steps is not None
         closed = threading.Event()
-        prefetcher = Prefetcher(self._place(steps, self._state, closed), self._buffer_size)
-        self._prefetcher = prefetcher
-        self._finalizer = weakref.finalize(self, _close, closed, prefetcher)
+        placed = self._place(self._steps, self._state, closed)
+        self._steps = None
+        self._prefetcher = Prefetcher(placed, self._buffer_size)
+        self._finalizer = weakref.finalize(self, _close, closed, self._prefetcher)
+        return self._prefetcher
 
     def __reduce__(self) -> Any:
         raise ShippingError(
@@ -109,8 +118,9 @@ class DistributedIterator:
             if self._returned:
                 element, self._state = self._returned.popleft()
                 return element
+            prefetcher = self._prefetcher or self._begin()
             try:
-                element, self._state = self._prefetcher.next()
+                element, self._state = prefetcher.next()
             except StopIteration:
                 if not optional:
                     raise EndOfData from None
@@ -174,7 +184,8 @@ class DistributedIterator:
                 f"state must be what get_state of a DistributedIterator returned, got {state!r}."
             )
         with self._lock:
-            self._finalizer()
+            if self._prefetcher is not None:
+                self._finalizer()
             self._open(state["distributed"])
 
     def current_state(self) -> Any:

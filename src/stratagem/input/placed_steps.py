@@ -10,6 +10,7 @@ from typing import Any
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.input.agreement import Agreement, agreed_steps
 from stratagem.input.input_options import InputOptions
+from stratagem.input.pairing import Pairing
 from stratagem.input.placement import place_step
 from stratagem.input.worker_input import HostStep
 
@@ -22,22 +23,33 @@ PlaceSteps = Callable[[Iterator[HostStep], Any, threading.Event], PlacedSteps]
 element and the state after it."""
 
 
-def place_steps_on(group: ReplicaGroup, options: InputOptions, spec: Any) -> PlaceSteps:
-    """Returns how the steps of one dataset are placed on ``group``."""
-    return functools.partial(_place_steps, group, options, spec)
+def place_steps_on(
+    group: ReplicaGroup, options: InputOptions, spec: Any, pairing: Pairing | None
+) -> PlaceSteps:
+    """Returns how the steps of one dataset are placed on ``group``.
+
+    Args:
+        group: The replicas.
+        options: Whether they are put on the devices.
+        spec: Of an element, if it is known.
+        pairing: With the same dataset of the other workers, if there are any.
+    """
+    return functools.partial(_place_steps, group, options, spec, pairing)
 
 
 def _place_steps(
     group: ReplicaGroup,
     options: InputOptions,
     spec: Any,
+    pairing: Pairing | None,
     steps: Iterator[HostStep],
     state: Any,
     closed: threading.Event,
 ) -> PlacedSteps:
     if not group.spans_processes:
         return _placed(steps, group, options)
-    agreement = Agreement(closed)
+    assert pairing is not None
+    agreement = Agreement(*pairing.begin(), closed)
     agreed = agreed_steps(agreement, steps, group.local_size, spec, state)
     return _telling(_placed(agreed, group, options), agreement)
 

@@ -13,6 +13,7 @@ from stratagem.cluster.address import Address
 from stratagem.cluster.errors import RendezvousError
 from stratagem.cluster.launch.frames import LARGEST_FRAME, FrameReader, next_body, to_json
 from stratagem.cluster.launch.greeting import Seals, answer_challenge
+from stratagem.cluster.meeting.board import values_of
 from stratagem.cluster.meeting.worker_status import PeerView, WorkerStatus
 
 __all__ = ["MeetingClient"]
@@ -128,7 +129,7 @@ class MeetingClient:
             elif "peers" in message:
                 self._views = [PeerView.from_json(view) for view in message["peers"]]
             elif "exchanged" in message:
-                self._exchanged[message["exchanged"]] = message["values"]
+                self._exchanged[message["exchanged"]] = values_of(message["runs"])
             self._changed.notify_all()
 
 
