@@ -52,22 +52,18 @@ class Dataset(DatasetSources):
     [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
     """
 
-    name: str | None = None
-    """What the user calls it; shown by ``repr``."""
-
-    def __init__(self, plan: Node) -> None:
+    def __init__(self, plan: Node, name: str | None = None) -> None:
         if not isinstance(plan, Node):
             raise InvalidArgumentError(
                 "A Dataset is made by its methods, such as Dataset.from_tensor_slices(arrays), got "
                 f"{plan!r}."
             )
         self.plan = plan
+        self._name = as_name(name)
 
     @staticmethod
     def _of(plan: Node, name: str | None) -> Dataset:
-        dataset = Dataset(plan)
-        dataset.name = as_name(name)
-        return dataset
+        return Dataset(plan, name)
 
     def __iter__(self) -> DatasetIterator:
         return DatasetIterator(self.plan)
@@ -83,7 +79,7 @@ class Dataset(DatasetSources):
         return True
 
     def __repr__(self) -> str:
-        name = "" if self.name is None else f" {self.name!r}:"
+        name = "" if self._name is None else f" {self._name!r}:"
         return f"<Dataset{name} {self.plan.describe()}>"
 
     @property
@@ -130,7 +126,7 @@ class Dataset(DatasetSources):
         >>> Dataset.range(3).with_options(options).options().deterministic
         True
         """
-        return self._of(WithOptions(self.plan, options), name)
+        return Dataset(WithOptions(self.plan, options), name)
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """Returns ``transformation_func(self)``.
@@ -164,7 +160,7 @@ class Dataset(DatasetSources):
             deterministic: ``False`` allows another order; the order is kept all the same.
             name: Shown by ``repr``.
         """
-        return self._of(Map(self.plan, map_func, num_parallel_calls), name)
+        return Dataset(Map(self.plan, map_func, num_parallel_calls), name)
 
     def flat_map(self, map_func: Callable[..., Dataset], name: str | None = None) -> Dataset:
         """Returns the elements of the dataset that ``map_func`` makes of each element, in order.
@@ -172,7 +168,7 @@ class Dataset(DatasetSources):
         >>> list(Dataset.range(3).flat_map(lambda n: Dataset.range(n)))
         [np.int64(0), np.int64(0), np.int64(1)]
         """
-        return self._of(Interleave(self.plan, _plan_maker(map_func), cycle_length=1), name)
+        return Dataset(Interleave(self.plan, _plan_maker(map_func), cycle_length=1), name)
 
     def interleave(
         self,
@@ -205,7 +201,7 @@ class Dataset(DatasetSources):
             1 if block_length is None else block_length,
             num_parallel_calls,
         )
-        return self._of(plan, name)
+        return Dataset(plan, name)
 
     def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
         """Returns the elements for which ``predicate`` is true.
@@ -213,7 +209,7 @@ class Dataset(DatasetSources):
         >>> list(Dataset.range(5).filter(lambda x: x % 2 == 0))
         [np.int64(0), np.int64(2), np.int64(4)]
         """
-        return self._of(Filter(self.plan, predicate), name)
+        return Dataset(Filter(self.plan, predicate), name)
 
     def batch(
         self,
@@ -235,7 +231,7 @@ class Dataset(DatasetSources):
             deterministic: ``False`` allows another order; the order is kept all the same.
             name: Shown by ``repr``.
         """
-        batched = self._of(Batch(self.plan, batch_size, drop_remainder), name)
+        batched = Dataset(Batch(self.plan, batch_size, drop_remainder), name)
         ahead = parallelism("num_parallel_calls", num_parallel_calls)
         return batched if ahead is None else batched.prefetch(ahead, name)
 
@@ -260,7 +256,7 @@ class Dataset(DatasetSources):
             drop_remainder: Whether a last, smaller batch is left out.
             name: Shown by ``repr``.
         """
-        return self._of(
+        return Dataset(
             PaddedBatch(self.plan, batch_size, padded_shapes, padding_values, drop_remainder), name
         )
 
@@ -270,7 +266,7 @@ class Dataset(DatasetSources):
         >>> list(Dataset.range(4).batch(3).unbatch())
         [np.int64(0), np.int64(1), np.int64(2), np.int64(3)]
         """
-        return self._of(Unbatch(self.plan), name)
+        return Dataset(Unbatch(self.plan), name)
 
     def rebatch(
         self,
@@ -289,7 +285,7 @@ class Dataset(DatasetSources):
             drop_remainder: Whether a last, smaller batch is left out.
             name: Shown by ``repr``.
         """
-        return self._of(Rebatch(self.plan, batch_size, drop_remainder), name)
+        return Dataset(Rebatch(self.plan, batch_size, drop_remainder), name)
 
     def shuffle(
         self,
@@ -314,7 +310,7 @@ class Dataset(DatasetSources):
             name: Shown by ``repr``.
         """
         reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
-        return self._of(Shuffle(self.plan, buffer_size, seed, reshuffle), name)
+        return Dataset(Shuffle(self.plan, buffer_size, seed, reshuffle), name)
 
     def repeat(self, count: int | None = None, name: str | None = None) -> Dataset:
         """Returns the elements ``count`` times, or for ever for ``None`` and -1.
@@ -322,7 +318,7 @@ class Dataset(DatasetSources):
         >>> [int(x) for x in Dataset.range(2).repeat(2)]
         [0, 1, 0, 1]
         """
-        return self._of(Repeat(self.plan, count), name)
+        return Dataset(Repeat(self.plan, count), name)
 
     def take(self, count: int, name: str | None = None) -> Dataset:
         """Returns the first ``count`` elements, or all for -1.
@@ -330,7 +326,7 @@ class Dataset(DatasetSources):
         >>> [int(x) for x in Dataset.range(5).take(2)]
         [0, 1]
         """
-        return self._of(Take(self.plan, count), name)
+        return Dataset(Take(self.plan, count), name)
 
     def skip(self, count: int, name: str | None = None) -> Dataset:
         """Returns all elements but the first ``count``, or none for -1.
@@ -338,7 +334,7 @@ class Dataset(DatasetSources):
         >>> [int(x) for x in Dataset.range(5).skip(3)]
         [3, 4]
         """
-        return self._of(Skip(self.plan, count), name)
+        return Dataset(Skip(self.plan, count), name)
 
     def shard(self, num_shards: int, index: int, name: str | None = None) -> Dataset:
         """Returns every ``num_shards``-th element, from element ``index`` on.
@@ -353,8 +349,8 @@ class Dataset(DatasetSources):
             InvalidArgumentError: If ``index`` is not in ``[0, num_shards)``.
         """
         if num_shards == index == SHARD_HINT:
-            return self._of(ShardHint(self.plan), name)
-        return self._of(Shard(self.plan, num_shards, index), name)
+            return Dataset(ShardHint(self.plan), name)
+        return Dataset(Shard(self.plan, num_shards, index), name)
 
     @staticmethod
     def zip(*datasets: Any, name: str | None = None) -> Dataset:
@@ -372,7 +368,7 @@ class Dataset(DatasetSources):
         plans = [_dataset(leaf, "zip() argument").plan for leaf in flatten(nest)]
         if not plans:
             raise InvalidArgumentError("zip needs at least one dataset, got none.")
-        return Dataset._of(Zip(tuple(plans), map_structure(lambda _: 0, nest)), name)
+        return Dataset(Zip(tuple(plans), map_structure(lambda _: 0, nest)), name)
 
     def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
         """Returns the elements of this dataset, then those of another.
@@ -380,7 +376,7 @@ class Dataset(DatasetSources):
         >>> [int(x) for x in Dataset.range(2).concatenate(Dataset.range(3))]
         [0, 1, 0, 1, 2]
         """
-        return self._of(Concatenate(self.plan, _dataset(dataset, "dataset").plan), name)
+        return Dataset(Concatenate(self.plan, _dataset(dataset, "dataset").plan), name)
 
     def enumerate(self, start: int = 0, name: str | None = None) -> Dataset:
         """Returns pairs of a number, counting from ``start``, and an element.
@@ -388,7 +384,7 @@ class Dataset(DatasetSources):
         >>> [(int(i), int(x)) for i, x in Dataset.range(5, 7).enumerate(start=1)]
         [(1, 5), (2, 6)]
         """
-        return self._of(Enumerate(self.plan, start), name)
+        return Dataset(Enumerate(self.plan, start), name)
 
     def cache(self, filename: str = "", name: str | None = None) -> Dataset:
         """Returns the same elements, made once and kept in memory or in a file.
@@ -403,7 +399,7 @@ class Dataset(DatasetSources):
             filename: A file to keep the elements in, for this and later processes.
             name: Shown by ``repr``.
         """
-        return self._of(Cache(self.plan, filename), name)
+        return Dataset(Cache(self.plan, filename), name)
 
     def prefetch(self, buffer_size: int, name: str | None = None) -> Dataset:
         """Returns the same elements, the next ``buffer_size`` made on a background thread.
@@ -417,7 +413,7 @@ class Dataset(DatasetSources):
             buffer_size: How many elements to make ahead; 0 for none, or ``AUTOTUNE``.
             name: Shown by ``repr``.
         """
-        return self._of(Prefetch(self.plan, buffer_size), name)
+        return Dataset(Prefetch(self.plan, buffer_size), name)
 
     def reduce(
         self,
