@@ -75,7 +75,7 @@ class WorkerService:
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
         self._peers: dict[str, Channel] = {}
-        self._background = Background(self._task)
+        self._background = Background(str(self._task))
         self._of_sessions: weakref.WeakSet[Background] = weakref.WeakSet()
         self._is_watching = False
         self._closed = threading.Event()

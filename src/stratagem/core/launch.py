@@ -102,10 +102,14 @@ class ProcessWatch(Protocol):
         value: Any,
         what: str,
         *,
+        turn: int | None = None,
         in_sequence: bool = True,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
         """Returns what every process gives, in order; nothing if it is cancelled."""
+
+    def give(self, channel: str, value: Any, turn: int) -> None:
+        """Gives this process's part of an exchange without waiting for the others'."""
 
 
 _watch: ProcessWatch | None = None

@@ -14,10 +14,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.dtypes import is_host_only
 from stratagem.core.errors import OutOfRangeError, ShapeMismatchError
 from stratagem.core.tracing import is_tracer
 from stratagem.input.distributed_iterator import DistributedIterator
+from stratagem.input.optional import MISSING
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.per_replica import PerReplica
 
@@ -34,11 +36,19 @@ class RaggedElement(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """An element that was drawn, and where its iterator stood before."""
+    """An element that was drawn, and where its iterator stood before.
+
+    Attributes:
+        iterator: Where it was drawn from.
+        before: The state of the iterator before.
+        element: The element; ``MISSING`` if there was none.
+        optional: Whether there need not be one.
+    """
 
     iterator: DistributedIterator
     before: Any
     element: Any
+    optional: bool = False
 
     def arrays(self) -> list[Any]:
         """Returns the arrays of the element.
@@ -46,11 +56,15 @@ class Draw:
         Raises:
             RaggedElement: If the replicas' shapes differ.
         """
-        return [_array(leaf) for leaf in jax.tree.leaves(self.element, is_leaf=is_value_leaf)]
+        if self.element is MISSING:
+            return []
+        return [_array(leaf) for leaf in structures.leaves_of(self.element, is_value_leaf)]
 
     def signature(self) -> tuple[Any, ...]:
         """Returns what must be equal for elements that one program can take."""
-        leaves, structure = jax.tree.flatten(self.element, is_leaf=is_value_leaf)
+        if self.element is MISSING:
+            return (MISSING,)
+        leaves, structure = structures.flatten(self.element, is_value_leaf)
         kinds = [
             (leaf.local_shape if isinstance(leaf, PerReplica) else None, array.shape, array.dtype)
             for leaf, array in zip(leaves, self.arrays(), strict=True)
@@ -59,7 +73,9 @@ class Draw:
 
     def traced(self) -> Any:
         """Returns the element as tracers of the active trace."""
-        leaves, structure = jax.tree.flatten(self.element, is_leaf=is_value_leaf)
+        if self.element is MISSING:
+            return MISSING
+        leaves, structure = structures.flatten(self.element, is_value_leaf)
         staged = []
         for leaf, array in zip(leaves, self.arrays(), strict=True):
             tracer = _stage(array)
@@ -79,12 +95,14 @@ class DrawSpec:
         captured: The iterator, if it is not an argument.
         signature: Of the element that was traced.
         const_positions: For each array of the element, its place among the program's constants.
+        optional: Whether there need not be an element.
     """
 
     argument: int | None
     captured: DistributedIterator | None
     signature: tuple[Any, ...]
     const_positions: tuple[int | None, ...]
+    optional: bool
 
     @classmethod
     def of(
@@ -98,7 +116,22 @@ class DrawSpec:
             draw.iterator if argument is None else None,
             draw.signature(),
             tuple(positions.get(id(array)) for array in draw.arrays()),
+            draw.optional,
         )
+
+    def arrays_of(self, draw: Draw) -> list[Any]:
+        """Returns the arrays of an element that was drawn for this.
+
+        Raises:
+            DrawMiss: If it is not of the kind that was traced.
+        """
+        try:
+            fits = draw.signature() == self.signature
+        except RaggedElement:
+            fits = False
+        if not fits:
+            raise DrawMiss
+        return draw.arrays()
 
     def iterator(self, arguments: Sequence[DistributedIterator]) -> DistributedIterator:
         """Returns the iterator to draw from, given those in the call's arguments."""
@@ -108,24 +141,28 @@ class DrawSpec:
         return self.captured
 
 
-def draw_element(iterator: DistributedIterator, earlier: Sequence[Draw]) -> Draw:
-    """Draws the next element; at the end, what was drawn earlier is put back.
+def draw_element(iterator: DistributedIterator, *, optional: bool = False) -> Draw:
+    """Draws the next element.
+
+    Args:
+        iterator: Where to draw from.
+        optional: Whether there need not be an element.
 
     Raises:
         OutOfRangeError: At the end of the data.
     """
     before = iterator.current_state()
     try:
-        return Draw(iterator, before, iterator.draw())
+        return Draw(iterator, before, iterator.draw(optional=optional), optional)
     except StopIteration:
-        put_back(earlier)
         raise OutOfRangeError("End of the distributed dataset.") from None
 
 
 def put_back(draws: Sequence[Draw]) -> None:
     """Makes the iterators give these elements again."""
     for draw in reversed(draws):
-        draw.iterator.put_back([(draw.element, draw.before)])
+        if draw.element is not MISSING:
+            draw.iterator.put_back([(draw.element, draw.before)])
 
 
 def _array(leaf: Any) -> Any:

@@ -133,9 +133,9 @@ class FunctionFrame(TracingFrame):
         """Notes that the program runs on ``group``."""
         self.groups.append(group)
 
-    def draw(self, iterator: DistributedIterator) -> Any:
+    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
         """Draws an element, to be an input of the program."""
-        drawn = draw_element(iterator, self.draws)
+        drawn = draw_element(iterator, optional=optional)
         self.draws.append(drawn)
         return drawn.traced()
 
@@ -235,9 +235,11 @@ class GradientFrame(StateFrame):
         """Returns whether no other transformation stands here, or around ``value_and_grad``."""
         return self._fetchable and super().is_innermost_trace()
 
-    def draw(self, iterator: DistributedIterator) -> Any:
+    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
         """Draws as the frame around it does."""
-        return iterator.draw() if self.parent is None else self.parent.draw(iterator)
+        if self.parent is None:
+            return iterator.draw(optional=optional)
+        return self.parent.draw(iterator, optional=optional)
 
     def refuse_to_loop(self, dataset: Any) -> None:
         """Asks the frame around it."""

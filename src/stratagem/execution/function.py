@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem.core import config, context, jax_settings
+from stratagem.core.errors import OutOfRangeError
 from stratagem.core.tracing import under_jit
 from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
@@ -18,6 +19,7 @@ from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
 from stratagem.execution.program import Program
 from stratagem.execution.quick_call import MISSED, QuickCall, make_quick_call
 from stratagem.execution.signature import CallInputs, SettingsChanged
+from stratagem.input.distributed_iterator import EndOfData
 from stratagem.values import state
 
 __all__ = ["Function", "function"]
@@ -202,8 +204,11 @@ class Function:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
     ) -> Any:
         # A loop may draw more than fits into memory.
-        with state.transaction(keeps_draws=steps is None), looping(steps):
-            return self._python_function(*args, **kwargs)
+        try:
+            with state.transaction(keeps_draws=steps is None), looping(steps):
+                return self._python_function(*args, **kwargs)
+        except EndOfData:
+            raise OutOfRangeError("End of the distributed dataset.") from None
 
 
 def function(func: Callable[..., Any] | None = None) -> Any:

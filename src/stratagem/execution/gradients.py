@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.errors import VariableError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.execution.frames import GradientFrame
@@ -48,7 +49,7 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (18.0, 12.0)
     """
-    leaves, structure = jax.tree.flatten(variables, is_leaf=lambda x: isinstance(x, Variable))
+    leaves, structure = structures.flatten(variables, is_leaf=lambda x: isinstance(x, Variable))
     for leaf in leaves:
         if not isinstance(leaf, Variable):
             raise VariableError(
@@ -74,7 +75,7 @@ def value_and_grad(
             with state.enter(frame):
                 result = fn(*args, **kwargs)
             value, aux = result if has_aux else (result, None)
-            aux_leaves, kept["structure"] = jax.tree.flatten(aux)
+            aux_leaves, kept["structure"] = structures.flatten(aux)
             kept["aux"] = [None if is_array(leaf) else leaf for leaf in aux_leaves]
             arrays = [leaf for leaf in aux_leaves if is_array(leaf)]
             operands = [noted.operand for noted in frame.remote.updates]

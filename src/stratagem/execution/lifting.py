@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.dtypes import canonicalize_dtype
 
-from stratagem.core import jax_settings
+from stratagem.core import jax_settings, structures
 from stratagem.core.errors import ContextError, TracedValueError
 from stratagem.core.launch import launch
 from stratagem.core.replica_group import ReplicaGroup
@@ -63,9 +63,7 @@ def trace_program(
         args, kwargs = inputs.rebuild(arrays)
         with state.enter(frame):
             result = fn(*args, **kwargs)
-        leaves, structure = jax.tree.flatten(
-            (result, frame.remote.operands()), is_leaf=is_value_leaf
-        )
+        leaves, structure = structures.flatten((result, frame.remote.operands()), is_value_leaf)
         results, outputs = _collect_results(leaves)
         created = [jnp.asarray(value) for _, value in frame.created]
         return outputs, frame.written_values(), created

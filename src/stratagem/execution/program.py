@@ -20,9 +20,7 @@ from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.draws import (
     Draw,
-    DrawMiss,
     DrawSpec,
-    RaggedElement,
     draw_element,
     put_back,
 )
@@ -158,19 +156,18 @@ class Program:
     def _draw(self, inputs: CallInputs) -> tuple[list[Draw], list[Any]]:
         draws: list[Draw] = []
         consts = list(self.consts)
-        for spec in self.draws:
-            draws.append(draw_element(spec.iterator(inputs.iterators), draws))
-            try:
-                fits = draws[-1].signature() == spec.signature
-            except RaggedElement:
-                fits = False
-            if not fits:
-                put_back(draws)
-                raise DrawMiss
-            arrays = draws[-1].arrays()
-            for position, array in zip(spec.const_positions, arrays, strict=True):
-                if position is not None:
-                    consts[position] = array
+        try:
+            for spec in self.draws:
+                iterator = spec.iterator(inputs.iterators)
+                draws.append(draw_element(iterator, optional=spec.optional))
+                for position, array in zip(
+                    spec.const_positions, spec.arrays_of(draws[-1]), strict=True
+                ):
+                    if position is not None:
+                        consts[position] = array
+        except BaseException:
+            put_back(draws)
+            raise
         return draws, consts
 
     def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from stratagem.core import jax_settings, launch
+from stratagem.core import jax_settings, launch, structures
 from stratagem.core.context import Frame
 from stratagem.execution.program import Program, place_on
 from stratagem.execution.signature import CallInputs, SettingsChanged
@@ -108,7 +108,7 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
         "debug_infs": jax_settings.DEBUG_INFS,
         "debug_nans": jax_settings.DEBUG_NANS,
         "default_prng_impl": jax_settings.DEFAULT_PRNG_IMPL,
-        "flatten": jax.tree.flatten,
+        "flatten": structures.flatten,
         "group": program.group,
         "is_value_leaf": is_value_leaf,
         "jitted": program.jitted,

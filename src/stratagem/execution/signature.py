@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.values.array_operators import operand_of
@@ -54,7 +55,7 @@ class CallInputs:
     )
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        leaves, self.structure = jax.tree.flatten((args, kwargs), is_value_leaf)
+        leaves, self.structure = structures.flatten((args, kwargs), is_value_leaf)
         self._types = [type(leaf) for leaf in leaves]
         self.flat = not kwargs and len(leaves) == len(args)
         self.arrays: list[Any] = []

@@ -13,7 +13,7 @@ from jax.dtypes import canonicalize_dtype
 
 from stratagem.collectives.gathering import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
-from stratagem.core import context
+from stratagem.core import context, structures
 from stratagem.core.errors import ContextError, ShapeMismatchError
 from stratagem.core.narrowing import narrowed
 from stratagem.core.partitioned_group import (
@@ -120,7 +120,7 @@ def run_spmd(
     candidates: Sequence[Variable] = () if parent is None else parent.candidates
     if parent is not None:
         parent.use_group(group)
-    leaves, structure = jax.tree.flatten((tuple(args), kwargs), is_leaf=is_value_leaf)
+    leaves, structure = structures.flatten((tuple(args), kwargs), is_value_leaf)
     inputs = [_Input.of(leaf, group) for leaf in leaves]
     arrays = [item for item in inputs if item.array is not None]
     frame: ReplicaFrame | None = None
@@ -270,7 +270,7 @@ class _Outputs:
         return len(self._scalar)
 
     def collect(self, result: Any) -> list[Any]:
-        leaves, self._structure = jax.tree.flatten(result, is_leaf=is_value_leaf)
+        leaves, self._structure = structures.flatten(result, is_value_leaf)
         leaves = [_unwrap(leaf) for leaf in leaves]
         self._is_array = [is_array(leaf) for leaf in leaves]
         arrays = [jnp.asarray(narrowed(leaf)) for leaf in leaves if is_array(leaf)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem.collectives.gathering import component_shapes, gather
 from stratagem.collectives.options import CommunicationOptions
+from stratagem.core import structures
 from stratagem.core.errors import ContextError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
@@ -166,7 +167,7 @@ class ThreadChannel:
         return [sum(sizes[:replica]) for replica in range(first, first + self._group.local_size)]
 
     def _meet(self, label: str, hold: Callable[[list[Any]], Sequence[Any]], payload: Any) -> Any:
-        if under_jit() or any(is_tracer(leaf) for leaf in jax.tree.leaves(payload)):
+        if under_jit() or any(is_tracer(leaf) for leaf in structures.leaves_of(payload)):
             raise ContextError(
                 f"{label} is called inside a JAX transformation (jax.jit, jax.vmap, lax.scan, "
                 "jax.jvp, ...) of a replica that runs eagerly, where it cannot reach the other "

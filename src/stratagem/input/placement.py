@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.dtypes import is_host_only
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.core.narrowing import narrowed
@@ -27,14 +28,14 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
     """
     structure: Any
     if step.whole is not None:
-        leaves, structure = jax.tree.flatten(step.whole)
+        leaves, structure = structures.flatten(step.whole)
         return jax.tree.unflatten(structure, _place_whole(leaves, group, fetch_to_device))
     assert step.parts is not None
     if group.size == 1:
-        return jax.tree.map(
+        return structures.map_structure(
             lambda leaf: _put(leaf, group.replicated) if fetch_to_device else leaf, step.parts[0]
         )
-    flattened = [jax.tree.flatten(part) for part in step.parts]
+    flattened = [structures.flatten(part) for part in step.parts]
     structure = flattened[0][1]
     for index, (_, other) in enumerate(flattened):
         if other != structure:

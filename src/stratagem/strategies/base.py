@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.collectives.replica_programs import spmd_map
-from stratagem.core import context
+from stratagem.core import context, structures
 from stratagem.core.errors import ContextError, ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.launch import process_watch
@@ -202,7 +202,7 @@ class Strategy:
             return value.values
         if isinstance(value, Variable):
             return getattr(value, "values", None) or (value,)
-        leaves = jax.tree.leaves(value, is_leaf=is_value_leaf)
+        leaves = structures.leaves_of(value, is_value_leaf)
         if not any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
             return (value,)
         return tuple(select_replica(index, value) for index in range(self.replica_group.local_size))
@@ -228,7 +228,7 @@ class Strategy:
         group = self.replica_group
         local = range(group.first_local, group.first_local + group.local_size)
         made = [value_fn(ValueContext(index, group.size)) for index in local]
-        flattened = [jax.tree.flatten(value) for value in made]
+        flattened = [structures.flatten(value) for value in made]
         structure: Any = flattened[0][1]
         for index, (_, other) in enumerate(flattened):
             if other != structure:

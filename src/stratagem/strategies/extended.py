@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from stratagem.collectives.cross_device_ops import CrossDeviceOps
 from stratagem.collectives.gathering import first_replica, gather
 from stratagem.collectives.options import CommunicationOptions
-from stratagem.core import context
+from stratagem.core import context, structures
 from stratagem.core.devices import resolve_devices
 from stratagem.core.errors import VariableError
 from stratagem.core.indexed_slices import IndexedSlices
@@ -402,7 +402,7 @@ def is_per_replica(value: Any) -> bool:
 
 def flatten_reducible(value: Any) -> tuple[list[Any], Any]:
     """Returns the values in a structure that are reduced one by one, and the structure."""
-    return jax.tree.flatten(
+    return structures.flatten(
         value,
         is_leaf=lambda x: isinstance(x, (PerReplica, Mirrored, Variable, IndexedSlices)),
     )

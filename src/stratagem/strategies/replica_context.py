@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stratagem.collectives.options import CommunicationOptions
-from stratagem.core import context
+from stratagem.core import context, structures
 from stratagem.core.errors import ContextError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
@@ -185,7 +185,7 @@ class ValueContext:
 
 
 def _flatten(caller: str, value: Any) -> tuple[list[Any], Any]:
-    leaves, structure = jax.tree.flatten(
+    leaves, structure = structures.flatten(
         value, is_leaf=lambda x: is_value_leaf(x) or isinstance(x, IndexedSlices)
     )
     for leaf in leaves:

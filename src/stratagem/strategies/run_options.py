@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
+from stratagem.core import structures
 from stratagem.tpu.xla_options import XLAOptions
 from stratagem.values.per_replica import PerReplica
 
@@ -58,7 +57,7 @@ experimental_bucketizing_dynamic_shape=False, experimental_xla_options=None)
         """
         if self.experimental_enable_dynamic_batch_size:
             return
-        for leaf in jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, PerReplica)):
+        for leaf in structures.leaves_of(arguments, is_leaf=lambda x: isinstance(x, PerReplica)):
             group = leaf._group if isinstance(leaf, PerReplica) else None
             if group is not None and leaf.global_array(group) is None:
                 raise ValueError(

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["DistributedValues", "ValueLeaf", "is_value_leaf"]
+from stratagem.core.structures import ValueLeaf
 
-
-class ValueLeaf:
-    """Base of variables and distributed values: structures are not flattened into them."""
-
-    __slots__ = ()
+__all__ = ["DistributedValues", "is_value_leaf"]
 
 
 # The bound type.__instancecheck__ spares a Python call for each node of every flattened structure.

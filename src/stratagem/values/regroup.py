@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.errors import ReplicaMismatchError
 from stratagem.core.narrowing import narrowed
 from stratagem.core.replica_group import ReplicaGroup
@@ -23,9 +24,9 @@ def is_array(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, np.generic))
 
 
-def map_values(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+def map_values(fn: Callable[[Any], Any], tree: Any) -> Any:
     """Maps ``fn`` over the leaves of ``tree``, distributed values and variables being leaves."""
-    return jax.tree.map(fn, tree, *rest, is_leaf=is_value_leaf)
+    return structures.map_structure(fn, tree, is_value_leaf)
 
 
 def regroup(
@@ -46,7 +47,7 @@ def regroup(
     """
     if group.size == 1:
         return results[0]
-    flattened = [jax.tree.flatten(result, is_leaf=is_value_leaf) for result in results]
+    flattened = [structures.flatten(result, is_value_leaf) for result in results]
     structure: Any = flattened[0][1]
     for index, (_, other) in enumerate(flattened):
         if other != structure:

@@ -110,8 +110,13 @@ class StateFrame(abc.ABC):
     def use_group(self, group: ReplicaGroup) -> None:  # noqa: B027  (most frames need not know)
         """Notes that the program made from this trace runs on ``group``."""
 
-    def draw(self, iterator: Any) -> Any:
-        """Returns the next element of a distributed iterator, as this trace sees it."""
+    def draw(self, iterator: Any, *, optional: bool = False) -> Any:
+        """Returns the next element of a distributed iterator, as this trace sees it.
+
+        Args:
+            iterator: The iterator.
+            optional: Whether there need not be one; then ``MISSING`` stands for it.
+        """
         raise ContextError(
             "next(iterator) cannot be called here. Call it outside and pass the element."
         )

@@ -15,11 +15,11 @@ from stratagem.core.errors import ContextError, NotAnArrayError, VariableError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.narrowing import check_fits
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.structures import ValueLeaf
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values import state, updates
 from stratagem.values.array_operators import ArrayOperators, array_of, operand_of
-from stratagem.values.distributed_values import ValueLeaf
 from stratagem.values.operands import checked_operand, kind_of
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.registry import register_variable
@@ -67,6 +67,8 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
     >>> float((v * 2).sum())
     10.0
     """
+
+    travels = False  # replicas use the variable itself
 
     __slots__ = (
         "__weakref__",

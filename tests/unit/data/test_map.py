@@ -290,7 +290,7 @@ def test_strings_and_lists_are_converted():
     assert dataset.element_spec[1].dtype == np.float32
 
 
-@pytest.mark.parametrize("result", [None, {1, 2}, object()])
+@pytest.mark.parametrize("result", [(1, {2}), {1, 2}, object()])
 def test_results_that_are_not_arrays(result):
     with pytest.raises(InvalidArgumentError, match="must be made of arrays"):
         contents(Dataset.range(2).map(lambda x: result))

@@ -11,6 +11,7 @@ from typing import Any
 from stratagem.cluster.address import Address
 from stratagem.cluster.conversation import Conversation
 from stratagem.cluster.errors import RendezvousError
+from stratagem.cluster.meeting.board import values_of
 from stratagem.cluster.meeting.identities import MEETING, WORKER_ROLE
 from stratagem.cluster.meeting.worker_status import PeerView, WorkerStatus
 from stratagem.cluster.transport import Credentials, Identity, connect
@@ -153,7 +154,7 @@ class MeetingClient:
             elif "peers" in message:
                 self._views = [PeerView.from_json(view) for view in message["peers"]]
             elif message.get("exchanged") in self._exchanging:
-                self._exchanged[message["exchanged"]] = message["values"]
+                self._exchanged[message["exchanged"]] = values_of(message["runs"])
             self._changed.notify_all()
 
 

@@ -130,6 +130,7 @@ class ClusterWatch:
         value: Any,
         what: str,
         *,
+        turn: int | None = None,
         in_sequence: bool = True,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
@@ -137,15 +138,18 @@ class ClusterWatch:
 
         Args:
             channel: Exchanges of one channel happen in the same order on all workers.
+            turn: Which exchange of the channel this is, if the caller counts them: then nothing is
+                kept of a channel that is used for a while only.
             value: Plain data of this worker.
             what: What for, in messages.
             in_sequence: Whether it belongs to the common sequence of programs.
             cancelled: Whether the values are not wanted any more.
         """
         self._check_usable()
-        with self._counts_lock:
-            number = self._counts[channel] = self._counts.get(channel, 0) + 1
-        key = f"{channel}/{number}"
+        if turn is None:
+            with self._counts_lock:
+                turn = self._counts[channel] = self._counts.get(channel, 0) + 1
+        key = f"{channel}/{turn}"
         if in_sequence:
             self._be(AGREEING, what)
         begun = time.monotonic()
@@ -165,6 +169,10 @@ class ClusterWatch:
         if in_sequence:
             self._be(IDLE, what)
         return values
+
+    def give(self, channel: str, value: Any, turn: int) -> None:
+        """Gives this worker's part of an exchange, for the others: it does not want theirs."""
+        self._client.put(f"{channel}/{turn}", value)
 
     # --- leaving ------------------------------------------------------------------------------------
 

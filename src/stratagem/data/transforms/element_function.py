@@ -57,6 +57,10 @@ class ElementFunction:
         self._compiled: _Compiled | None = None
         self._checked = False
 
+    def __reduce__(self) -> Any:
+        # What was compiled belongs to this process.
+        return type(self), (self._fn,)
+
     def traced_spec(self, element_spec: Any) -> Any | None:
         """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be.
 
@@ -75,7 +79,10 @@ class ElementFunction:
         """Returns the function of one element."""
         with _wide_types(flatten(element)):
             result = call_with(self._fn, element)
-        return to_element(result)
+        element = to_element(result)
+        if element is None:
+            raise _gives_nothing(self._fn)
+        return element
 
     def rows(self, rows: Any) -> Any:
         """Returns the function of each row, as rows."""
@@ -100,7 +107,7 @@ class ElementFunction:
         wide = _has_wide_type(flatten(rows)) or not uses_jax
         for compiler in self._traced.compilers:
             try:
-                compiled = _Compiled(self._fn, compiler, wide)
+                compiled = _Compiled(self._fn, compiler, wide, rows)
                 reference = compiled.one_by_one(rows) if uses_jax else expected
                 if _identical(compiled(rows), reference):
                     self._compiled, expected = compiled, reference
@@ -114,14 +121,21 @@ class ElementFunction:
 class _Compiled:
     """``jit(vmap(fn))`` on the host, for few different numbers of rows."""
 
-    def __init__(self, fn: Callable[..., Any], compiler: dict[str, str], wide: bool) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], compiler: dict[str, str], wide: bool, like: Any
+    ) -> None:
         import jax
 
-        def leaves(element: Any) -> Any:
-            return map_structure(
+        self._nest: Any = None
+        nest = map_structure(lambda _: 0, like)
+
+        def leaves(*arrays: Any) -> list[Any]:
+            result = map_structure(
                 lambda leaf: leaf if isinstance(leaf, jax.Array) else to_leaf(leaf),
-                call_with(fn, element),
+                call_with(fn, pack_like(nest, list(arrays))),
             )
+            self._nest = map_structure(lambda _: 0, result)
+            return flatten(result)
 
         self._jax = jax
         self._wide = wide
@@ -152,7 +166,16 @@ class _Compiled:
     def _run(self, function: Callable[..., Any], element: Any) -> Any:
         jax = self._jax
         with jax.enable_x64(self._wide), jax.default_device(self._device):
-            return map_structure(np.asarray, function(element))
+            arrays = [np.asarray(array) for array in function(*flatten(element))]
+        return pack_like(self._nest, arrays)
+
+
+def _gives_nothing(fn: Callable[..., Any]) -> InvalidArgumentError:
+    name = getattr(fn, "__qualname__", repr(fn))
+    return InvalidArgumentError(
+        f"map_func must return an array or a nest of arrays, and {name} returned None. "
+        "None may stand beside arrays, as in (x, None)."
+    )
 
 
 def _read_only(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -190,6 +213,8 @@ def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
             call_with(fn, pack_like(element_spec, list(leaves))),
         )
         nest = map_structure(TensorSpec.of, result)
+        if nest is None:
+            raise _gives_nothing(fn)
         return flatten(result)
 
     make_shape: Any = jax.ShapeDtypeStruct

@@ -1,9 +1,11 @@
 """What the meeting point tells whom."""
 
+import json
+
 import pytest
 
 from stratagem.cluster.errors import RendezvousError
-from stratagem.cluster.meeting.board import Board, Send
+from stratagem.cluster.meeting.board import Board, Send, values_of
 from stratagem.cluster.meeting.worker_status import WAITING, PeerView, WorkerStatus
 
 
@@ -66,9 +68,26 @@ def test_exchange_is_complete_when_all_have_given():
     board.join(1, 0.0)
     assert board.receive(1, {"put": "a/1", "value": "one"}, 0.0) == []
     assert board.receive(0, {"put": "a/2", "value": "later"}, 0.0) == []
-    message = {"exchanged": "a/1", "values": ["zero", "one"]}
+    message = {"exchanged": "a/1", "runs": [["zero", 1], ["one", 1]]}
     expected = [Send(0, message), Send(1, message)]
     assert board.receive(0, {"put": "a/1", "value": "zero"}, 0.0) == expected
+
+
+def test_equal_values_travel_once_however_many_workers_say_them():
+    def told_to_each(values):
+        board = Board(len(values))
+        for worker in range(len(values)):
+            board.join(worker, 0.0)
+        for worker, value in enumerate(values):
+            sends = board.receive(worker, {"put": "sizes/1", "value": value}, 0.0)
+        assert [worker for worker, _ in sends] == list(range(len(values)))
+        [text] = {json.dumps(message["runs"]) for _, message in sends}
+        assert values_of(json.loads(text)) == values
+        return text
+
+    assert len(told_to_each([[8, 3]] * 200)) <= len(told_to_each([[8, 3]] * 2)) + 2
+    assert len(told_to_each([[8, 3]] * 100 + [None] * 100)) < 40
+    assert told_to_each([1, None, 1]) == "[[1, 1], [null, 1], [1, 1]]"
 
 
 def test_who_is_refused():
