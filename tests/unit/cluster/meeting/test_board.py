@@ -131,9 +131,9 @@ def test_a_part_that_is_withdrawn_is_not_kept():
     board.receive(1, {"put": "a/1", "value": 2}, 0.0)
     board.receive(0, {"withdraw": "a/1"}, 0.0)
     assert board.num_exchanges == 1
-    assert told(board.receive(0, {"put": "a/1", "value": 3}, 0.0), "values") == [
-        (0, [3, 2]),
-        (1, [3, 2]),
+    assert told(board.receive(0, {"put": "a/1", "value": 3}, 0.0), "runs") == [
+        (0, [[3, 1], [2, 1]]),
+        (1, [[3, 1], [2, 1]]),
     ]
 
 
