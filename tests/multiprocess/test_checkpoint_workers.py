@@ -85,7 +85,7 @@ def save_and_restore(directory):
 
     # One worker alone cannot restore: nobody does.
     damaged = f"{directory}/damaged-1"
-    if worker == 0:
+    if worker == 1:
         shutil.copytree(path, damaged)
         Path(damaged, "seen.npy").write_bytes(b"garbage")
     found["damaged"] = training.refused(damaged if worker == 1 else path)

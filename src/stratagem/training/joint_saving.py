@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.training.checkpoint_directory import NewDirectory, new_directory
@@ -16,6 +17,8 @@ from stratagem.training.saved_values import SavedValue
 from stratagem.training.worker_agreement import WorkerAgreement
 
 __all__ = ["Contents", "save_together"]
+
+_MOST_SHOWN = 100
 
 
 class Contents(NamedTuple):
@@ -50,11 +53,11 @@ def save_together(
         found = contents()
         values.update(found.values)
         optimizers.update(found.optimizers)
-        described = [[name, list(v.shape), v.dtype.name] for name, v in values.items()]
-        return [os.path.abspath(prefix), described]
+        return [os.path.abspath(prefix), _digest(values)]
 
     plans = agreement.settle(plan)
-    _check_same_contents([described for _, described in plans])
+    if len({digest for _, digest in plans}) > 1:
+        _refuse_different(agreement, values)
     prefixes = [path for path, _ in plans]
     writer = prefixes.index(prefixes[agreement.worker])
     writes = writer == agreement.worker
@@ -110,14 +113,19 @@ def _with_signs(blocks: Iterable[Any], show_sign: Callable[[], None]) -> Iterato
         show_sign()
 
 
-def _check_same_contents(every: list[Any]) -> None:
-    for contents in every:
-        if contents != every[0]:
-            raise InvalidArgumentError(
-                "All workers must save the same things in a Checkpoint, got "
-                + " and ".join(
-                    str([f"{name}: {dtype}{shape}" for name, shape, dtype in different])
-                    for different in (every[0], contents)
-                )
-                + "."
-            )
+def _digest(values: Mapping[str, SavedValue]) -> str:
+    """Returns something short that differs for other contents."""
+    return hashlib.blake2b("\n".join(_described(values)).encode(), digest_size=16).hexdigest()
+
+
+def _described(values: Mapping[str, SavedValue]) -> list[str]:
+    return [f"{name!a}: {v.dtype.name}{list(v.shape)}" for name, v in values.items()]
+
+
+def _refuse_different(agreement: WorkerAgreement, values: Mapping[str, SavedValue]) -> NoReturn:
+    every = agreement.settle(lambda: _described(values)[:_MOST_SHOWN])
+    raise InvalidArgumentError(
+        "All workers must save the same things in a Checkpoint, got "
+        + " and ".join(dict.fromkeys(map(str, every)))
+        + "."
+    )
