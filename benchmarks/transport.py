@@ -2,7 +2,8 @@
 
 Beside it, what protection costs: the same without encryption (which only this benchmark can have), and with
 TLS. The servers run in a process of their own. Rounds of all sides are interleaved; medians are shown.
-Flight, which does not encrypt here, carries small messages in actions and arrays in record batches, the fastest ways it has.
+Flight, which does not encrypt here, carries small messages in actions and arrays in record batches, the
+fastest ways it has.
 """
 
 from __future__ import annotations
