@@ -21,7 +21,6 @@ from stratagem.values.array_operators import ArrayOperators, array_of
 from stratagem.values.distributed_values import ValueLeaf
 from stratagem.values.operands import checked_operand, kind_of
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.registry import register_variable
 from stratagem.values.updates import Update
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
@@ -118,7 +117,6 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             )
         else:
             self.initialize(value)
-        register_variable(self)
 
     # Whether the stored array goes in and out of programs as it is.
     stored_for_programs = False
@@ -332,6 +330,11 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         return np.array(operand)
 
     # --- storage: what a placement defines --------------------------------------------------------
+
+    @property
+    def initialized(self) -> bool:
+        """Whether it has a first value."""
+        return self._array is not None
 
     def initialize(self, value: Any) -> None:
         """Stores the first value."""
