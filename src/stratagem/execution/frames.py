@@ -63,7 +63,8 @@ class TracingFrame(StateFrame):
     def _current(self, variable: Variable) -> Any:
         if id(variable) not in self._values:
             self._read.append(variable)  # kept alive: its identity is a key
-            shape = tuple(variable.shape) if self.spmd else variable.program_shape
+            shape = tuple(dim or 0 for dim in variable.shape)
+            shape = shape if self.spmd else variable.program_shape
             self._values[id(variable)] = read_first(variable, shape, self._trace)
         return self._values[id(variable)]
 

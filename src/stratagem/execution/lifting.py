@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib
 import re
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -123,6 +124,8 @@ def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
         elif is_tracer(leaf):
             results.append(ResultLeaf(len(outputs)))
             outputs.append(leaf)
+        elif isinstance(leaf, Variable):
+            results.append(ResultLeaf(variable=weakref.ref(leaf), itself=True))
         else:
             results.append(ResultLeaf(static=leaf))
     return results, outputs
@@ -183,7 +186,8 @@ def _build(
         if result.output is None:
             final_results.append(result)
         elif source is not None:
-            final_results.append(dataclasses.replace(result, output=None, variable=source))
+            reference = weakref.ref(source)
+            final_results.append(dataclasses.replace(result, output=None, variable=reference))
         else:
             final_results.append(dataclasses.replace(result, output=len(positions)))
             positions.append(result.output)
@@ -226,6 +230,10 @@ def _build(
     options: dict[str, Any] = {"donate_argnums": (0,)}
     if group is not None:
         place = {True: group.sharded, False: group.replicated}
+        # Said, so that arrays which may lie anywhere do not need a program of their own.
+        plain = set(inputs.plain_positions())
+        in_arrays = [place[i not in plain] for i in range(len(inputs.avals()))]
+        options["in_shardings"] = (None, None, None, in_arrays)
         by_position = {result.output: result for result in results}
         options["out_shardings"] = (
             [place[by_position[position].sharded] for position in positions],

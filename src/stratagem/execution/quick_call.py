@@ -39,6 +39,7 @@ def quick_call(frame, args, kwargs):
 {unpack}
     if {other_kind}:
         return MISSED
+{hold}
     arrays = [{arrays}]
 {run}
     return {result}
@@ -68,7 +69,7 @@ with LAUNCH_LOCK:
 _EXCHANGE = """
 with STORAGE_LOCK:
     if current_journal() is not None{any_shared}:
-        outputs, new_values = program.exchange(arrays, consts)
+        outputs, new_values = program.exchange(program.hold(), arrays, consts)
     else:
         finished = []
         try:
@@ -81,7 +82,7 @@ with STORAGE_LOCK:
             [{written}] = new_values
         except BaseException:
             if finished:
-                program.keep_despite_interrupts(*finished[0])
+                program.keep_despite_interrupts(program.hold(), *finished[0])
             raise
 """
 
@@ -160,19 +161,23 @@ def _compare_arguments(
 
 def _run(program: Program, names: dict[str, Any]) -> dict[str, str]:
     if not program.stores_results:
-        return {"run": "", "result": "program.run_arrays(arrays)"}
-    run = _exchange(program, names)
+        return {"hold": "", "run": "", "result": "program.run_arrays(arrays)"}
+    references = program.references()
+    name_of = {id(reference): f"variable{i}" for i, reference in enumerate(references)}
+    names |= {f"{name_of[id(reference)]}_reference": reference for reference in references}
+    hold = [f"{name} = {name}_reference()" for name in name_of.values()]
+    gone = " or ".join(f"{name} is None" for name in name_of.values())
+    if gone:
+        hold += [f"if {gone}:", "    return MISSED"]
+    run = _exchange(program, name_of)
     if program.serialize:
         run = _LAUNCH.format(exchange=_indent(run))
     result = "outputs[0]" if program.returns_one_array else "program.result(outputs)"
-    return {"run": _indent(run), "result": result}
+    return {"hold": _indent("\n".join(hold)), "run": _indent(run), "result": result}
 
 
-def _exchange(program: Program, names: dict[str, Any]) -> str:
-    variables = {id(v): v for v in (*program.donated, *program.kept, *program.written)}
-    name_of = {key: f"variable{i}" for i, key in enumerate(variables)}
-    names |= {name_of[key]: variable for key, variable in variables.items()}
-    written = [name_of[id(variable)] for variable in program.written]
+def _exchange(program: Program, name_of: dict[int, str]) -> str:
+    written = [name_of[id(reference)] for reference in program.written]
     note = "pass"
     if program.awaited is not None:
         part, position = program.awaited

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import types
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,6 +39,7 @@ class CallInputs:
         key: Equal for calls that can use the same program.
         traced: Whether an argument is a tracer of an outer JAX transformation.
         ragged: Whether replicas' arrays differ in shape, so that no program can take them.
+        needs: Objects among the arguments that the key compares by identity and does not keep alive.
         structure: The structure of the arguments.
         flat: Whether the arguments are the leaves of that structure.
     """
@@ -48,6 +52,7 @@ class CallInputs:
         "flat",
         "iterators",
         "key",
+        "needs",
         "ragged",
         "structure",
         "traced",
@@ -61,6 +66,7 @@ class CallInputs:
         self.iterators: list[DistributedIterator] = []
         self.traced = self.ragged = False
         self._static: list[Any] = []
+        self.needs: list[weakref.ref[Any]] = []
         self._kinds = [self._take(leaf) for leaf in leaves]
         self.key = (self.structure, *self._kinds)
 
@@ -70,7 +76,7 @@ class CallInputs:
         described.structure, described._kinds = self.structure, self._kinds
         described._static, described.key = self._static, self.key
         described.traced, described.ragged = self.traced, self.ragged
-        described.arrays = []
+        described.arrays, described.needs = [], []
         described.iterators = []
         return described
 
@@ -95,11 +101,23 @@ class CallInputs:
             return (_ITERATOR,)
         else:
             self._static.append(leaf)
-            return (_STATIC, _static_key(leaf))
+            return (_STATIC, self._static_key(leaf))
         if isinstance(array, jax.core.Tracer):
             self.traced = True
         self.arrays.append(array)
         return kind
+
+    def _static_key(self, leaf: Any) -> Any:
+        if isinstance(leaf, float):
+            return float, repr(leaf)
+        if isinstance(leaf, types.MethodType):
+            return types.MethodType, leaf.__func__, self._static_key(leaf.__self__)
+        if _is_value(leaf):
+            return type(leaf), leaf
+        reference = _weak(leaf)
+        if reference is not None:
+            self.needs.append(reference)
+        return _Identity(leaf, reference)
 
     def has_only_arrays(self) -> bool:
         """Returns whether the arguments hold nothing but JAX arrays and per-replica values of them."""
@@ -157,27 +175,43 @@ class CallInputs:
 
 
 class _Identity:
-    """Key of an object that cannot be hashed: equal only to itself."""
+    """Key of an object that is equal only to itself.
 
-    __slots__ = ("_object",)
+    Args:
+        value: The object.
+        reference: A weak reference to it, if there can be one; it is kept alive otherwise.
+    """
 
-    def __init__(self, value: Any) -> None:
-        self._object = value
+    __slots__ = ("_hash", "_object")
+
+    def __init__(self, value: Any, reference: weakref.ref[Any] | None) -> None:
+        self._hash = id(value)
+        self._object: Callable[[], Any] = reference or (lambda: value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other._object is self._object
+        if not isinstance(other, _Identity):
+            return NotImplemented
+        value = self._object()
+        return other is self or (value is not None and other._object() is value)
 
     def __hash__(self) -> int:
-        return id(self._object)
+        return self._hash
 
 
-def _static_key(leaf: Any) -> Any:
-    if isinstance(leaf, float):
-        return float, repr(leaf)
-    if isinstance(leaf, Variable):
-        return leaf.ref()
+def _is_value(leaf: Any) -> bool:
+    """Returns whether an object is compared by what it holds, and can be."""
+    kind: Any = type(leaf)
+    if kind.__eq__ is object.__eq__ or isinstance(leaf, Variable):
+        return False
     try:
         hash(leaf)
     except TypeError:
-        return _Identity(leaf)
-    return type(leaf), leaf
+        return False
+    return True
+
+
+def _weak(leaf: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(leaf)
+    except TypeError:
+        return None

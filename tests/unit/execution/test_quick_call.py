@@ -31,7 +31,7 @@ def total(strategy):
 def called_often(step, *args, **kwargs):
     for _ in range(4):
         result = step(*args, **kwargs)
-    assert step._recent
+    assert step._programs.recent
     return result
 
 
@@ -184,7 +184,7 @@ def test_a_failed_run_takes_back_what_a_quick_call_did():
     x = jnp.float32(1)
     for _ in range(4):
         strategy.run(lambda: step(x))
-    assert step._recent
+    assert step._programs.recent
 
     def fail():
         step(x)
@@ -203,7 +203,7 @@ def test_a_dropped_function_frees_its_variables_at_once(strategy):
     gc.collect()
     gc.disable()
     try:
-        held = weakref.ref(step._recent[0])
+        held = weakref.ref(step._programs.recent[0])
         del step
         assert held() is None
     finally:
