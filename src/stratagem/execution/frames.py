@@ -33,6 +33,7 @@ class TracingFrame(StateFrame):
     def __init__(self) -> None:
         super().__init__()
         self._trace: Any = None
+        # Kept alive: identities of variables are keys here, and operations refer to them weakly.
         self._read: list[Variable] = []
         self.written: dict[int, Variable] = {}
         self.created: list[Variable] = []
@@ -49,7 +50,6 @@ class TracingFrame(StateFrame):
     def close(self) -> None:
         """Forgets the traced values, which are of no use once tracing has ended."""
         self._trace = None
-        self._read = []
         self._values = {}
         self._fetched_later = {}
         self._initial_values = []
@@ -62,7 +62,7 @@ class TracingFrame(StateFrame):
 
     def _current(self, variable: Variable) -> Any:
         if id(variable) not in self._values:
-            self._read.append(variable)  # kept alive: its identity is a key
+            self._read.append(variable)
             shape = tuple(dim or 0 for dim in variable.shape)
             shape = shape if self.spmd else variable.program_shape
             self._values[id(variable)] = read_first(variable, shape, self._trace)
@@ -77,12 +77,14 @@ class TracingFrame(StateFrame):
         if key not in self._fetched_later:
             self.check_fetchable(variable)
             self.use_group(variable.group)
+            self._read.append(variable)
             self._fetched_later[key] = read_all(variable, after)
         return self._fetched_later[key]
 
     def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
         """Returns rows to be fetched before the program runs, with this trace's own updates."""
         self.use_group(variable.group)
+        self._read.append(variable)
         after = self.remote.updates_before_read(variable)
         return self.remote.current_rows(
             variable, indices, lambda numbers: read_rows(variable, numbers, after)

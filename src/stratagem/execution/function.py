@@ -12,6 +12,7 @@ from typing import Any
 
 from stratagem.core import config, context, jax_settings
 from stratagem.core.tracing import under_jit
+from stratagem.execution.bound_function import BoundFunction, CompiledFunction
 from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
 from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
@@ -28,7 +29,7 @@ _RETRACES_TO_WARN = 6
 _FIRST = "first call"
 
 
-class Function:
+class Function(CompiledFunction):
     """A Python function that runs as a compiled program; made by ``stratagem.function``."""
 
     def __init__(self, python_function: Callable[..., Any]) -> None:
@@ -37,19 +38,15 @@ class Function:
         self._programs = ProgramCache()
         self._may_create = True
         self._loops = False
-        self._steps = StepCache(Function)
+        self._steps = StepCache(Function, python_function)
         self._num_traces = 0
         self._number_traces = 0
         self._methods: dict[int, tuple[weakref.ref[Any], Function]] = {}
         self._runners: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
-        self._method_of: tuple[Function, weakref.ref[Any]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels as the function it was made from, to be compiled where it arrives."""
-        if self._method_of is None:
-            return Function, (self._python_function,)
-        unbound, instance = self._method_of
-        return types.MethodType, (unbound, instance())
+        return Function, (self._python_function,)
 
     @property
     def python_function(self) -> Callable[..., Any]:
@@ -124,20 +121,20 @@ class Function:
             self._loops = True
             return self._run_eagerly(args, kwargs, self._steps)
 
-    def runner(self, strategy: Any) -> Function:
-        """Returns the function that runs this one in every replica of ``strategy``."""
+    def run_in_replicas(self, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs this function in every replica of ``strategy``, compiled."""
         if strategy not in self._runners:
             python_function = self._python_function
 
             # A weak reference: the runner lives in a dictionary with the strategy as its key.
             reference = weakref.ref(strategy)
 
-            def run_in_replicas(args: Any, kwargs: Any) -> Any:
+            def run(args: Any, kwargs: Any) -> Any:
                 return reference().run(python_function, args, kwargs)  # type: ignore[union-attr]
 
-            functools.update_wrapper(run_in_replicas, python_function)
-            self._runners[strategy] = Function(run_in_replicas)
-        return self._runners[strategy]
+            functools.update_wrapper(run, python_function)
+            self._runners[strategy] = Function(run)
+        return self._runners[strategy](args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -145,7 +142,7 @@ class Function:
         # By identity: instances that are equal may still hold different variables.
         known = self._methods.get(id(instance))
         if known is not None and known[0]() is instance:
-            return known[1]
+            return BoundFunction(self, known[1], instance)
         methods, key = self._methods, id(instance)
         try:
             reference = weakref.ref(instance, lambda _: methods.pop(key, None))
@@ -154,13 +151,13 @@ class Function:
         python_function = self._python_function
 
         def method(*args: Any, **kwargs: Any) -> Any:
+            # Alive: a BoundFunction holds it.
             return python_function(reference(), *args, **kwargs)
 
         functools.update_wrapper(method, python_function)
-        bound = Function(method)
-        bound._method_of = (self, reference)
-        methods[key] = (reference, bound)
-        return bound
+        function = Function(method)
+        methods[key] = (reference, function)
+        return BoundFunction(self, function, instance)
 
     def __repr__(self) -> str:
         return f"<stratagem.function {getattr(self, '__qualname__', self._python_function)!s}>"

@@ -230,10 +230,6 @@ def _build(
     options: dict[str, Any] = {"donate_argnums": (0,)}
     if group is not None:
         place = {True: group.sharded, False: group.replicated}
-        # Said, so that arrays which may lie anywhere do not need a program of their own.
-        plain = set(inputs.plain_positions())
-        in_arrays = [place[i not in plain] for i in range(len(inputs.avals()))]
-        options["in_shardings"] = (None, None, None, in_arrays)
         by_position = {result.output: result for result in results}
         options["out_shardings"] = (
             [place[by_position[position].sharded] for position in positions],

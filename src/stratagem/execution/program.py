@@ -34,7 +34,15 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
-__all__ = ["HeldVariables", "Program", "ResultLeaf", "VariableWrite", "VariablesGone", "place_on"]
+__all__ = [
+    "HeldVariables",
+    "Program",
+    "ResultLeaf",
+    "VariableWrite",
+    "VariablesGone",
+    "_committed_place",
+    "place_on",
+]
 
 _KEEP_ATTEMPTS = 20
 
@@ -240,9 +248,8 @@ class Program:
 
         Otherwise XLA would compile at the first call, while nobody could read any variable.
         """
-        place: tuple[Any, ...] = ()
-        if self.group is None:
-            place = (*map(_place, arrays), *(_place(v._array) for v in held.donated + held.kept))
+        variables = (*held.donated, *held.kept) if self.group is None else ()
+        place = tuple(map(_committed_place, [*arrays, *(v._array for v in variables)]))
         if place in self._compiled_for or jax_settings.jit_is_disabled():
             return
         with self._compiling:
@@ -362,8 +369,8 @@ def _alive(references: Sequence[weakref.ref[Variable]]) -> list[Variable]:
     return variables  # type: ignore[return-value]
 
 
-def _place(array: Any) -> Any:
-    """Returns where an array must stay, if anywhere."""
+def _committed_place(array: Any) -> Any:
+    """Returns where an array must stay, if anywhere: XLA compiles for that."""
     return array.sharding if getattr(array, "committed", False) else None
 
 

@@ -139,16 +139,23 @@ def _compare_arguments(
 ) -> dict[str, str]:
     leaves = [f"leaf{i}" for i in range(len(inputs.arrays))]
     conditions, arrays = [], []
-    for leaf, (leaf_type, aval, group, scalar) in zip(leaves, inputs.array_leaves(), strict=True):
+    for leaf, (leaf_type, aval, group, scalar, place) in zip(
+        leaves, inputs.array_leaves(), strict=True
+    ):
         names |= {f"{leaf}_type": leaf_type, f"{leaf}_aval": aval, f"{leaf}_group": group}
+        names[f"{leaf}_place"] = place
         conditions.append(f"type({leaf}) is not {leaf}_type")
         array = leaf
         if group is not None:
             conditions.append(f"{leaf}._group is not {leaf}_group")
             conditions.append(f"{leaf}._scalar is not {scalar}")
             conditions.append(f"({leaf} := {leaf}._array) is None")
-        elif program.group is not None:
-            array = f"{leaf} if {leaf}.sharding is replicated else place_on(group, {leaf})"
+        else:
+            conditions.append(f"{leaf}.committed is not {place is not None}")
+            if program.group is not None:
+                array = f"{leaf} if {leaf}.sharding is replicated else place_on(group, {leaf})"
+            elif place is not None:
+                conditions.append(f"{leaf}.sharding != {leaf}_place")
         conditions.append(f"{leaf}.aval != {leaf}_aval")
         arrays.append(array)
     unpack = _UNPACK_FLAT if inputs.flat else _UNPACK

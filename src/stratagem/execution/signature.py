@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import Variable
 
-__all__ = ["CallInputs", "SettingsChanged"]
+__all__ = ["ArrayLeaf", "CallInputs", "SettingsChanged", "static_key"]
 
 _STATIC = 0
 _ARRAY = 1
@@ -28,6 +28,24 @@ _ITERATOR = 3
 
 class SettingsChanged(Exception):
     """A program is called under other JAX settings, or other circumstances, than it was made for."""
+
+
+class ArrayLeaf(NamedTuple):
+    """What an argument that is an array has in common with others that one program can take.
+
+    Attributes:
+        leaf_type: The argument's type.
+        aval: Shape, dtype and weak type of the array.
+        group: The replicas, if it is per-replica.
+        scalar: Whether it is a scalar in each replica then.
+        committed_to: Where it must stay, if anywhere.
+    """
+
+    leaf_type: type
+    aval: Any
+    group: ReplicaGroup | None
+    scalar: bool
+    committed_to: Any
 
 
 class CallInputs:
@@ -101,23 +119,11 @@ class CallInputs:
             return (_ITERATOR,)
         else:
             self._static.append(leaf)
-            return (_STATIC, self._static_key(leaf))
+            return (_STATIC, static_key(leaf, self.needs))
         if isinstance(array, jax.core.Tracer):
             self.traced = True
         self.arrays.append(array)
         return kind
-
-    def _static_key(self, leaf: Any) -> Any:
-        if isinstance(leaf, float):
-            return float, repr(leaf)
-        if isinstance(leaf, types.MethodType):
-            return types.MethodType, leaf.__func__, self._static_key(leaf.__self__)
-        if _is_value(leaf):
-            return type(leaf), leaf
-        reference = _weak(leaf)
-        if reference is not None:
-            self.needs.append(reference)
-        return _Identity(leaf, reference)
 
     def has_only_arrays(self) -> bool:
         """Returns whether the arguments hold nothing but JAX arrays and per-replica values of them."""
@@ -126,15 +132,14 @@ class CallInputs:
             for kind, leaf_type in zip(self._kinds, self._types, strict=True)
         )
 
-    def array_leaves(self) -> list[tuple[Any, Any, ReplicaGroup | None, bool]]:
-        """Returns type and aval of each argument, and group and whether scalar if it is per-replica.
-
-        Only for inputs that hold nothing but arrays.
-        """
-        return [
-            (leaf_type, array.aval, *(kind[3:] if kind[0] == _PER_REPLICA else (None, False)))
-            for leaf_type, kind, array in zip(self._types, self._kinds, self.arrays, strict=True)
-        ]
+    def array_leaves(self) -> list[ArrayLeaf]:
+        """Returns what each argument is. Only for inputs that hold nothing but arrays."""
+        leaves = []
+        for leaf_type, kind, array in zip(self._types, self._kinds, self.arrays, strict=True):
+            group, scalar = kind[3:] if kind[0] == _PER_REPLICA else (None, False)
+            committed_to = array.sharding if array.committed else None
+            leaves.append(ArrayLeaf(leaf_type, array.aval, group, scalar, committed_to))
+        return leaves
 
     def avals(self) -> list[jax.ShapeDtypeStruct]:
         """Returns the shapes and dtypes of the arrays."""
@@ -198,8 +203,29 @@ class _Identity:
         return self._hash
 
 
+def static_key(value: Any, needs: list[weakref.ref[Any]]) -> Any:
+    """Returns what stands for an object in a key: its value, or who it is.
+
+    Args:
+        value: The object.
+        needs: Takes a reference to it if the key is of no use without it; it is not kept alive then.
+    """
+    if isinstance(value, float):
+        return float, repr(value)
+    if isinstance(value, types.MethodType):
+        return types.MethodType, value.__func__, static_key(value.__self__, needs)
+    if _is_value(value):
+        return type(value), value
+    reference = _weak(value)
+    if reference is not None:
+        needs.append(reference)
+    return _Identity(value, reference)
+
+
 def _is_value(leaf: Any) -> bool:
     """Returns whether an object is compared by what it holds, and can be."""
+    if leaf is None:
+        return True
     kind: Any = type(leaf)
     if kind.__eq__ is object.__eq__ or isinstance(leaf, Variable):
         return False

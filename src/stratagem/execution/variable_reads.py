@@ -8,6 +8,7 @@ runs. When the trace has ended, each one turns into an input of the jaxpr.
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any, NamedTuple
 
 import jax
@@ -32,13 +33,21 @@ class LiftedJaxpr(NamedTuple):
 
 
 class _ReadOf:
-    """Which variable an operation reads; equal only to itself."""
+    """Which variable an operation reads; equal only to itself.
 
-    __slots__ = ("shape", "variable")
+    JAX remembers parameters of operations for long, so that it must not hold the variable.
+    """
+
+    __slots__ = ("aval", "reference")
 
     def __init__(self, variable: Variable, shape: tuple[int, ...]) -> None:
-        self.variable = variable
-        self.shape = shape
+        self.reference = weakref.ref(variable)
+        self.aval = jax.core.ShapedArray(shape, canonicalize_dtype(variable.dtype))
+
+    def variable(self) -> Variable:
+        variable = self.reference()
+        assert variable is not None, "the frame of a trace keeps what is read alive"
+        return variable
 
 
 @functools.cache
@@ -46,7 +55,7 @@ def _primitive() -> Any:
     primitive = jax_core().Primitive("read_variable")
 
     def abstract_result(*, read: _ReadOf) -> Any:
-        return jax.core.ShapedArray(read.shape, canonicalize_dtype(read.variable.dtype))
+        return read.aval
 
     primitive.def_abstract_eval(abstract_result)
     return primitive
@@ -54,6 +63,8 @@ def _primitive() -> Any:
 
 def read_first(variable: Variable, shape: tuple[int, ...], trace: Any) -> Any:
     """Returns a traced value of ``variable`` that belongs to ``trace``, active or not.
+
+    The variable must be kept alive until the reads have been lifted.
 
     Args:
         variable: What is read.
@@ -70,7 +81,7 @@ def lift_reads(jaxpr: Any) -> LiftedJaxpr:
     rest = [eqn for eqn, read in zip(jaxpr.eqns, is_read, strict=True) if not read]
     mentioned = mentioned_variables(jaxpr)
     reads = [
-        (eqn.params["read"].variable, eqn.outvars[0])
+        (eqn.params["read"].variable(), eqn.outvars[0])
         for eqn, read in zip(jaxpr.eqns, is_read, strict=True)
         if read and id(eqn.outvars[0]) in mentioned
     ]
