@@ -101,12 +101,16 @@ class DrawSpec:
         )
 
     def iterator(self, arguments: Sequence[DistributedIterator]) -> DistributedIterator:
-        """Returns the iterator to draw from, given those in the call's arguments."""
+        """Returns the iterator to draw from, given those in the call's arguments.
+
+        Raises:
+            DrawMiss: If it does not exist any more.
+        """
         if self.argument is not None:
             return arguments[self.argument]
         iterator = self.captured() if self.captured is not None else None
-        # What was traced has it in its closure, and the program goes when it goes.
-        assert iterator is not None
+        if iterator is None:
+            raise DrawMiss
         return iterator
 
 

@@ -73,7 +73,7 @@ class Function(CompiledFunction):
                     result = quick_call(frame, args, kwargs)
                     if result is not MISSED:
                         return result
-            except SettingsChanged:
+            except (SettingsChanged, VariablesGone):
                 pass
         return self._find_and_run(frame, args, kwargs)
 
@@ -98,11 +98,11 @@ class Function(CompiledFunction):
         tried: list[Program] = []
         for program in self._programs.get(key):
             tried.append(program)
-            if inputs.has_only_arrays() and not program.draws:
+            if inputs.is_plain():
                 self._programs.make_quick(
                     key,
                     program,
-                    tuple(inputs.array_leaves()),
+                    tuple(inputs.leaves()),
                     functools.partial(make_quick_call, program, inputs, frame),
                 )
             try:

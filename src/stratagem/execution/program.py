@@ -29,6 +29,7 @@ from stratagem.execution.draws import (
     put_back,
 )
 from stratagem.execution.signature import CallInputs, SettingsChanged
+from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.values import state
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
@@ -205,18 +206,24 @@ class Program:
                 arrays[position] = place_on(self.group, arrays[position])
         if not self.draws:
             return self.run_arrays(arrays)
-        draws, consts = self._draw(inputs)
+        draws, consts = self.draw(inputs.iterators)
         try:
             return self.run_arrays(arrays, consts)
         except BaseException:
             put_back(draws)
             raise
 
-    def _draw(self, inputs: CallInputs) -> tuple[list[Draw], list[Any]]:
+    def draw(self, iterators: Sequence[DistributedIterator]) -> tuple[list[Draw], list[Any]]:
+        """Draws elements, and returns them and the constants with them in their places.
+
+        Raises:
+            DrawMiss: If they are not of the kind that was traced; they are put back.
+            OutOfRangeError: If there is no next element.
+        """
         draws: list[Draw] = []
         consts = list(self.consts)
         for spec in self.draws:
-            draws.append(draw_element(spec.iterator(inputs.iterators), draws))
+            draws.append(draw_element(spec.iterator(iterators), draws))
             try:
                 fits = draws[-1].signature() == spec.signature
             except RaggedElement:

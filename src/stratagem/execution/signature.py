@@ -125,17 +125,23 @@ class CallInputs:
         self.arrays.append(array)
         return kind
 
-    def has_only_arrays(self) -> bool:
-        """Returns whether the arguments hold nothing but JAX arrays and per-replica values of them."""
+    def is_plain(self) -> bool:
+        """Returns whether there are only JAX arrays, per-replica values of them, and iterators."""
         return all(
-            kind[0] == _PER_REPLICA or (kind[0] == _ARRAY and hasattr(leaf_type, "weak_type"))
+            kind[0] in (_PER_REPLICA, _ITERATOR)
+            or (kind[0] == _ARRAY and hasattr(leaf_type, "weak_type"))
             for kind, leaf_type in zip(self._kinds, self._types, strict=True)
         )
 
-    def array_leaves(self) -> list[ArrayLeaf]:
-        """Returns what each argument is. Only for inputs that hold nothing but arrays."""
-        leaves = []
-        for leaf_type, kind, array in zip(self._types, self._kinds, self.arrays, strict=True):
+    def leaves(self) -> list[ArrayLeaf | None]:
+        """Returns what each argument is, ``None`` for an iterator. Only for plain inputs."""
+        arrays = iter(self.arrays)
+        leaves: list[ArrayLeaf | None] = []
+        for leaf_type, kind in zip(self._types, self._kinds, strict=True):
+            if kind[0] == _ITERATOR:
+                leaves.append(None)
+                continue
+            array = next(arrays)
             group, scalar = kind[3:] if kind[0] == _PER_REPLICA else (None, False)
             committed_to = array.sharding if array.committed else None
             leaves.append(ArrayLeaf(leaf_type, array.aval, group, scalar, committed_to))
