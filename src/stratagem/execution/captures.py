@@ -13,7 +13,7 @@ import enum
 import functools
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import jax
@@ -26,10 +26,13 @@ from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import Variable
 
-__all__ = ["CapturedValue", "Captures"]
+__all__ = ["CapturedValue", "Captures", "Place"]
 
 # Objects of these packages are taken as they are: their insides are not the user's.
 _CLOSED_PACKAGES = frozenset(["builtins", "jax", "jaxlib", "numpy", "stratagem", "threading"])
+Place = Any
+"""Where something is captured: by which code or class, and which of its contents it is in."""
+
 _NUMBERS = (int, float, complex)
 _PLAIN = frozenset([str, bytes, bool, type(None), np.dtype, types.BuiltinFunctionType])
 _LARGEST_OPENED = 10_000
@@ -60,6 +63,7 @@ class Captures:
     Args:
         fn: The step.
         changing: Names that the code around the step gives other values again and again.
+        effects: Places whose contents are not looked at, because the step itself changes them.
 
     Attributes:
         fn: The step.
@@ -68,14 +72,17 @@ class Captures:
         values: The numbers and arrays.
     """
 
-    def __init__(self, fn: Callable[..., Any], changing: frozenset[str]) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], changing: frozenset[str], effects: Set[Place] = frozenset()
+    ) -> None:
         self.fn = fn
+        self._effects = effects
         self.values: list[CapturedValue] = []
         self.needs: list[weakref.ref[Any]] = []
         self._changing = changing
         self._opened: dict[int, tuple[int, _Part]] = {}
         self._key: list[Any] = []
-        self._root = self._open(fn, changing=True)
+        self._root = self._open(fn, None, changing=True)
         self.key = tuple(self._key)
 
     def rebuild(self, values: Sequence[Any]) -> Callable[..., Any]:
@@ -84,8 +91,19 @@ class Captures:
         step: Callable[..., Any] = _Rebuilding(opened, values).get(self._root)
         return step
 
-    def _open(self, value: Any, *, changing: bool = False) -> _Part:
+    def changed_places(self) -> set[Place]:
+        """Returns the places whose contents are not what they were, because the step has run."""
+        return {
+            part.place_of(i)
+            for _, part in self._opened.values()
+            for i, (now, _) in enumerate(part.contents(self._changing, False))
+            if i >= len(part.children) or part.children[i].original is not now
+        }
+
+    def _open(self, value: Any, place: Place, *, changing: bool = False) -> _Part:
         """Takes an object apart; its numbers probably change if it is ``changing``."""
+        if place in self._effects:
+            return _Part(value)
         kind = type(value)
         if kind in _NUMBERS:
             return self._leaf(value, number=True, changing=changing)
@@ -104,9 +122,10 @@ class Captures:
         if part is None:
             return self._constant(value)
         self._opened[id(value)] = len(self._opened), part
+        part.place = place
         self._key.append(part.identity())
-        for child, child_changing in part.contents(self._changing, changing):
-            part.children.append(self._open(child, changing=child_changing))
+        for i, (child, child_changing) in enumerate(part.contents(self._changing, changing)):
+            part.children.append(self._open(child, part.place_of(i), changing=child_changing))
         return part
 
     def _part_of(self, value: Any) -> _Part | None:
@@ -146,6 +165,11 @@ class _Part:
     def __init__(self, original: Any) -> None:
         self.original = original
         self.children: list[_Part] = []
+        self.place: Place = None
+
+    def place_of(self, index: int) -> Place:
+        """Returns the place of one of its contents, the same in every iteration."""
+        return self.identity(), index
 
     def identity(self) -> Any:
         """Returns what two objects of this kind have in common if they differ in contents only."""
@@ -174,6 +198,9 @@ class _Leaf(_Part):
 
 class _Items(_Part):
     """A list, tuple or dictionary."""
+
+    def place_of(self, index: int) -> Place:
+        return self.place
 
     def identity(self) -> Any:
         value = self.original

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stratagem.execution.bound_function import CompiledFunction
-from stratagem.execution.captures import Captures
+from stratagem.execution.captures import Captures, Place
 from stratagem.execution.loaded_names import changing_names
 from stratagem.execution.loop_step import LoopStep
 from stratagem.execution.signature import static_key
@@ -45,30 +45,44 @@ class StepCache:
         self._make = make
         self._loop = loop
         self._steps: dict[Any, tuple[LoopStep, list[weakref.ref[Any]]]] = {}
+        self._effects: frozenset[Place] = frozenset()
         self._lock = threading.Lock()
 
     def run(
         self, strategy: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Runs the compiled form of ``fn`` in every replica of ``strategy``."""
-        captures = Captures(fn, self._changing_names)
-        needs = captures.needs
-        key = (static_key(strategy, needs), captures.key)
-        known = self._steps.get(key)
-        step = self._add(key, strategy, needs) if known is None else known[0]
-        return step.run(strategy, captures, args, kwargs)
+        captures = Captures(fn, self._changing_names, self._effects)
+        known = self._steps.get(self._key(strategy, captures))
+        step = self._add(strategy, captures, LoopStep(self._make)) if known is None else known[0]
+        num_traces = step.function.experimental_get_tracing_count()
+        result = step.run(strategy, captures, args, kwargs)
+        if step.function.experimental_get_tracing_count() > num_traces:
+            self._note_effects(strategy, captures, step)
+        return result
+
+    def _note_effects(self, strategy: Any, captures: Captures, step: LoopStep) -> None:
+        """Overlooks from now on what the step itself has changed while it was traced."""
+        changed = captures.changed_places()
+        if not changed <= self._effects:
+            self._effects |= changed
+            seen = Captures(captures.fn, self._changing_names, self._effects)
+            if len(seen.values) == len(captures.values):
+                self._add(strategy, seen, step)
+
+    def _key(self, strategy: Any, captures: Captures) -> Any:
+        return static_key(strategy, captures.needs), captures.key
 
     @functools.cached_property
     def _changing_names(self) -> frozenset[str]:
         code = getattr(inspect.unwrap(self._loop), "__code__", None)
         return frozenset() if code is None else changing_names(code)
 
-    def _add(self, key: Any, strategy: Any, needs: list[weakref.ref[Any]]) -> LoopStep:
-        steps = self._steps
-        step = LoopStep(self._make)
+    def _add(self, strategy: Any, captures: Captures, step: LoopStep) -> LoopStep:
+        steps, key = self._steps, self._key(strategy, captures)
         watches = [
             weakref.ref(needed, lambda _: steps.pop(key, None))
-            for needed in (reference() for reference in needs)
+            for needed in (reference() for reference in captures.needs)
             if needed is not None
         ]
         with self._lock:
@@ -79,7 +93,8 @@ class StepCache:
 
     def steps(self) -> list[Function]:
         """Returns every compiled form."""
-        return [step.function for step, _ in list(self._steps.values())]
+        # A step may be known by several keys.
+        return list(dict.fromkeys(step.function for step, _ in list(self._steps.values())))
 
 
 class _Active(threading.local):

@@ -345,6 +345,28 @@ def test_large_numbers_text_and_nothing(strategy, dataset):
     check(strategy, dataset, lambda: [make(i) for i in range(2, 9)], programs=NUM_BATCHES)
 
 
+@pytest.mark.parametrize("where", ["list", "dictionary", "attribute", "nonlocal"])
+def test_what_the_step_itself_changes_is_no_reason_to_compile_again(strategy, dataset, where):
+    notes, counts, noted, count = [], {"n": 0}, Scaled(0), 0
+
+    def make(i):
+        def step(b):
+            nonlocal count
+            if where == "list":
+                notes.append("traced")
+            elif where == "dictionary":
+                counts["n"] += 1
+            elif where == "attribute":
+                noted.i += 1
+            else:
+                count += 1
+            return jnp.sum(b) * i
+
+        return step
+
+    check(strategy, dataset, lambda: [make(float(i)) for i in range(2, 9)], programs=3)
+
+
 def test_an_error_of_the_step_is_its_own(strategy, dataset):
     def make(i):
         def step(b):
