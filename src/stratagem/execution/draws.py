@@ -7,6 +7,7 @@ at every call.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,14 +93,14 @@ class DrawSpec:
 
     Args:
         argument: Position among the iterators in the call's arguments, or ``None``.
-        captured: The iterator, if it is not an argument.
+        captured: The iterator, if it is not an argument; it is not kept alive.
         signature: Of the element that was traced.
         const_positions: For each array of the element, its place among the program's constants.
         optional: Whether there need not be an element.
     """
 
     argument: int | None
-    captured: DistributedIterator | None
+    captured: weakref.ref[DistributedIterator] | None
     signature: tuple[Any, ...]
     const_positions: tuple[int | None, ...]
     optional: bool
@@ -113,7 +114,7 @@ class DrawSpec:
         argument = next((i for i, it in enumerate(iterators) if it is draw.iterator), None)
         return cls(
             argument,
-            draw.iterator if argument is None else None,
+            weakref.ref(draw.iterator) if argument is None else None,
             draw.signature(),
             tuple(positions.get(id(array)) for array in draw.arrays()),
             draw.optional,
@@ -134,11 +135,17 @@ class DrawSpec:
         return draw.arrays()
 
     def iterator(self, arguments: Sequence[DistributedIterator]) -> DistributedIterator:
-        """Returns the iterator to draw from, given those in the call's arguments."""
+        """Returns the iterator to draw from, given those in the call's arguments.
+
+        Raises:
+            DrawMiss: If it does not exist any more.
+        """
         if self.argument is not None:
             return arguments[self.argument]
-        assert self.captured is not None
-        return self.captured
+        iterator = self.captured() if self.captured is not None else None
+        if iterator is None:
+            raise DrawMiss
+        return iterator
 
 
 def draw_element(iterator: DistributedIterator, *, optional: bool = False) -> Draw:

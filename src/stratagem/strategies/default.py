@@ -62,8 +62,10 @@ class _DefaultExtended(StrategyExtended):
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if state.current_frame() is None and not under_jit():
-            fn = compiled_step(fn)
+        staged = state.current_frame() is not None or under_jit()
+        steps = None if staged else compiled_step(fn)
+        if steps is not None:
+            return steps.run(self._strategy, fn, tuple(args), dict(kwargs or {}))
         local_args, local_kwargs = map_values(_only_component, (tuple(args), dict(kwargs or {})))
         replica = ReplicaContext(self._strategy, SingleChannel(self._strategy))
         with context.enter(context.Frame(self._strategy, replica)):

@@ -13,9 +13,9 @@ from stratagem.core.narrowing import narrowed
 from stratagem.core.partitioned_group import tracing_alone
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
+from stratagem.execution.bound_function import CompiledFunction
 from stratagem.execution.eager import ReplicaThreads
 from stratagem.execution.frames import GradientFrame, TracingFrame
-from stratagem.execution.function import Function
 from stratagem.execution.loops import compiled_step
 from stratagem.execution.single import SingleChannel
 from stratagem.execution.spmd import run_spmd
@@ -39,11 +39,12 @@ def call_for_each_replica(
     """Returns the merged results of ``fn`` in every replica of ``group``."""
     frame = state.current_frame()
     staged = frame is not None or under_jit()
-    if not staged:
-        fn = compiled_step(fn)
-    if isinstance(fn, Function):
+    steps = None if staged else compiled_step(fn)
+    if steps is not None:
+        return steps.run(strategy, fn, tuple(args), kwargs)
+    if isinstance(fn, CompiledFunction):
         if not staged and not config.functions_run_eagerly():
-            return fn.runner(strategy)(tuple(args), kwargs)
+            return fn.run_in_replicas(strategy, tuple(args), kwargs)
         fn = fn.python_function
     if frame is not None and frame.spmd:
         raise ContextError(

@@ -42,6 +42,7 @@ class PerReplica(DistributedValues):
         self._values: tuple[Any, ...] | None = tuple(values)
         self._group = group or _group_of(self._values)
         self._array: Any = None
+        # What a program takes: the same, or the components joined when one takes them first.
         self._joined: Any = None
         # Whether the shapes are known to differ from those in another process.
         self._uneven = uneven
@@ -58,7 +59,7 @@ class PerReplica(DistributedValues):
         """
         self = cls((), group)
         self._values = None
-        self._array = array
+        self._array = self._joined = array
         self._scalar = scalar
         return self
 

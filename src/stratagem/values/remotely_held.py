@@ -17,7 +17,6 @@ from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values import state
 from stratagem.values.array_operators import array_of
 from stratagem.values.distributed_variable import AggregatingVariable
-from stratagem.values.registry import register_variable
 from stratagem.values.updates import Update
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
@@ -78,7 +77,6 @@ class RemotelyHeldVariable(AggregatingVariable):
                 f"Aggregation MEAN needs a floating point variable, got {self._dtype.name} for "
                 f"variable {self._name!r}. Use a float dtype, or aggregation SUM."
             )
-        register_variable(self)
 
     # --- what a kind of storage defines -----------------------------------------------------------
 

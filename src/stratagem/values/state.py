@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stratagem.core.errors import ContextError
@@ -43,11 +43,6 @@ class StateFrame(abc.ABC):
 
     spmd = False
     eager = False
-
-    @property
-    def candidates(self) -> Sequence[Variable]:
-        """The variables that a program made from this trace may use."""
-        return ()
 
     def __init__(self) -> None:
         self._trace_state: Any = None

@@ -22,7 +22,6 @@ from stratagem.values import state, updates
 from stratagem.values.array_operators import ArrayOperators, array_of, operand_of
 from stratagem.values.operands import checked_operand, kind_of
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.registry import register_variable
 from stratagem.values.updates import Update
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
@@ -121,7 +120,6 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             )
         else:
             self.initialize(value)
-        register_variable(self)
 
     # Whether the stored array goes in and out of programs as it is.
     stored_for_programs = False
@@ -335,6 +333,11 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         return np.array(operand)
 
     # --- storage: what a placement defines --------------------------------------------------------
+
+    @property
+    def initialized(self) -> bool:
+        """Whether it has a first value."""
+        return self._array is not None
 
     def initialize(self, value: Any) -> None:
         """Stores the first value."""
