@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 from stratagem.cluster.errors import RendezvousError
@@ -27,6 +29,7 @@ __all__ = ["MeetingServer", "main"]
 _TICK_SECONDS = 0.5
 _GREETING_SECONDS = 10.0
 _CHUNK = 65536
+_NEVER = 10**7
 
 
 class MeetingServer:
@@ -134,7 +137,11 @@ def _host_service(num_workers: int) -> tuple[Any, dict[str, Any]]:
 
             # It never takes a worker for dead: that is for us to say, because it would abort the rest.
             service = _jax.get_distributed_runtime_service(
-                f"[::]:{port}", num_workers, heartbeat_timeout=10**7, recoverable=True
+                f"[::]:{port}",
+                num_workers,
+                heartbeat_timeout=_NEVER,
+                cluster_register_timeout=_NEVER,
+                recoverable=True,
             )
         except (ImportError, AttributeError, TypeError):
             return None, {"service_port": port, "hosted": False}
@@ -145,7 +152,8 @@ def main() -> None:
     """Serves on the socket and with the settings that the leader hands over on standard input."""
     settings = json.loads(sys.stdin.readline())
     listener = socket.socket(fileno=settings["listener"])
-    service, start = _host_service(settings["num_workers"])
+    # The service lives as long as this function.
+    _service, start = _host_service(settings["num_workers"])
 
     async def serve() -> None:
         server = MeetingServer(settings["num_workers"], settings["secret"], start)
@@ -159,5 +167,12 @@ def main() -> None:
         threading.Thread(target=watch_leader, daemon=True).start()
         await server.serve(listener)
 
-    asyncio.run(serve())
-    del service
+    code = 1
+    try:
+        asyncio.run(serve())
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    # Not by the service's own end: it would tell a worker that was stopped and wakes up later that its
+    # calls are cancelled, and JAX's client aborts the process that hears so.
+    os._exit(code)
