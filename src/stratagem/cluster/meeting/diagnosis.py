@@ -74,6 +74,10 @@ def diagnose(
         if status.phase == FAILED and status.culprit != me:
             return Finding(status.culprit, f"{names[index]} gave up: {status.reason}")
     for index in peers:
+        status = views[index].status
+        if status.phase == FAILED and status.culprit == me:
+            return Finding(me, f"{names[index]} gave up on {names[me]}: {status.reason}")
+    for index in peers:
         if views[index].gone:
             return Finding(index, f"{names[index]} is gone: its process was killed or crashed")
     for index in peers:
@@ -135,10 +139,16 @@ def _find_late(
     late = [i for i in peers if views[i].status.launched < own.launched] or [
         i for i in peers if views[i].status.phase not in (AGREEING, WAITING)
     ]
-    culprits = late or list(peers)
+    if not late:
+        everybody = ", ".join(names[i] for i in peers)
+        return Finding(
+            peers[0],
+            f"it did not end within {wait.seconds:.0f} s, though {everybody} wait in it too: it takes "
+            "longer than that, or the workers cannot reach each other",
+        )
     doing = "; ".join(
         f"{names[i]} is alive but has not come: it is busy in its own code"
         + (f" after {views[i].status.at}" if views[i].status.at else "")
-        for i in culprits
+        for i in late
     )
-    return Finding(culprits[0], f"{doing} (waited {wait.seconds:.0f} s)")
+    return Finding(late[0], f"{doing} (waited {wait.seconds:.0f} s)")
