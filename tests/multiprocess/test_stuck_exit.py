@@ -16,11 +16,11 @@ OUTPUT = [
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
-        ("exit", 3, ""),
         ("raise", 1, "KeyError: 'mine'"),
+        pytest.param("exit", 3, "", marks=pytest.mark.slow),
         pytest.param("return", 0, "", marks=pytest.mark.slow),
         pytest.param("text", 1, "a last word", marks=pytest.mark.slow),
-        ("interrupt", -signal.SIGINT, "KeyboardInterrupt"),
+        pytest.param("interrupt", -signal.SIGINT, "KeyboardInterrupt", marks=pytest.mark.slow),
     ],
 )
 def test_a_stuck_worker_ends_like_any_other(workers, tmp_path, how, code, said):

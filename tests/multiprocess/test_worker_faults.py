@@ -85,7 +85,13 @@ def check_killed_at_start(some, victim):
 
 @pytest.mark.parametrize(
     ("when", "victim"),
-    [("hosting", 0), ("roll call", 1), ("clients", 1), ("devices", 0), ("first program", 1)],
+    [
+        pytest.param("hosting", 0, marks=pytest.mark.slow),
+        ("roll call", 1),
+        ("clients", 1),
+        ("devices", 0),
+        ("first program", 1),
+    ],
 )
 def test_a_worker_that_is_killed_at_the_start_is_named(workers, when, victim):
     some = workers(2, when, victim, 0, 3 if when == "hosting" else 30)

@@ -31,12 +31,14 @@ class Wait:
         seconds: How long it has been waiting.
         timeout: How long it may.
         in_sequence: Whether it waits in the common sequence of programs; else beside it, for input.
+        may_compute: Whether a program that all have launched may take as long as it likes.
     """
 
     status: WorkerStatus
     seconds: float
     timeout: float
     in_sequence: bool = True
+    may_compute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +136,13 @@ def _find_mismatch(
 
 def _find_late(
     wait: Wait, views: Sequence[PeerView], peers: Sequence[int], names: Sequence[str]
-) -> Finding:
+) -> Finding | None:
     own = wait.status
     late = [i for i in peers if views[i].status.launched < own.launched] or [
         i for i in peers if views[i].status.phase not in (AGREEING, WAITING)
     ]
+    if not late and wait.may_compute:
+        return None
     if not late:
         everybody = ", ".join(names[i] for i in peers)
         return Finding(

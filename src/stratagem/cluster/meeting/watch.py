@@ -289,11 +289,12 @@ class ClusterWatch:
             return Finding(0, f"{self._names[0]} is gone: {_LOST}")
         return finding
 
-    def _find_loss(self, seconds: float) -> str | None:
+    def _find_loss(self, seconds: float, num_launched_since: int) -> str | None:
         """Returns why a program that is in flight will not end, after noting that."""
         if self._failure is None:
-            status = self._status
-            finding = self._find(Wait(status, seconds, self.timeout, status.phase == WAITING))
+            launched = self._launched - num_launched_since
+            status = WorkerStatus(WAITING, launched, self._status.at)
+            finding = self._find(Wait(status, seconds, self.timeout, may_compute=True))
             if finding is not None:
                 self._give_up(finding, status.at)
         return None if self._failure is None else str(self._failure)

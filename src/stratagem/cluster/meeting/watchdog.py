@@ -31,8 +31,8 @@ class Watchdog:
 
     Args:
         background: Owns the thread.
-        find_loss: Given for how many seconds a program has been in flight, returns why it will not
-            end, or ``None`` while there is hope.
+        find_loss: Given for how many seconds a program has been in flight, and how many were launched
+            after it, returns why it will not end, or ``None`` while there is hope.
         is_told: Whether Python code has seen the error.
         patience_when_told: Seconds that the program may then stay where it is.
     """
@@ -40,7 +40,7 @@ class Watchdog:
     def __init__(
         self,
         background: Background,
-        find_loss: Callable[[float], str | None],
+        find_loss: Callable[[float, int], str | None],
         is_told: Callable[[], bool],
         patience_when_told: Callable[[], float],
     ) -> None:
@@ -92,7 +92,7 @@ class Watchdog:
         while not self._closed.wait(_POLL_SECONDS):
             if self._returned >= call and _is_finished(result):
                 return
-            loss = self._find_loss(in_flight.seconds())
+            loss = self._find_loss(in_flight.seconds(), self._called - call)
             if loss is not None:
                 self._watch_lost(loss)
                 return
@@ -112,12 +112,13 @@ class Watchdog:
                 )
 
     def _position(self) -> dict[int, tuple[int, int]]:
-        """Returns where the threads are that launched programs."""
+        """Returns where the threads are that launch programs, or else the main thread."""
         frames = sys._current_frames()
+        threads = self._launchers & frames.keys() or {threading.main_thread().ident or 0}
         return {
             thread: (id(frame), frame.f_lasti)
             for thread, frame in frames.items()
-            if thread in self._launchers
+            if thread in threads
         }
 
 
