@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("stuck_worker.py")
+ENDING = SCRIPT.with_name("ending_worker.py")
 OUTPUT = [
     "written and not flushed",
     "registered after the library",
@@ -38,3 +39,13 @@ def test_a_job_ends_with_the_code_of_its_stuck_worker(start, tmp_path):
     job = start("run", "--workers", 2, SCRIPT, "exit", tmp_path / "log").finish()
     assert job.returncode == 3, job.stderr
     assert "registered before the library" in job.stdout
+
+
+def test_a_thread_that_trains_does_not_keep_or_abort_the_process(workers):
+    some = workers(2, script=ENDING)
+    for process in some.processes:
+        printed, errors = process.communicate(timeout=60)
+        # 1 if its last program is stuck: the other worker may have left before.
+        assert process.returncode in (0, 1), errors
+        assert "ends" in printed
+        assert "Fatal" not in errors

@@ -90,9 +90,8 @@ def note_launched(result: jax.Array) -> None:
 class ProcessWatch(Protocol):
     """Watches over what several processes do together."""
 
-    @property
-    def waits_for_programs(self) -> bool:
-        """Whether ``run`` returns when the results are there; else it may be that they never come."""
+    waits_for_programs: bool
+    """Whether ``run`` returns when the results are there; else it may be that they never come."""
 
     def before_launch(self, name: str, fingerprint: str) -> None:
         """Makes sure that all processes are to launch the same program."""

@@ -124,7 +124,7 @@ def join_cluster(
             timeout=timeout + 1.0,
         ),
     )
-    watch.platform = platform or jax.default_backend()
+    watch.use_platform(platform or jax.default_backend())
     watch_processes(watch)
     name_processes([(worker.job, worker.index) for worker in workers])
     return _joined

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from stratagem.core import jax_settings
-from stratagem.core.background import Background
+from stratagem.core.background import Background, BackgroundThread
 
 __all__ = ["ProgramRunner", "Running"]
 
@@ -41,21 +41,32 @@ class ProgramRunner:
     def __init__(self, background: Background) -> None:
         self._background = background
         self._queue: queue.SimpleQueue[Running | None] = queue.SimpleQueue()
-        self._is_started = False
+        self._thread: BackgroundThread | None = None
+        self._last: Running | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a program runs, or is stuck."""
+        return self._last is not None and not self._last.is_finished
 
     def begin(self, program: Callable[[], Any]) -> Running:
         """Begins to run ``program``, with the JAX settings of this thread."""
         self._background.check()
-        if not self._is_started:
-            self._background.start(self._work, name="workers-program")
-            self._is_started = True
-        running = Running(program)
+        if self._thread is None:
+            self._thread = self._background.start(self._work, name="workers-program")
+        self._last = running = Running(program)
         self._queue.put(running)
         return running
 
-    def close(self) -> None:
-        """Ends the thread, unless a program is stuck in it."""
+    def close(self, wait_seconds: float) -> None:
+        """Ends the thread, unless a program is stuck in it.
+
+        Args:
+            wait_seconds: How long to wait for a program that runs.
+        """
         self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join(wait_seconds)
 
     def _work(self) -> None:
         while (running := self._queue.get()) is not None:

@@ -28,6 +28,7 @@ from stratagem.core.errors import ReplicaMismatchError, StratagemError, Unavaila
 __all__ = ["ClusterWatch"]
 
 _POLL_SECONDS = 0.25
+_LAST_PROGRAM_SECONDS = 5.0
 _LOST = "the meeting point beside the leader is gone: its machine or process was ended"
 
 
@@ -67,12 +68,12 @@ class ClusterWatch:
         self._counts: dict[str, int] = {}
         self._counts_lock = threading.Lock()
         self._failure: StratagemError | None = None
+        self._has_left = False
         self._is_told = False
         self._when_stuck: Callable[[], None] = lambda: None
-        self.platform = platform
+        self.use_platform(platform)
         self._background = Background("the watch over the workers")
         self._runner = ProgramRunner(self._background)
-        self._given_up: Running | None = None
         self._watchdog = Watchdog(
             self._background, self._find_loss, lambda: self._is_told, lambda: self.timeout
         )
@@ -82,16 +83,13 @@ class ClusterWatch:
         """Whether this worker has given up on the others."""
         return self._failure is not None
 
-    @property
-    def waits_for_programs(self) -> bool:
-        """Whether a program's results are there when ``run`` returns."""
-        return self.platform == "cpu"
+    def use_platform(self, platform: str) -> None:
+        """Sets what the programs run on, when it is known."""
+        self.waits_for_programs = platform == "cpu"
 
     def is_stuck(self) -> bool:
-        """Returns whether a program was given up, but has not ended."""
-        if self._given_up is not None and not self._given_up.is_finished:
-            return True
-        return self.has_failed and self._watchdog.has_unfinished()
+        """Returns whether a program that nobody waits for has not ended."""
+        return self._runner.is_busy or (self.has_failed and self._watchdog.has_unfinished())
 
     def when_stuck(self, function: Callable[[], None]) -> None:
         """Has ``function`` called when an error is raised while a program is stuck."""
@@ -104,12 +102,15 @@ class ClusterWatch:
             UnavailableError: If it has.
             ReplicaMismatchError: If it has because they ran different programs.
         """
-        self._background.check()
         if self._failure is not None:
             self._note_told()
             raise type(self._failure)(
                 f"The cluster is not usable any more since: {self._failure} Start all workers again, "
                 "from a checkpoint."
+            )
+        if self._has_left:
+            raise UnavailableError(
+                f"{self._names[self._worker]} has left the cluster: it is ending."
             )
 
     # --- programs -----------------------------------------------------------------------------------
@@ -169,19 +170,17 @@ class ClusterWatch:
             return self._watchdog.launch(program)
         except Exception as error:
             if _lost_connection(error):
-                self._explain(error, Patience())
+                self._explain(error)
             raise
 
     def _run_to_end(self, program: Callable[[], Any]) -> Any:
         running = self._runner.begin(program)
-        patience = Patience()
         try:
-            while not running.unfinished.acquire(timeout=_POLL_SECONDS):
-                self._look(patience.seconds())
+            if not running.unfinished.acquire(timeout=_POLL_SECONDS):
+                self._wait_for(running)
             if running.error is not None and _lost_connection(running.error):
-                self._explain(running.error, patience)
+                self._explain(running.error)
         except BaseException as error:
-            self._given_up = running
             self._note_told()
             if not isinstance(error, StratagemError):
                 self._fail_interrupted(self._status.at)
@@ -190,6 +189,11 @@ class ClusterWatch:
         if running.error is not None:
             raise running.error
         return running.results
+
+    def _wait_for(self, running: Running) -> None:
+        patience = Patience()
+        while not running.unfinished.acquire(timeout=_POLL_SECONDS):
+            self._look(patience.seconds())
 
     # --- values -------------------------------------------------------------------------------------
 
@@ -252,7 +256,10 @@ class ClusterWatch:
                 if self._find(wait):
                     break
         self._client.leave(reason)
-        self._runner.close()
+        self._has_left = True
+        is_given_up = self.has_failed and self._runner.is_busy
+        # Another thread of this process may be at a program still.
+        self._runner.close(0.0 if is_given_up else _LAST_PROGRAM_SECONDS)
         self._watchdog.close()
 
     # --- failures -----------------------------------------------------------------------------------
@@ -299,10 +306,10 @@ class ClusterWatch:
                 self._give_up(finding, status.at)
         return None if self._failure is None else str(self._failure)
 
-    def _explain(self, error: BaseException, patience: Patience) -> None:
+    def _explain(self, error: BaseException) -> None:
         """Raises for a program that failed, once it is known whose fault it was."""
-        deadline = patience.seconds() + SILENT_SECONDS + 2.0
-        while patience.seconds() < deadline:
+        patience = Patience()
+        while patience.seconds() < SILENT_SECONDS + 2.0:
             try:
                 self._look(patience.seconds())
             except StratagemError as explained:
