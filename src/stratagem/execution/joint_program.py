@@ -38,8 +38,8 @@ class JointProgram(Program):
         super().__init__(*args, **options)
         assert self.group is not None
         self._identity = identity
-        # On CPU all is kept until the end is known: another process may be gone.
-        self._waits = identity is not None and self.group.on_cpu
+        # Where it is waited for, all is kept until the end is known: another process may be gone.
+        self._waits = identity is not None and process_watch().waits_for_programs
         self.stores_results = False
         self._accepts_at_once = self._callback_errors is None and not self._waits
 
@@ -55,6 +55,10 @@ class JointProgram(Program):
                 process_watch().before_launch(*self._identity)
             if self._waits:
                 outputs, new_values = self._run_and_wait(held, arrays, consts)
+            elif self._identity is not None:
+                outputs, new_values = process_watch().run(
+                    lambda: self.exchange(held, arrays, consts)
+                )
             else:
                 outputs, new_values = self.exchange(held, arrays, consts)
             if self._callback_errors is not None:

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import jax
+
 from stratagem.cluster.address import Address
 from stratagem.cluster.errors import RendezvousError, UnknownAddressesError
 from stratagem.cluster.leadership import worker_tasks
@@ -20,6 +22,7 @@ from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem.cluster.transport import Credentials
 from stratagem.core.devices import name_processes
 from stratagem.core.errors import ContextError, UnauthenticatedError, UnavailableError
+from stratagem.core.hard_exit import HardExit
 from stratagem.core.launch import watch_processes
 
 __all__ = ["JoinedCluster", "WorkerName", "join_cluster", "joined_cluster"]
@@ -61,13 +64,16 @@ def joined_cluster() -> JoinedCluster | None:
 DEFAULT_TIMEOUT_SECONDS = 300.0
 
 
-def join_cluster(resolver: ClusterResolver, timeout: float | None = None) -> JoinedCluster:
+def join_cluster(
+    resolver: ClusterResolver, timeout: float | None = None, *, platform: str | None = None
+) -> JoinedCluster:
     """Joins the workers of a cluster, once in a process.
 
     Args:
         resolver: Says who they are.
         timeout: Seconds until all must be there, and that a program may later wait for the others;
             default 300.
+        platform: Where to wait for the others as on this platform; default the platform of the devices.
 
     Raises:
         UnavailableError: If some worker does not come in time; it names those.
@@ -84,6 +90,7 @@ def join_cluster(resolver: ClusterResolver, timeout: float | None = None) -> Joi
                 f"{', '.join(map(str, _joined.workers))}, and was asked to join "
                 f"{', '.join(map(str, workers))}. Start another process for the other cluster."
             )
+        _joined.watch.check_usable()
         _joined.watch.timeout = timeout
         return _joined
     jax_runtime.check_not_started()
@@ -95,25 +102,29 @@ def join_cluster(resolver: ClusterResolver, timeout: float | None = None) -> Joi
     deadline = time.monotonic() + timeout
     client = _connect(coordinator, process_id, workers, credentials, timeout)
     start = _wait_for_all(client, workers, process_id, deadline, timeout)
-    hosted = start["hosted"]
-    if hosted:
-        address = Relay(coordinator, credentials, process_id).address
-    else:
-        address = str(Address(coordinator.host, start["service_port"]))
-    jax_runtime.connect(
-        address,
-        len(workers),
-        process_id,
-        local_device_ids=resolver.local_device_ids,
-        hosted=hosted,
-        timeout=timeout + 1.0,
-    )
     watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
+    hard_exit = HardExit(watch.is_stuck)
+    watch.when_stuck(hard_exit.observe)
+    # JAX closes its devices at exit too; callbacks run last one first.
+    atexit.register(_leave, watch, host, hard_exit)
+    hosted = start["hosted"]
     _joined = JoinedCluster(workers, process_id, watch)
+    watch.start_together(
+        "the start of JAX",
+        lambda: jax_runtime.connect(
+            Relay(coordinator, credentials, process_id).address
+            if hosted
+            else str(Address(coordinator.host, start["service_port"])),
+            len(workers),
+            process_id,
+            local_device_ids=resolver.local_device_ids,
+            hosted=hosted,
+            timeout=timeout + 1.0,
+        ),
+    )
+    watch.use_platform(platform or jax.default_backend())
     watch_processes(watch)
     name_processes([(worker.job, worker.index) for worker in workers])
-    # JAX closes its devices at exit too; callbacks run last one first.
-    atexit.register(_leave, watch, host)
     return _joined
 
 
@@ -179,12 +190,16 @@ def _wait_for_all(
     return client.start
 
 
-def _leave(watch: ClusterWatch, host: MeetingHost | None) -> None:
+def _leave(watch: ClusterWatch, host: MeetingHost | None, hard_exit: HardExit) -> None:
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if watch.has_failed or error is not None:
         reason = "its program ended" if error is None else f"its program failed with {error!r}"
         watch.leave(reason, wait_seconds=0)
     else:
         watch.leave("its program ended", wait_seconds=watch.timeout)
+    if hard_exit.decide():
+        jax_runtime.abandon()
+    else:
+        jax_runtime.disconnect()
     if host is not None:
         host.release()
