@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 from stratagem.cluster.conversation import Conversation
@@ -30,6 +32,7 @@ __all__ = ["MeetingServer", "main"]
 _TICK_SECONDS = 0.5
 _SECONDS_TO_SAY_WHO = 10.0
 _SECONDS_TO_REFUSE = 5.0
+_NEVER = 10**7
 
 
 class MeetingServer:
@@ -122,7 +125,11 @@ def _host_service(num_workers: int, place: PrivateSocket) -> tuple[Any, dict[str
 
         # It never takes a worker for dead: that is for us to say, because it would abort the rest.
         service = _jax.get_distributed_runtime_service(
-            place.grpc_address, num_workers, heartbeat_timeout=10**7, recoverable=True
+            place.grpc_address,
+            num_workers,
+            heartbeat_timeout=_NEVER,
+            cluster_register_timeout=_NEVER,
+            recoverable=True,
         )
     except (ImportError, AttributeError, TypeError):
         with HeldPorts(1) as ports:
@@ -136,6 +143,19 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
     place = PrivateSocket()
+    code = 1
+    try:
+        _serve(settings, place)
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    place.close()
+    # Not by the service's own end: it would tell a worker that was stopped and wakes up later that its
+    # calls are cancelled, and JAX's client aborts the process that hears so.
+    os._exit(code)
+
+
+def _serve(settings: dict[str, Any], place: PrivateSocket) -> None:
     server = MeetingServer(settings["num_workers"], place.path)
     listener = Listener(
         settings["address"],
@@ -145,8 +165,8 @@ def main() -> None:
         listening=socket.socket(fileno=settings["listener"]),
     )
     listener.start()
-    # Meanwhile workers come.
-    service, start = _host_service(settings["num_workers"], place)
+    # Meanwhile workers come. The service lives as long as this function.
+    _service, start = _host_service(settings["num_workers"], place)
     server.open(start)
 
     def watch_leader() -> None:
@@ -156,9 +176,6 @@ def main() -> None:
 
     Background("the meeting point").start(watch_leader, name="watch-leader")
     server.wait()
-    listener.shutdown()
-    del service
-    place.close()
 
 
 if __name__ == "__main__":
