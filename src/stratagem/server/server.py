@@ -26,8 +26,9 @@ class Server:
     Peers prove that they know the cluster's secret, ``STRATAGEM_CLUSTER_SECRET`` or the content of the
     file that ``STRATAGEM_CLUSTER_SECRET_FILE`` names; ``stratagem run`` makes one for every job. Where
     ``STRATAGEM_TLS_AUTHORITY``, ``STRATAGEM_TLS_CERTIFICATE`` and ``STRATAGEM_TLS_KEY`` name files,
-    peers prove themselves by certificate and everything is encrypted. With neither, a server listens
-    on this machine only, to processes of the same user.
+    peers prove themselves by certificate. With neither, a server listens on this machine only, to
+    processes of the same user. Everything that travels is encrypted, and a server answers only who
+    wants its job and index.
 
     >>> import stratagem as sg
     >>> server = sg.distribute.Server.create_local_server()

@@ -139,7 +139,7 @@ def sends_raw(address, credentials, rng):
     connection = connect(
         address, credentials, own=CLIENT, wanted=SERVER, deadline=time.monotonic() + 20
     )
-    size = rng.choice([0, 1, 20, 512 * 1024, 512 * 1024 + 1, 2**32 - 1])
+    size = rng.choice([0, 1, 20, 1 << 20, (1 << 20) + 1, 2**32 - 1])
     with contextlib.closing(connection), contextlib.suppress(OSError):
         connection.send_bytes(struct.pack("<I", size) + rng.randbytes(300), time.monotonic() + 10)
 
