@@ -1,13 +1,10 @@
 """``stratagem run`` on several nodes, which here are several launchers."""
 
 import json
-import os
 import re
 import signal
-import socket
 
 import pytest
-from processes import poll
 
 from stratagem.cluster.launch.held_ports import HeldPorts
 
@@ -130,24 +127,3 @@ def test_ctrl_c_on_another_node_ends_both(node, script, ready):
     ready("worker-0", "worker-1")
     launchers[1].process.send_signal(signal.SIGINT)
     assert [launcher.finish().returncode for launcher in launchers] == [130, 130]
-
-
-def test_strangers_do_not_disturb(node, script):
-    program = script("print('hello')")
-    first = node(0, program)
-    strangers = []
-
-    def connected():
-        try:
-            return socket.create_connection(("127.0.0.1", node.port), timeout=5)
-        except OSError:
-            return None
-
-    for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02{}", os.urandom(4096)):
-        stranger = poll(connected, 20)
-        stranger.sendall(noise)
-        strangers.append(stranger)
-    other = node(1, program)
-    assert (first.finish().returncode, other.finish().returncode) == (0, 0)
-    for stranger in strangers:
-        stranger.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 import jax
 
 from stratagem.core import context, jax_settings
+from stratagem.core.background import Background, BackgroundThread
 from stratagem.core.errors import ReplicaMismatchError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.values import state
@@ -48,8 +50,9 @@ class Meeting:
 
 @dataclass(slots=True)
 class _Replica:
-    thread: threading.Thread
+    start: Callable[[], BackgroundThread]
     turn: threading.Semaphore
+    thread: BackgroundThread | None = None
     meeting: Meeting | None = None
     answer: Any = None
     result: Any = None
@@ -69,6 +72,7 @@ class ReplicaThreads:
         self._strategy = strategy
         self._group = group
         self._replicas: list[_Replica] = []
+        self._background = Background(f"a run of {strategy!r}")
         self._baton = threading.Semaphore(0)
         self._aborted = False
 
@@ -83,18 +87,18 @@ class ReplicaThreads:
         settings = jax_settings.current_settings()
         with state.transaction() as journal:
             for index, body in enumerate(bodies):
-                target = self._thread_body(index, body, journal, settings)
-                thread = threading.Thread(
-                    target=contextvars.copy_context().run,
-                    args=(target,),
+                start = functools.partial(
+                    self._background.start,
+                    contextvars.copy_context().run,
+                    self._thread_body(index, body, journal, settings),
                     name=f"replica-{index}",
-                    daemon=True,
                 )
-                self._replicas.append(_Replica(thread, threading.Semaphore(0)))
+                self._replicas.append(_Replica(start, threading.Semaphore(0)))
             try:
                 with context.enter(context.Frame(self._strategy, None)):
                     self._take_turns()
                 for replica in self._replicas:
+                    assert replica.thread is not None
                     replica.thread.join()
                 return merge([replica.result for replica in self._replicas])
             except BaseException:
@@ -143,7 +147,7 @@ class ReplicaThreads:
 
     def _take_turns(self) -> None:
         for replica in self._replicas:
-            replica.thread.start()
+            replica.thread = replica.start()
         while True:
             for replica in self._replicas:
                 replica.turn.release()
@@ -179,5 +183,5 @@ class ReplicaThreads:
         for replica in self._replicas:
             replica.turn.release()
         for replica in self._replicas:
-            if replica.thread.ident is not None:
+            if replica.thread is not None:
                 replica.thread.join(_RELEASE_SECONDS)

@@ -12,7 +12,7 @@ ONE_OF_EACH = {"ps": ["p:1"], "worker": ["w:1"]}
 
 @pytest.fixture(scope="module")
 def servers():
-    servers = [sg.distribute.Server({"ps": ["127.0.0.1:0"]}, "ps", 0) for _ in range(3)]
+    servers = [sg.distribute.Server({"ps": {i: "127.0.0.1:0"}}, "ps", i) for i in range(3)]
     yield [server.target.removeprefix("grpc://") for server in servers]
     for server in servers:
         server.shutdown()

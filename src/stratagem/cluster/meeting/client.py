@@ -89,11 +89,18 @@ class MeetingClient:
         if tell_now:
             self._tell_status()
 
-    def put(self, key: str, value: Any) -> None:
-        """Gives this worker's part of an exchange."""
+    def put(self, key: str, value: Any, *, is_awaited: bool = True) -> None:
+        """Gives this worker's part of an exchange.
+
+        Args:
+            key: Which exchange.
+            value: Plain data of this worker.
+            is_awaited: Whether this worker will take the parts of the others, or withdraw.
+        """
         self._background.check()
-        with self._changed:
-            self._exchanging.add(key)
+        if is_awaited:
+            with self._changed:
+                self._exchanging.add(key)
         self._conversation.say({"put": key, "value": value})
 
     def take(self, key: str, seconds: float) -> list[Any] | None:

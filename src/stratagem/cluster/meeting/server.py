@@ -143,6 +143,19 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
     place = PrivateSocket()
+    code = 1
+    try:
+        _serve(settings, place)
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    place.close()
+    # Not by the service's own end: it would tell a worker that was stopped and wakes up later that its
+    # calls are cancelled, and JAX's client aborts the process that hears so.
+    os._exit(code)
+
+
+def _serve(settings: dict[str, Any], place: PrivateSocket) -> None:
     server = MeetingServer(settings["num_workers"], place.path)
     listener = Listener(
         settings["address"],
@@ -162,17 +175,7 @@ def main() -> None:
         server.leader_is_gone()
 
     Background("the meeting point").start(watch_leader, name="watch-leader")
-    code = 1
-    try:
-        server.wait()
-        listener.shutdown()
-        code = 0
-    except Exception:
-        traceback.print_exc()
-    place.close()
-    # Not by the service's own end: it would tell a worker that was stopped and wakes up later that its
-    # calls are cancelled, and JAX's client aborts the process that hears so.
-    os._exit(code)
+    server.wait()
 
 
 if __name__ == "__main__":

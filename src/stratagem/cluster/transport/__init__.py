@@ -5,8 +5,8 @@
 nothing can be changed, repeated or left out on the way (docs/security.md); a peer that has not proved
 itself can send a greeting of fixed size, and that is all.
 
-It stands on plain sockets: on two cores it answers three to four times as many small calls as Arrow
-Flight and moves large arrays faster (benchmarks/transport.py).
+It stands on plain sockets, and with encryption answers about four times as many small calls as Arrow
+Flight does without (benchmarks/transport.py, which also shows what encryption costs).
 """
 
 from stratagem.cluster.transport.channel import Channel

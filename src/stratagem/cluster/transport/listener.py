@@ -17,7 +17,7 @@ from stratagem.cluster.transport.handshake import greet_client
 from stratagem.cluster.transport.identity import Identity
 from stratagem.cluster.transport.loopback import loopback_address
 from stratagem.cluster.transport.stream import Stream, TLSStream
-from stratagem.core.background import Background
+from stratagem.core.background import Background, BackgroundThread
 from stratagem.core.errors import UnavailableError
 
 __all__ = ["Listener"]
@@ -85,7 +85,7 @@ class Listener:
         self._given = listening
         self._listening: socket.socket | None = None
         self._lock = threading.Lock()
-        self._connections: dict[Connection, threading.Thread] = {}
+        self._connections: dict[Connection, BackgroundThread] = {}
         self._strangers = 0
         self._was_shut_down = False
         self._stopped = threading.Event()

@@ -314,6 +314,10 @@ def test_what_nobody_waits_for_is_not_kept(meeting):
     # Both have come to the meeting point when this is complete.
     both(lambda: first.exchange("b", 1, "test"), lambda: second.exchange("b", 2, "test"))
     assert [client._exchanged for client in clients] == [{}, {}]
+    clients[0].put("c", 1, is_awaited=False)
+    clients[1].put("c", 2)
+    assert clients[1].take("c", 20) == [1, 2]
+    assert clients[0].take("c", 0.1) is None
 
 
 def test_an_error_of_the_reader_is_raised_by_the_next_call(meeting, caplog):
