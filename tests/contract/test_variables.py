@@ -575,6 +575,7 @@ def test_variables_created_inside_replicas(strategy, execute):
     np.testing.assert_array_equal(made["v"].numpy(), [3, 3])
 
 
+@one_process("workers must agree on a variable's name")
 def test_variables_created_inside_replicas_with_names_of_their_own(strategy):
     made = []
 
