@@ -23,6 +23,7 @@ from stratagem.strategies.extended import (
     StrategyExtended,
     flatten_reducible,
 )
+from stratagem.strategies.older_names import OlderNames
 from stratagem.strategies.replica_context import ValueContext
 from stratagem.strategies.run_options import RunOptions
 from stratagem.values.as_per_replica import is_per_replica, per_replica_of
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Strategy"]
 
 
-class Strategy:
+class Strategy(OlderNames):
     """How state and computation are spread over devices.
 
     Write a step for one replica, ``run`` it, ``reduce`` what it returns; the strategy decides where
@@ -148,12 +149,6 @@ class Strategy:
         if options is not None:
             options.check((args, kwargs))
         return self._extended.call_for_each_replica(fn, args, kwargs)
-
-    def experimental_run_v2(
-        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Same as ``run``, by its name in older code."""
-        return self.run(fn, args, kwargs)
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None = None
@@ -308,12 +303,6 @@ class Strategy:
             self._extended.worker_position(),
             self.num_replicas_in_sync,
         )
-
-    def experimental_distribute_datasets_from_function(
-        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
-    ) -> DistributedDataset:
-        """Same as ``distribute_datasets_from_function``, by its name in older code."""
-        return self.distribute_datasets_from_function(dataset_fn, options)
 
     def experimental_make_numpy_dataset(self, numpy_input: Any) -> Dataset:
         """Returns a dataset of the rows of NumPy arrays; lists of arrays are stacked."""
