@@ -374,7 +374,11 @@ def test_the_strategy_of_a_variable(placed_strategy):
     for synchronization in (Synchronization.AUTO, ON_READ):
         v = make(placed_strategy, 1.0, synchronization=synchronization)
         assert v.distribute_strategy is placed_strategy
-    assert not hasattr(sg.Variable(1.0), "distribute_strategy")
+        default = sg.distribute.get_strategy()
+        assert not default.extended.variable_created_in_scope(v)
+    plain = sg.Variable(1.0)
+    assert not hasattr(plain, "distribute_strategy")
+    assert default.extended.variable_created_in_scope(plain)
 
 
 def test_a_plain_variable_has_nothing_to_aggregate():

@@ -66,6 +66,9 @@ class _DefaultExtended(StrategyExtended):
     def make_variable(self, **options: Any) -> Variable:
         return create_plain_variable(**options)
 
+    def variable_created_in_scope(self, v: Variable) -> bool:
+        return not hasattr(v, "strategy")
+
     def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
         """Takes any: a plain variable has one value."""
 
