@@ -9,7 +9,7 @@ import sys
 
 PROGRAM = (
     "import time; a = time.perf_counter(); import jax; b = time.perf_counter(); "
-    "import stratagem; print(b - a, time.perf_counter() - b)"
+    "import stratagem; stratagem.Variable; print(b - a, time.perf_counter() - b)"
 )
 
 

@@ -1,31 +1,51 @@
 """Calls between two processes: stratagem's transport against Arrow Flight, both with a secret.
 
-The server runs in a process of its own. Rounds of the two sides are interleaved; medians are shown.
-Flight carries small messages in actions and arrays in record batches, the fastest ways it has.
+Beside it, what protection costs: the same without encryption (which only this benchmark can have), and with
+TLS. The servers run in a process of their own. Rounds of all sides are interleaved; medians are shown.
+Flight, which does not encrypt here, carries small messages in actions and arrays in record batches, the
+fastest ways it has.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
+import ipaddress
 import multiprocessing
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from pyarrow import flight
 
-from stratagem.cluster.transport import Channel, Credentials, Endpoint, Message
+from stratagem.cluster.transport import (
+    Channel,
+    Connection,
+    Credentials,
+    Endpoint,
+    Identity,
+    Message,
+    TLSFiles,
+)
 
 SECRET = "correct horse battery staple"
 ARRAY = np.arange(25_000_000 // 4, dtype=np.float32)
 SCHEMA = pa.schema([("array", pa.large_binary())])
 BODY = bytes(100)
 NUM_THREADS = 4
+SERVER, CLIENT = Identity.of_task("ps", 0), Identity("benchmark")
+PROTECTED, UNPROTECTED, TLS = "stratagem", "unprotected", "tls"
 
 
 def as_batch(array: np.ndarray) -> pa.RecordBatch:
@@ -67,24 +87,66 @@ class _FlightServer(flight.FlightServerBase):
         writer.write(pa.py_buffer(b"done"))
 
 
-def serve(pipe: Connection) -> None:
-    endpoint = Endpoint(
-        "127.0.0.1:0",
-        {
-            "echo": lambda message: message,
-            "pull": lambda message: Message(arrays=(ARRAY,)),
-            "push": lambda message: Message(),
-        },
-        Credentials(secret=SECRET),
+def make_certificate(directory: Path) -> TLSFiles:
+    """Returns files of a task that is its own authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "benchmark")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
     )
-    endpoint.start()
-    server = _FlightServer("grpc://127.0.0.1:0", middleware={"secret": _CheckSecret()})
-    pipe.send((endpoint.address, server.port))
-    pipe.recv()
+    pem, encoding = directory / "task.pem", serialization.Encoding.PEM
+    pem.write_bytes(certificate.public_bytes(encoding))
+    key_file = directory / "task.key"
+    key_file.write_bytes(
+        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return TLSFiles(str(pem), str(pem), str(key_file))
 
 
-def stratagem_calls(address: str) -> dict[str, Callable[[], Any]]:
-    channel = Channel(address, Credentials(secret=SECRET))
+def credentials_of(side: str, tls: TLSFiles) -> Credentials:
+    return Credentials(secret=SECRET, tls=tls if side == TLS else None)
+
+
+@contextlib.contextmanager
+def protection(side: str) -> Iterator[None]:
+    """Connections that are made meanwhile go without encryption, if the side says so."""
+    protect = Connection.protect
+    if side == UNPROTECTED:
+        Connection.protect = lambda *keys, **named: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        Connection.protect = protect  # type: ignore[method-assign]
+
+
+def serve(pipe: Pipe, side: str, tls: TLSFiles) -> None:
+    handlers = {
+        "echo": lambda message: message,
+        "pull": lambda message: Message(arrays=(ARRAY,)),
+        "push": lambda message: Message(),
+    }
+    with protection(side):
+        endpoint = Endpoint("127.0.0.1:0", handlers, credentials_of(side, tls), SERVER)
+        endpoint.start()
+        server = _FlightServer("grpc://127.0.0.1:0", middleware={"secret": _CheckSecret()})
+        pipe.send((endpoint.address, server.port))
+        pipe.recv()
+
+
+def stratagem_calls(address: str, credentials: Credentials) -> dict[str, Callable[[], Any]]:
+    channel = Channel(address, credentials, wanted=SERVER, own=CLIENT)
     return {
         "echo": lambda: channel.call("echo", Message(BODY), timeout=60),
         "pull": lambda: channel.call("pull", Message(), timeout=60).arrays[0],
@@ -137,28 +199,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     flags = parser.parse_args()
-    here, there = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there,))
-    server.start()
-    address, port = here.recv()
-    sides = {"stratagem": stratagem_calls(address), "flight": flight_calls(port)}
+    pipes: list[Pipe] = []
+    processes = []
+    sides: dict[str, dict[str, Callable[[], Any]]] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        tls = make_certificate(Path(directory))
+        for side in (PROTECTED, UNPROTECTED, TLS):
+            here, there = multiprocessing.Pipe()
+            process = multiprocessing.get_context("spawn").Process(
+                target=serve, args=(there, side, tls)
+            )
+            process.start()
+            address, port = here.recv()
+            sides[side] = stratagem_calls(address, credentials_of(side, tls))
+            pipes.append(here)
+            processes.append(process)
+        sides["flight"] = flight_calls(port)
+        measure_all(sides, flags.rounds)
+    for pipe, process in zip(pipes, processes, strict=True):
+        pipe.send("end")
+        process.join(10)
+        process.kill()
+
+
+def measure_all(sides: dict[str, dict[str, Callable[[], Any]]], rounds: int) -> None:
     rows: dict[str, Callable[[dict[str, Any]], float]] = {
         "round trip, ms": lambda calls: milliseconds(calls["echo"], 300),
         f"calls/s, {NUM_THREADS} threads": lambda calls: calls_per_second(calls["echo"], 1200),
         "pull 25 MB, ms": lambda calls: milliseconds(calls["pull"], 5),
         "push 25 MB, ms": lambda calls: milliseconds(calls["push"], 5),
     }
-    print(f"{'':20} {'stratagem':>10} {'flight':>10}")
+    print(f"{'':20}", *(f"{side:>11}" for side in sides))
     for name, measure in rows.items():
         times: dict[str, list[float]] = {side: [] for side in sides}
-        for _ in range(flags.rounds):
+        for _ in range(rounds):
             for side, calls in sides.items():
-                times[side].append(measure(calls))
-        ours, theirs = (statistics.median(times[side]) for side in sides)
-        print(f"{name:20} {ours:10.3f} {theirs:10.3f}", flush=True)
-    here.send("end")
-    server.join(10)
-    server.kill()
+                with protection(side):
+                    times[side].append(measure(calls))
+        medians = (statistics.median(each) for each in times.values())
+        print(f"{name:20}", *(f"{median:11.3f}" for median in medians), flush=True)
 
 
 if __name__ == "__main__":

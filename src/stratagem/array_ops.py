@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import operand_of
 
 __all__ = ["constant", "identity"]
 
@@ -21,7 +21,7 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None) 
     >>> constant([[1], [2]]).shape
     (2, 1)
     """
-    array = jnp.asarray(array_of(value), dtype)
+    array = jnp.asarray(operand_of(value), dtype)
     if shape is None:
         return array
     return jnp.full(shape, array) if array.ndim == 0 else array.reshape(shape)
@@ -33,4 +33,4 @@ def identity(value: Any) -> jax.Array:
     >>> identity(3.0)
     Array(3., dtype=float32, weak_type=True)
     """
-    return jnp.array(array_of(value))
+    return jnp.array(operand_of(value))

@@ -1,7 +1,10 @@
+import copy
 import gc
 import json
+import pickle
 import threading
 import traceback
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -125,11 +128,67 @@ def test_a_function_called_for_each_replica(many):
 def test_no_batch_is_lost_at_the_end(many):
     n = many.num_replicas_in_sync
     distributed = many.distribute_datasets_from_function(
-        lambda _: Dataset.range(2 * n + 2).batch(2, drop_remainder=True)
+        lambda _: Dataset.range(2 * n + 2).batch(2)
     )
     elements = list(distributed)
     assert len(distributed) == len(elements) == 2
     assert parts(many, elements[1]) == [[2 * n, 2 * n + 1]] + [[]] * (n - 1)
+
+
+@one_process("every worker has a pipeline of its own")
+def test_full_batches_end_when_a_replica_has_none(many):
+    n = many.num_replicas_in_sync
+    distributed = many.distribute_datasets_from_function(
+        lambda _: Dataset.range(2 * n + 2).batch(2, drop_remainder=True)
+    )
+    elements = list(distributed)
+    assert len(distributed) == len(elements) == 1
+    assert parts(many, elements[0]) == [[2 * i, 2 * i + 1] for i in range(n)]
+    assert {spec.shape for spec in distributed.element_spec.value_specs} == {(2,)}
+
+
+@one_process("every worker has a pipeline of its own")
+def test_elements_that_are_not_batches_are_dealt_too(strategy, execute):
+    n = strategy.num_replicas_in_sync
+    for numbers in (Dataset.range(2 * n + n - 1), list(np.arange(2 * n + n - 1))):
+        distributed = strategy.distribute_datasets_from_function(lambda _, d=numbers: d)
+        elements = list(distributed)
+        assert [parts(strategy, e) for e in elements] == [
+            list(range(i, i + n)) for i in range(0, 2 * n, n)
+        ]
+        results = execute(lambda e: strategy.run(lambda x: x + 1, args=(e,)), elements[0])
+        assert [int(v) for v in components(strategy, results)] == list(range(1, n + 1))
+
+
+@one_process("one replica means one process")
+def test_one_replica_takes_elements_that_are_not_batches(strategy):
+    dataset = Dataset.range(3).map(lambda x: (x, [1.5, 2.5, 3.5]))
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    if strategy.num_replicas_in_sync > 1:
+        with pytest.raises(ValueError, match="batched by the global batch size"):
+            list(distributed)
+        return
+    elements = list(distributed)
+    assert [int(x) for x, _ in elements] == [0, 1, 2]
+    assert np.asarray(elements[0][1]).tolist() == [1.5, 2.5, 3.5]
+    assert distributed.element_spec[0].shape == ()
+    state = iter(distributed)
+    next(state)
+    resumed = iter(distributed)
+    resumed.set_state(state.get_state())
+    assert [int(x) for x, _ in resumed] == [1, 2]
+
+
+@one_process("the shapes of several workers' parts are not known")
+def test_static_shapes_are_kept(strategy):
+    n = strategy.num_replicas_in_sync
+    full = Dataset.range(9 * n).batch(2 * n, drop_remainder=True)
+    spec = strategy.experimental_distribute_dataset(full).element_spec
+    assert {s.shape for s in (spec.value_specs if n > 1 else [spec])} == {(2,)}
+    if n > 1:
+        odd = Dataset.range(9 * n).batch(2 * n + 1, drop_remainder=True)
+        spec = strategy.experimental_distribute_dataset(odd).element_spec
+        assert {s.shape for s in spec.value_specs} == {(None,)}
 
 
 def test_training_over_a_dataset(strategy, execute):
@@ -350,3 +409,122 @@ def test_elements_of_a_function_use_compiled_signatures(strategy):
     for x in distributed:
         step(x)
     assert step.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_distributed_iterator_is_not_copied(strategy, way):
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(8).batch(8)))
+    with pytest.raises(TypeError, match="get_state"):
+        way(iterator)
+
+
+def test_the_data_end_between_two_draws_of_an_uneven_call(strategy):
+    n = strategy.num_replicas_in_sync
+    dataset = Dataset.range(4 * n + 1).batch(2 * n)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+
+    @sg.function
+    def two(iterator):
+        a, b = next(iterator), next(iterator)
+        return strategy.run(lambda a, b: jnp.sum(a) + jnp.sum(b), args=(a, b))
+
+    total = sum(int(v) for v in components(strategy, two(iterator)))
+    assert total == sum(range(4 * n))
+    for _ in range(2):
+        with pytest.raises(sg.errors.OutOfRangeError):
+            two(iterator)
+    assert rows(strategy, next(iterator)) == [4 * n]
+
+
+def test_what_else_stops_in_a_function_is_not_the_end_of_the_data(strategy):
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(8).batch(8)))
+
+    @sg.function
+    def stops(iterator):
+        next(iterator)
+        return next(iter([]))
+
+    with pytest.raises(StopIteration):
+        stops(iterator)
+
+
+def test_optional_elements_inside_a_function(strategy):
+    n = strategy.num_replicas_in_sync
+    distributed = strategy.experimental_distribute_dataset(Dataset.range(4 * n + 1).batch(2 * n))
+
+    @sg.function
+    def total(iterator):
+        optional = iterator.get_next_as_optional()
+        if not optional.has_value():
+            return jnp.int32(-1)
+        results = strategy.run(lambda x: jnp.sum(x), args=(optional.get_value(),))
+        return strategy.reduce("SUM", results, axis=None)
+
+    expected = [sum(range(2 * n)), sum(range(2 * n, 4 * n)), 4 * n, -1, -1]
+    for _ in range(2):
+        iterator = iter(distributed)
+        assert [int(total(iterator)) for _ in range(5)] == expected
+    # One program with an element and one without; the uneven element runs eagerly.
+    assert total.experimental_get_tracing_count() <= 3
+
+
+def test_an_optional_does_not_lose_the_elements_before_it(strategy):
+    iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(16).batch(8)))
+
+    @sg.function
+    def two(iterator):
+        first, second = iterator.get_next_as_optional(), iterator.get_next_as_optional()
+        count = first.has_value() + second.has_value()
+        third = iterator.get_next_as_optional() if count == 2 else None
+        return jnp.int32(count), (None if third is None else jnp.int32(third.has_value()))
+
+    assert [x if x is None else int(x) for x in two(iterator)] == [2, 0]
+    assert int(two(iterator)[0]) == 0
+
+
+class Sub(dict):
+    pass
+
+
+class Pair:
+    """What the attrs library makes: a class with a list of its attributes."""
+
+    __attrs_attrs__ = (types.SimpleNamespace(name="a"), types.SimpleNamespace(name="b"))
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+def test_elements_in_containers_of_the_users_own(strategy, execute):
+    n = strategy.num_replicas_in_sync
+    numbers = np.arange(2 * n)
+    nest = Sub(x=numbers, n=None, pair=Pair(numbers, numbers * 2))
+    dataset = Dataset.from_tensor_slices(nest).batch(2 * n)
+    (element,) = strategy.experimental_distribute_dataset(dataset)
+    assert type(element) is Sub
+    assert type(element["pair"]) is Pair
+    assert element["n"] is None
+    assert rows(strategy, element["pair"].b) == (numbers * 2).tolist()
+
+    def step(element):
+        assert type(element) is Sub
+        assert element["n"] is None
+        return jnp.sum(element["x"] + element["pair"].b)
+
+    results = execute(lambda element: strategy.run(step, args=(element,)), element)
+    assert sum(int(v) for v in components(strategy, results)) == 3 * numbers.sum()
+
+
+def test_containers_drawn_inside_a_function(strategy):
+    dataset = Dataset.from_tensor_slices(Sub(x=np.arange(16))).batch(8)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+
+    @sg.function
+    def total(iterator):
+        element = next(iterator)
+        assert type(element) is Sub
+        results = strategy.run(lambda e: jnp.sum(e["x"]), args=(element,))
+        return strategy.reduce("SUM", results, axis=None)
+
+    assert [int(total(iterator)) for _ in range(2)] == [28, 92]
+    assert total.experimental_get_tracing_count() == 1

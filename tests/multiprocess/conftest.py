@@ -5,9 +5,15 @@ import signal
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 from processes import MARK, marked, poll
+from worker_processes import Workers
+
+from stratagem.cluster.launch.held_ports import HeldPorts
+
+FAULTY_WORKER = Path(__file__).with_name("faulty_worker.py")
 
 
 class Launcher:
@@ -99,3 +105,21 @@ def ready(tmp_path):
         return poll(pids, 20.0)
 
     return ready
+
+
+@pytest.fixture
+def workers(mark):
+    """Starts so many workers with a script and arguments, and ends those that are left."""
+    started = []
+    with HeldPorts(3) as ports:
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+
+        def start(number, *arguments, script=FAULTY_WORKER):
+            started.append(Workers(addresses[:number], script, arguments))
+            return started[-1]
+
+        yield start
+        for some in started:
+            for process in some.processes:
+                process.kill()
+                process.communicate()

@@ -1,6 +1,8 @@
 """A worker that trains until something goes wrong; prints what it was told, as JSON.
 
-Arguments: the fault, the worker that has it, seconds until it happens, the deadline of collectives.
+Arguments: the fault, the worker that has it, seconds until it happens, the deadline of collectives. A
+fault that is a moment of the start means that the worker is killed so many seconds after it. A fifth
+argument is the platform as on which to wait for the others.
 """
 
 import json
@@ -10,10 +12,14 @@ import sys
 import threading
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import stratagem as sg
+from stratagem.cluster.meeting import jax_runtime, join, watchdog
+from stratagem.cluster.meeting.join import joined_cluster
+from stratagem.cluster.meeting.watch import ClusterWatch
 
 fault, victim, delay, deadline = (
     sys.argv[1],
@@ -21,6 +27,7 @@ fault, victim, delay, deadline = (
     float(sys.argv[3]),
     float(sys.argv[4]),
 )
+platform = sys.argv[5] if len(sys.argv) > 5 else None
 me = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 SIGNALS = {
     "kill": signal.SIGKILL,
@@ -28,10 +35,35 @@ SIGNALS = {
     "terminate": signal.SIGTERM,
     "interrupt": signal.SIGINT,
 }
+# What a worker calls next.
+MOMENTS = {
+    "hosting": (join, "host_meeting"),
+    "roll call": (join, "_wait_for_all"),
+    "clients": (jax_runtime, "_join_processes"),
+    "devices": (jax, "devices"),
+    "first program": (ClusterWatch, "run"),
+}
+
+
+def be_killed_at(owner, name):
+    """Has this process killed ``delay`` seconds after it calls a function."""
+    function = getattr(owner, name)
+
+    def call_and_die(*args, **kwargs):
+        if delay == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        return function(*args, **kwargs)
+
+    setattr(owner, name, call_and_die)
 
 
 def train():
     global variable
+    if platform is not None:
+        watchdog.GRACE_SECONDS = 2.0
+        resolver = sg.distribute.cluster_resolver.TFConfigClusterResolver()
+        join.join_cluster(resolver, deadline, platform=platform)
     options = sg.distribute.experimental.CommunicationOptions(timeout_seconds=deadline)
     strategy = sg.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     with strategy.scope():
@@ -56,6 +88,8 @@ def train():
         if me == victim and time.monotonic() - begun > delay:
             if fault == "stuck":
                 time.sleep(2 * deadline)
+            if fault == "meet a dead worker":
+                os.kill(os.getpid(), signal.SIGKILL)
             if fault == "leave":
                 return
             if fault == "raise":
@@ -64,6 +98,10 @@ def train():
                 step(whole_numbers)
             if fault == "order":
                 strategy.reduce("SUM", x, axis=None)
+        if fault == "meet a dead worker":
+            # In its own code, and not in the driver, until the other is gone.
+            while not joined_cluster().watch._client.views()[victim].gone:
+                time.sleep(0.01)
         step(x)
 
 
@@ -71,6 +109,8 @@ variable = None
 begun = time.monotonic()
 if fault == "absent" and me == victim:
     sys.exit()
+if fault in MOMENTS and me == victim:
+    be_killed_at(*MOMENTS[fault])
 try:
     train()
     outcome = {"error": None}

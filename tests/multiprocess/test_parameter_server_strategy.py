@@ -65,6 +65,29 @@ def test_replicas_on_every_device_of_a_worker(strategy, coordinator):
     assert float(total) == 28
 
 
+def test_a_variable_of_the_worker_in_compiled_steps(strategy, coordinator):
+    with strategy.scope():
+        seen = sg.Variable(0.0, aggregation=sg.VariableAggregation.SUM, per_worker_variable=True)
+        total = sg.Variable(0.0, aggregation=sg.VariableAggregation.SUM)
+
+    @sg.function
+    def step(x):
+        def replica():
+            seen.assign_add(x)
+            total.assign_add(x)
+            return seen.read_value()
+
+        strategy.run(replica)
+        seen.assign_add(1.0)
+        return seen.read_value()
+
+    results = [coordinator.schedule(step, (np.float32(10),)).fetch() for _ in range(2)]
+    assert results == [21.0, 42.0]
+    assert [float(value) for value in seen.read_all()] == [42.0]
+    assert float(total) == 40.0
+    assert float(seen) == 0.0
+
+
 def test_rows_are_trained_by_all_replicas(strategy, coordinator):
     start = np.random.default_rng(0).normal(size=(NUM_ROWS, WIDTH)).astype(np.float32)
     with strategy.scope():

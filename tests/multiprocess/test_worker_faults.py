@@ -3,71 +3,12 @@
 The workers are processes on their own, without a launcher that would end them.
 """
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
+import psutil
 import pytest
-
-from stratagem.cluster.launch.held_ports import HeldPorts
-
-SCRIPT = Path(__file__).with_name("faulty_worker.py")
-
-
-class Workers:
-    """Some workers, and what became of them."""
-
-    def __init__(self, mark, addresses, arguments):
-        self.addresses = addresses
-        self.processes = []
-        for index in range(len(addresses)):
-            config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            environment = {
-                **os.environ,
-                "TF_CONFIG": json.dumps(config),
-                "JAX_NUM_CPU_DEVICES": "1",
-            }
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, SCRIPT, *map(str, arguments)],
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-
-    def outcome(self, index, timeout=60):
-        """Returns the exit code of a worker, and the last line that it printed as JSON."""
-        process = self.processes[index]
-        printed, errors = process.communicate(timeout=timeout)
-        lines = [line for line in printed.splitlines() if line.startswith("{")]
-        assert lines, f"worker {index} ended with {process.returncode}: {printed}\n{errors}"
-        return process.returncode, json.loads(lines[-1])
-
-    def name(self, index):
-        return f"worker {index} ({self.addresses[index]})"
-
-
-@pytest.fixture
-def workers(mark):
-    started = []
-    with HeldPorts(3) as ports:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-
-        def start(number, *arguments):
-            started.append(Workers(mark, addresses[:number], arguments))
-            return started[-1]
-
-        yield start
-        for some in started:
-            for process in some.processes:
-                process.kill()
-                process.communicate()
+from processes import poll
 
 
 def moment():
@@ -88,12 +29,82 @@ def test_a_killed_worker_is_named_by_all_others(workers, victim):
         assert outcome["variable"][0] > 0
 
 
-def test_a_stopped_worker_is_named(workers):
-    some = workers(2, "stop", 0, moment(), 30)
-    code, outcome = some.outcome(1)
+def check_woken(some, victim):
+    """Lets a stopped worker go on when the others have given up: it ends, and knows why."""
+    for index in range(len(some.processes)):
+        if index != victim:
+            code, outcome = some.outcome(index)
+            assert code == 0
+            assert f"{some.name(victim)} has not been heard of" in outcome["text"]
+    some.processes[victim].send_signal(signal.SIGCONT)
+    code, outcome = some.outcome(victim)
     assert code == 0
     assert outcome["error"] == "UnavailableError"
-    assert f"{some.name(0)} has not been heard of" in outcome["text"]
+    assert f"gave up on {some.name(victim)}" in outcome["text"]
+    assert outcome["variable"][0] > 0
+
+
+def test_a_stopped_worker_is_named_and_ends_when_it_wakes_up(workers):
+    some = workers(2, "stop", 0, moment(), 30)
+    check_woken(some, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("repetition", range(10))
+def test_each_worker_that_wakes_up_ends(workers, number, repetition):
+    victim = repetition % number
+    check_woken(workers(number, "stop", victim, moment(), 30), victim)
+
+
+def test_a_worker_that_wakes_up_when_the_meeting_point_has_gone_ends(workers):
+    some = workers(2, "stop", 1, moment(), 30)
+    meeting = poll(lambda: psutil.Process(some.processes[0].pid).children(), 60)[0]
+    some.processes[0].wait(60)
+    meeting.kill()
+    check_woken(some, 1)
+
+
+@pytest.mark.slow
+def test_a_worker_that_wakes_up_when_it_has_been_forgotten_ends(workers):
+    some = workers(2, "stop", 1, moment(), 30)
+    meeting = poll(lambda: psutil.Process(some.processes[0].pid).children(), 60)[0]
+    psutil.wait_procs([meeting], timeout=100)
+    check_woken(some, 1)
+
+
+def check_killed_at_start(some, victim):
+    for index in range(len(some.processes)):
+        if index != victim:
+            code, outcome = some.outcome(index)
+            assert code == 0, outcome
+            assert outcome["error"] == "UnavailableError"
+            assert some.name(victim) in outcome["text"]
+
+
+@pytest.mark.parametrize(
+    ("when", "victim"),
+    [
+        pytest.param("hosting", 0, marks=pytest.mark.slow),
+        ("roll call", 1),
+        ("clients", 1),
+        ("devices", 0),
+        ("first program", 1),
+    ],
+)
+def test_a_worker_that_is_killed_at_the_start_is_named(workers, when, victim):
+    some = workers(2, when, victim, 0, 3 if when == "hosting" else 30)
+    check_killed_at_start(some, victim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repetition", range(2))
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("when", ["roll call", "clients", "devices", "first program"])
+def test_a_worker_that_is_killed_while_it_starts_is_named(workers, when, victim, repetition):
+    some = workers(3, when, victim, 0.4 * random.random() ** 3, 15)
+    check_killed_at_start(some, victim)
 
 
 def test_a_stuck_worker_is_named_at_the_deadline(workers):
@@ -157,3 +168,31 @@ def test_workers_that_run_different_programs_are_told_who_did_what(workers, faul
         assert f"{some.name(1)} is at" in outcome["text"] or f"{some.name(1)} at" in outcome["text"]
         assert done in outcome["text"]
         assert "step(float32[6])" in outcome["text"]
+
+
+def test_a_wait_that_cannot_be_left_ends_the_process_with_the_name_of_the_lost_worker(workers):
+    some = workers(2, "stop", 1, moment(), 60, "gpu")
+    process = some.processes[0]
+    printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "started" in printed
+    assert "{" not in printed  # Python never had its turn
+    assert f"{some.name(0)} waited in train.<locals>.step(float32[6])" in errors
+    assert f"{some.name(1)} has not been heard of" in errors
+    assert "cannot be left, so this process ends" in errors
+
+
+def test_python_sees_a_lost_worker_at_its_next_call_where_programs_are_not_waited_for(workers):
+    some = workers(2, "meet a dead worker", 1, 0, 60, "gpu")
+    code, outcome = some.outcome(0)
+    assert code == 0
+    assert outcome["error"] == "UnavailableError"
+    assert f"{some.name(1)} is gone" in outcome["text"]
+
+
+def test_a_connection_that_breaks_is_explained_where_programs_are_not_waited_for(workers):
+    some = workers(2, "kill", 1, moment(), 60, "gpu")
+    code, outcome = some.outcome(0)
+    assert code == 0
+    assert outcome["error"] == "UnavailableError"
+    assert f"{some.name(1)} is gone" in outcome["text"]

@@ -212,9 +212,7 @@ def without_private_names():
     """Makes JAX look like one that has changed: as in the meeting point, so in the worker."""
     from stratagem.cluster.meeting import host, jax_runtime
 
-    host._BOOTSTRAP = (
-        "import jaxlib._jax; del jaxlib._jax.get_distributed_runtime_service" + host._BOOTSTRAP
-    )
+    host._MODULE = "meeting_of_changed_jax"
     jax_runtime._make_client = lambda *_: None
     strategy = make_strategy()
     total = strategy.reduce("SUM", jnp.float32(task()[1] + 1), axis=None)
@@ -388,10 +386,49 @@ def failing_input(strategy, worker, folder):
     return errors
 
 
+def extra_iterators(strategy, worker, folder):
+    """Makes iterators on one worker only: those that are drawn from still belong together."""
+    first = strategy.experimental_distribute_dataset(Dataset.range(8).batch(4))
+    second = strategy.experimental_distribute_dataset(Dataset.range(100, 108).batch(4))
+    extra = [iter(first), iter(second), iter(second)] if worker == 1 else []
+    counts = len(process_watch()._counts)
+    found = []
+    for _ in range(3):
+        found += [parts(strategy, next(iter(second))), parts(strategy, next(iter(first)))]
+    assert len(process_watch()._counts) == counts
+    del extra
+    return found
+
+
+def different_datasets(strategy, worker, folder):
+    """Returns what the workers are told that distribute different datasets."""
+    numbers = np.arange(8, dtype=np.float32 if worker else np.int32)
+    dataset = Dataset.from_tensor_slices(numbers).batch(4)
+    with pytest.raises(sg.errors.ReplicaMismatchError) as error:
+        strategy.experimental_distribute_dataset(dataset)
+    return str(error.value)
+
+
+def scalars_of_uneven_length(strategy, worker, folder):
+    """Returns elements that are not batches, of which one worker has more."""
+    distributed = strategy.distribute_datasets_from_function(lambda _: Dataset.range(2 + worker))
+    return [parts(strategy, e) for e in distributed]
+
+
 def use_of_input(folder):
     strategy = make_strategy()
     worker = task()[1]
-    checks = (policies, shuffled, uneven_ends, partial_batches, leaving_a_loop, failing_input)
+    checks = (
+        policies,
+        shuffled,
+        uneven_ends,
+        partial_batches,
+        leaving_a_loop,
+        failing_input,
+        extra_iterators,
+        different_datasets,
+        scalars_of_uneven_length,
+    )
     found = {}
     for check in checks:
         found[check.__name__] = check(strategy, worker, folder)
@@ -450,3 +487,15 @@ def test_input(tmp_path):
     assert "Give every worker at least one batch" in unknown_here[1]
     assert unknown[0] == "ReplicaMismatchError"
     assert "Give every worker at least one batch" in unknown[1]
+
+    for worker, taken in enumerate(of_all("extra_iterators")):
+        own = [2 * worker, 2 * worker + 1]
+        assert taken == [[[100 + n for n in own]], [own]] * 3
+
+    for told in of_all("different_datasets"):
+        assert "process 0 made dataset" in told
+        assert "['int32']" in told
+        assert "process 1 made dataset" in told
+        assert "['float32']" in told
+
+    assert of_all("scalars_of_uneven_length") == [[[0], [1]]] * 2

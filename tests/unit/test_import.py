@@ -21,10 +21,12 @@ class Watched(dict):
 before = dict(os.environ)
 os.environ = Watched(os.environ)
 import stratagem, stratagem.cluster, stratagem.partitioners
+stratagem.Variable, stratagem.distribute.MirroredStrategy
 from jax._src import xla_bridge
 started = xla_bridge.backends_are_initialized()
 print(threading.active_count(), started, Watched.read, dict(os.environ) == before)
 """
+USE = "import stratagem; stratagem.Variable"
 
 
 def run(program, *flags):
@@ -40,4 +42,20 @@ def test_import_starts_no_backend_and_no_thread_and_reads_no_environment():
 
 @pytest.mark.parametrize("module", ["optax", "flax", "pyarrow", "keras", "tensorflow", "torch"])
 def test_import_leaves_optional_libraries_alone(module):
-    assert run(f"import sys, stratagem; print({module!r} in sys.modules)").strip() == "False"
+    assert run(f"import sys; {USE}; print({module!r} in sys.modules)").strip() == "False"
+
+
+def test_import_alone_loads_no_jax():
+    """The launcher and the process where workers meet start with it."""
+    program = "import sys, stratagem, stratagem.cluster.meeting.server; print('jax' in sys.modules)"
+    assert run(program).strip() == "False"
+
+
+def test_default_strategy_is_known_without_the_public_names():
+    program = "from stratagem.values.variable import Variable; print(float(Variable(2.0) + 1))"
+    assert run(program).strip() == "3.0"
+
+
+def test_names_are_listed_before_they_are_loaded():
+    program = "import stratagem; print(set(stratagem.__all__) <= set(dir(stratagem)))"
+    assert run(program).strip() == "True"

@@ -11,6 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from stratagem.cluster.address import Address
 from stratagem.cluster.leadership import Task
+from stratagem.cluster.transport import Credentials
+from stratagem.cluster.transport.loopback import loopback_address
+from stratagem.core.background import Background
 
 __all__ = ["reach_peers"]
 
@@ -30,6 +33,9 @@ def reach_peers(
         own_address: Where this task listens, if it does.
         addresses: Where the others listen.
         timeout: Seconds to wait for answers and calls.
+
+    Raises:
+        PermissionDeniedError: If tasks on other machines have nothing to prove themselves with.
     """
     if not addresses:
         return {}
@@ -60,16 +66,14 @@ def _why_not(address: str, deadline: float) -> str:
 def _listening(address: str | None, num_callers: int) -> Iterator[threading.Event]:
     """Listens in the background; the event is set when everybody has called, or nobody can."""
     all_called = threading.Event()
-    server = None
-    if address is not None:
-        with contextlib.suppress(OSError):  # the task itself runs already
-            server = socket.create_server(("", Address.parse(address).port))
+    server = None if address is None else _listen(Address.parse(address))
     if server is None:
         all_called.set()
         yield all_called
         return
 
     def accept() -> None:
+        # Says nothing and reads nothing: to be reached is all.
         for _ in range(num_callers):
             try:
                 server.accept()[0].close()
@@ -77,8 +81,8 @@ def _listening(address: str | None, num_callers: int) -> Iterator[threading.Even
                 return
         all_called.set()
 
-    thread = threading.Thread(target=accept, name="doctor", daemon=True)
-    thread.start()
+    background = Background("stratagem doctor")
+    thread = background.start(accept, name="doctor-accept")
     try:
         yield all_called
     finally:
@@ -87,3 +91,14 @@ def _listening(address: str | None, num_callers: int) -> Iterator[threading.Even
             server.shutdown(socket.SHUT_RDWR)
         server.close()
         thread.join()
+    background.check()
+
+
+def _listen(address: Address) -> socket.socket | None:
+    """Returns a socket that listens, where the task itself might; none if it does already."""
+    Credentials.from_environment().for_host(address.host)
+    host = loopback_address(address.host) or ""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.suppress(OSError):
+        return socket.create_server((host, address.port), family=family)
+    return None

@@ -15,9 +15,10 @@ from stratagem.cluster.launch.local_job import run_local_job
 from stratagem.cluster.launch.program import Program
 from stratagem.cluster.launch.rendezvous import Rendezvous
 from stratagem.cluster.launch.rendezvous_job import run_rendezvous_job
-from stratagem.cluster.launch.secret import read_secret
 from stratagem.cluster.launch.signal_pipe import SignalPipe
 from stratagem.cluster.launch.task_counts import TaskCounts
+from stratagem.cluster.secret import read_secret
+from stratagem.cluster.transport import Credentials
 
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -168,8 +169,13 @@ def _rendezvous(options: argparse.Namespace) -> Rendezvous | None:
         num_nodes=options.nnodes,
         node_rank=options.node_rank,
         timeout_seconds=options.rdzv_timeout,
-        secret=read_secret(),
+        credentials=_node_credentials(),
     )
+
+
+def _node_credentials() -> Credentials:
+    read_secret()  # raises where there is none: certificates alone do not do here
+    return Credentials.from_environment()
 
 
 def _command(options: argparse.Namespace) -> tuple[str, ...]:

@@ -1,49 +1,54 @@
 """Who is in the cluster: cluster specs, and resolvers that tell a process where it is."""
 
-from stratagem.cluster.address import Address
-from stratagem.cluster.cluster_spec import ClusterSpec
-from stratagem.cluster.definitions import ClusterDef, JobDef, ServerDef
-from stratagem.cluster.errors import (
-    CloudError,
-    CloudResourceNotFoundError,
-    ClusterSpecError,
-    EnvironmentVariableError,
-    MissingVariableError,
-    SlurmAllocationError,
-    TaskError,
-    UnknownAddressesError,
-    UnsupportedTPUFeatureError,
-)
-from stratagem.cluster.leadership import (
-    Task,
-    is_leader,
-    leader_task,
-    num_workers,
-    process_id,
-    validate_task,
-    worker_tasks,
-)
-from stratagem.cluster.resolve import ResolvedCluster, resolve_cluster
-from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
-from stratagem.cluster.resolvers.coordinator_only_resolver import CoordinatorOnlyResolver
-from stratagem.cluster.resolvers.gce_cluster_resolver import GCEClusterResolver
-from stratagem.cluster.resolvers.jax_cluster_resolver import JaxClusterResolver
-from stratagem.cluster.resolvers.kubernetes_cluster_resolver import (
-    KubernetesClusterResolver,
-    KubernetesExecutableLocation,
-)
-from stratagem.cluster.resolvers.open_mpi_cluster_resolver import OpenMPIClusterResolver
-from stratagem.cluster.resolvers.simple_cluster_resolver import SimpleClusterResolver
-from stratagem.cluster.resolvers.slurm_cluster_resolver import SlurmClusterResolver
-from stratagem.cluster.resolvers.slurm_expressions import (
-    expand_host_list,
-    expand_tasks_per_node,
-)
-from stratagem.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
-from stratagem.cluster.resolvers.torchrun_cluster_resolver import TorchrunClusterResolver
-from stratagem.cluster.resolvers.tpu_cluster_resolver import TPUClusterResolver
-from stratagem.cluster.resolvers.tpu_system_metadata import TPUSystemMetadata
-from stratagem.cluster.resolvers.union_resolver import UnionClusterResolver, UnionResolver
+from typing import TYPE_CHECKING
+
+from stratagem.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from stratagem.cluster.address import Address
+    from stratagem.cluster.cluster_spec import ClusterSpec
+    from stratagem.cluster.definitions import ClusterDef, JobDef, ServerDef
+    from stratagem.cluster.errors import (
+        CloudError,
+        CloudResourceNotFoundError,
+        ClusterSpecError,
+        EnvironmentVariableError,
+        MissingVariableError,
+        SlurmAllocationError,
+        TaskError,
+        UnknownAddressesError,
+        UnsupportedTPUFeatureError,
+    )
+    from stratagem.cluster.leadership import (
+        Task,
+        is_leader,
+        leader_task,
+        num_workers,
+        process_id,
+        validate_task,
+        worker_tasks,
+    )
+    from stratagem.cluster.resolve import ResolvedCluster, resolve_cluster
+    from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
+    from stratagem.cluster.resolvers.coordinator_only_resolver import CoordinatorOnlyResolver
+    from stratagem.cluster.resolvers.gce_cluster_resolver import GCEClusterResolver
+    from stratagem.cluster.resolvers.jax_cluster_resolver import JaxClusterResolver
+    from stratagem.cluster.resolvers.kubernetes_cluster_resolver import (
+        KubernetesClusterResolver,
+        KubernetesExecutableLocation,
+    )
+    from stratagem.cluster.resolvers.open_mpi_cluster_resolver import OpenMPIClusterResolver
+    from stratagem.cluster.resolvers.simple_cluster_resolver import SimpleClusterResolver
+    from stratagem.cluster.resolvers.slurm_cluster_resolver import SlurmClusterResolver
+    from stratagem.cluster.resolvers.slurm_expressions import (
+        expand_host_list,
+        expand_tasks_per_node,
+    )
+    from stratagem.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
+    from stratagem.cluster.resolvers.torchrun_cluster_resolver import TorchrunClusterResolver
+    from stratagem.cluster.resolvers.tpu_cluster_resolver import TPUClusterResolver
+    from stratagem.cluster.resolvers.tpu_system_metadata import TPUSystemMetadata
+    from stratagem.cluster.resolvers.union_resolver import UnionClusterResolver, UnionResolver
 
 __all__ = [
     "Address",
@@ -87,3 +92,69 @@ __all__ = [
     "validate_task",
     "worker_tasks",
 ]
+
+# Loaded when first asked for: a process of a cluster needs one resolver at most.
+_MODULES = {
+    "address": ("Address",),
+    "cluster_spec": ("ClusterSpec",),
+    "definitions": (
+        "ClusterDef",
+        "JobDef",
+        "ServerDef",
+    ),
+    "errors": (
+        "CloudError",
+        "CloudResourceNotFoundError",
+        "ClusterSpecError",
+        "EnvironmentVariableError",
+        "MissingVariableError",
+        "SlurmAllocationError",
+        "TaskError",
+        "UnknownAddressesError",
+        "UnsupportedTPUFeatureError",
+    ),
+    "leadership": (
+        "Task",
+        "is_leader",
+        "leader_task",
+        "num_workers",
+        "process_id",
+        "validate_task",
+        "worker_tasks",
+    ),
+    "resolve": (
+        "ResolvedCluster",
+        "resolve_cluster",
+    ),
+    "resolvers.cluster_resolver": ("ClusterResolver",),
+    "resolvers.coordinator_only_resolver": ("CoordinatorOnlyResolver",),
+    "resolvers.gce_cluster_resolver": ("GCEClusterResolver",),
+    "resolvers.jax_cluster_resolver": ("JaxClusterResolver",),
+    "resolvers.kubernetes_cluster_resolver": (
+        "KubernetesClusterResolver",
+        "KubernetesExecutableLocation",
+    ),
+    "resolvers.open_mpi_cluster_resolver": ("OpenMPIClusterResolver",),
+    "resolvers.simple_cluster_resolver": ("SimpleClusterResolver",),
+    "resolvers.slurm_cluster_resolver": ("SlurmClusterResolver",),
+    "resolvers.slurm_expressions": (
+        "expand_host_list",
+        "expand_tasks_per_node",
+    ),
+    "resolvers.tf_config_cluster_resolver": ("TFConfigClusterResolver",),
+    "resolvers.torchrun_cluster_resolver": ("TorchrunClusterResolver",),
+    "resolvers.tpu_cluster_resolver": ("TPUClusterResolver",),
+    "resolvers.tpu_system_metadata": ("TPUSystemMetadata",),
+    "resolvers.union_resolver": (
+        "UnionClusterResolver",
+        "UnionResolver",
+    ),
+}
+__getattr__ = lazy_names(
+    __name__,
+    {
+        name: (f"stratagem.cluster.{module}", name)
+        for module, names in _MODULES.items()
+        for name in names
+    },
+)

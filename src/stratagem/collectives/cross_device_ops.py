@@ -17,7 +17,7 @@ from stratagem.core.errors import InvalidArgumentError, NotAnArrayError, ShapeMi
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import array_of, operand_of
 from stratagem.values.as_per_replica import is_per_replica, per_replica_of
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 
@@ -84,7 +84,9 @@ class CrossDeviceOps:
                 )
             check_destinations(pair[1])
         values = [per_replica_of(value) for value, _ in value_destination_pairs]
-        results = [value if is_per_replica(value) else jnp.asarray(value) for value in values]
+        results = [
+            value if is_per_replica(value) else jnp.asarray(operand_of(value)) for value in values
+        ]
         distributed = [position for position, value in enumerate(values) if is_per_replica(value)]
         group = None
         if distributed:
@@ -172,7 +174,7 @@ class CrossDeviceOps:
                 "broadcast() sends one value to all, got a PerReplica. Reduce it, or take one of its "
                 "values."
             )
-        return placed_on(destinations, jnp.asarray(array_of(tensor)), None)
+        return placed_on(destinations, jnp.asarray(operand_of(tensor)), None)
 
     def _reduce_dense(
         self,
@@ -192,6 +194,7 @@ class CrossDeviceOps:
                 group,
             )
         for value in values:
+            _refuse_keys(value.values[0].dtype)
             check_same_shape(f"reduce with {op.name}", value.values)
         prepared = [_cast_components(op, value, group) for value in values]
         if self._colocate_components:
@@ -216,7 +219,9 @@ class CrossDeviceOps:
         group: ReplicaGroup,
         options: CommunicationOptions,
     ) -> list[Any]:
-        parts = [jnp.asarray(array_of(part)) for part in parts]
+        parts = [jnp.asarray(operand_of(part)) for part in parts]
+        for part in parts:
+            _refuse_keys(part.dtype)
 
         def implementation(casted: Sequence[Any]) -> list[Any]:
             pairs = [
@@ -291,6 +296,14 @@ def _cast_components(op: ReduceOp, value: PerReplica, group: ReplicaGroup) -> Pe
     if dtype != jnp.bool_ and (op is not ReduceOp.MEAN or jnp.issubdtype(dtype, jnp.inexact)):
         return value
     return PerReplica([_cast(op, component) for component in value.values], group)
+
+
+def _refuse_keys(dtype: Any) -> None:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            "The replicas' keys of jax.random cannot be combined into one. Take one replica's with "
+            "strategy.experimental_local_results(keys)[0], or all with strategy.gather(...)."
+        )
 
 
 def _reduce_slices(op: ReduceOp, slices: IndexedSlices, group: ReplicaGroup) -> IndexedSlices:

@@ -28,7 +28,7 @@ class Closure:
         number: Counts the closures; earlier ones go first.
         payload: What to send to a worker; the rules do not look at it.
         needs: The closures whose results are arguments of this one.
-        worker: The only worker that may run it, or ``None`` for any.
+        workers: The only workers that may run it, or ``None`` for any.
         priority: Closures with a higher one go first.
     """
 
@@ -43,7 +43,7 @@ class Closure:
         "unmet",
         "waiters",
         "where",
-        "worker",
+        "workers",
     )
 
     def __init__(
@@ -51,13 +51,13 @@ class Closure:
         number: int,
         payload: Any = None,
         needs: Sequence[Closure] = (),
-        worker: int | None = None,
+        workers: frozenset[int] | None = None,
         priority: float = 0,
     ) -> None:
         self.number = number
         self.payload = payload
         self.needs = tuple(needs)
-        self.worker = worker
+        self.workers = workers
         self.priority = priority
         self.status = Status.WAITING
         self.where: int | None = None

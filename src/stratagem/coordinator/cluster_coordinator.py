@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,9 @@ import jax
 
 from stratagem.cluster.transport import Credentials
 from stratagem.coordinator.dispatcher import Dispatcher
-from stratagem.coordinator.per_worker import PerWorkerDataset, PerWorkerValues
+from stratagem.coordinator.per_worker import PerWorkerValues
+from stratagem.coordinator.per_worker_dataset import PerWorkerDataset
+from stratagem.coordinator.per_worker_variable import PerWorkerVariable
 from stratagem.coordinator.remote_value import RemoteValue
 from stratagem.coordinator.shipping import Parcel, check_parts, pack
 from stratagem.coordinator.watch import watch
@@ -103,7 +106,21 @@ class ClusterCoordinator:
         self._dispatcher = dispatcher
         _dispatchers.add(dispatcher)
         weakref.finalize(self, setattr, dispatcher, "abandoned", True).atexit = False
+        strategy.extended.make_per_worker_variables_with(
+            functools.partial(_make_per_worker_variable, weakref.ref(self))
+        )
         watch(dispatcher, strategy.client, strategy.cluster_resolver)
+
+    @property
+    def workers(self) -> list[int]:
+        """The indices of the workers that the cluster resolver has named so far."""
+        return self._dispatcher.workers
+
+    @property
+    def present_workers(self) -> list[int]:
+        """The indices of the workers that are there now."""
+        with self._dispatcher.lock:
+            return sorted(self._dispatcher.state.workers)
 
     def schedule(
         self,
@@ -132,12 +149,13 @@ class ClusterCoordinator:
         """
         if not callable(fn):
             raise InvalidArgumentError(f"fn must be a function, got {fn!r}.")
-        workers = self._dispatcher.workers
+        workers = self.workers
         if worker is not None and worker not in workers:
             raise InvalidArgumentError(f"worker must be one of {workers}, got {worker!r}.")
         definition = self._dispatcher.definitions.of_function(fn)
-        arguments = _pack_arguments(args, kwargs, len(workers))
-        value = self._dispatcher.schedule(definition, arguments, worker, priority)
+        arguments = _pack_arguments(args, kwargs)
+        allowed = _allowed_workers(arguments, worker, workers)
+        value = self._dispatcher.schedule(definition, arguments, allowed, priority)
         value.keeps_alive = self
         return value
 
@@ -179,17 +197,29 @@ class ClusterCoordinator:
 
         Args:
             dataset_fn: A function without arguments that returns a ``Dataset``, a distributed dataset,
-                or an iterable; or a ``Dataset``, which is sent to every worker.
+                or an iterable; or one of these, which is sent to every worker. A distributed dataset
+                must be the coordinator's own strategy's, and is for the replicas of each worker there.
+
+        Raises:
+            ValueError: If it is something else.
+            ShippingError: If it cannot be sent to a worker.
         """
-        return PerWorkerDataset(self._dispatcher.definitions, dataset_fn)
+        return PerWorkerDataset(self, self._dispatcher.definitions, dataset_fn)
 
     def __repr__(self) -> str:
         return f"ClusterCoordinator({self.strategy!r})"
 
 
-def _pack_arguments(
-    args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, num_workers: int
-) -> Parcel:
+def _make_per_worker_variable(
+    coordinator: weakref.ref[ClusterCoordinator], **options: Any
+) -> PerWorkerVariable:
+    """Returns a variable of a coordinator's workers; the strategy, which calls it, keeps that alive."""
+    known = coordinator()
+    assert known is not None
+    return PerWorkerVariable(known, known._dispatcher.definitions, **options)
+
+
+def _pack_arguments(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Parcel:
     if not args and not kwargs:
         return _NO_ARGUMENTS
     if not isinstance(args or (), Sequence) or isinstance(args, str | bytes):
@@ -198,13 +228,27 @@ def _pack_arguments(
         raise InvalidArgumentError(f"kwargs must be a dictionary, got {kwargs!r}.")
     positional, named = tuple(args or ()), dict(kwargs or {})
     try:
-        parcel = pack((positional, named))
+        return pack((positional, named))
     except Exception as error:
         parts = [(f"args[{index}]", value) for index, value in enumerate(positional)]
         parts += [(f"kwargs[{name!r}]", value) for name, value in named.items()]
         fix = "Pass plain data, or make it in the function."
         raise check_parts(parts, error, fix) from error
-    for reference in parcel.references:
+
+
+def _allowed_workers(
+    arguments: Parcel, worker: int | None, workers: Sequence[int]
+) -> frozenset[int] | None:
+    """Returns which workers may run a function with these arguments; ``None`` for any."""
+    allowed = None if worker is None else frozenset({worker})
+    for reference in arguments.references:
         if isinstance(reference, PerWorkerValues):
-            reference.check(num_workers)
-    return parcel
+            bound = reference.bind(workers)
+            if allowed is not None and not allowed & bound:
+                raise InvalidArgumentError(
+                    f"A function must be able to run on a worker that has a value for it, got "
+                    f"PerWorkerValues for the workers {sorted(bound)} where only {sorted(allowed)} may "
+                    "run it. Make new PerWorkerValues, with one value for each worker."
+                )
+            allowed = bound if allowed is None else allowed & bound
+    return allowed

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratagem.coordinator.exchange import Define, Resource
 from stratagem.coordinator.shipping import ByReference, Parcel, check_parts, pack
@@ -26,11 +27,11 @@ class DefinedOnWorker(ByReference):
 
 
 class Definition:
-    """What is sent to a worker for one function, dataset or iterator.
+    """What is sent to a worker for one function, dataset, iterator or variable.
 
     Args:
         number: Its number.
-        kind: ``"function"``, ``"dataset"`` or ``"iterator"``.
+        kind: ``"function"``, ``"dataset"``, ``"iterator"`` or ``"variable"``.
         parcel: What it is made of.
     """
 
@@ -55,6 +56,18 @@ class Definition:
         return Define(self.number, self.kind, self.parcel._replace(references=()), references)
 
 
+class _Known(NamedTuple):
+    """A function that is defined: what it belongs to and, of a method, its code, both weakly."""
+
+    anchor: Callable[[], Any]
+    code: Callable[[], Any]
+    definition: Definition
+
+
+def _nothing() -> None:
+    """Stands for the code of what is not a method."""
+
+
 class Definitions:
     """Makes definitions, one for each function as long as that lives.
 
@@ -65,7 +78,8 @@ class Definitions:
     def __init__(self, forget: Callable[[int], None]) -> None:
         self._forget = forget
         self._numbers = itertools.count()
-        self._of_functions: dict[Any, tuple[weakref.ref[Any], Definition]] = {}
+        # By ids, which say something only as long as the references show the same objects.
+        self._of_functions: dict[tuple[int, int], _Known] = {}
 
     def of_function(self, function: Callable[..., Any]) -> Definition:
         """Returns the definition of a function: the same for the same function.
@@ -74,19 +88,26 @@ class Definitions:
             ShippingError: If the function or something that it captured cannot be sent.
         """
         anchor: Any = function
-        key: Any = id(function)
-        if isinstance(function, types.MethodType):
-            anchor, key = function.__self__, (id(function.__self__), function.__func__)
+        code: Any = None
+        if isinstance(function, types.MethodType):  # itself made anew whenever it is asked for
+            anchor, code = function.__self__, function.__func__
+        key = (id(anchor), id(code))
         known = self._of_functions.get(key)
-        if known is not None and known[0]() is anchor:
-            return known[1]
+        if known is not None and known.anchor() is anchor and known.code() is code:
+            return known.definition
         definition = self.make("function", function)
         functions = self._of_functions
-        try:
-            reference = weakref.ref(anchor, lambda _: functions.pop(key, None))
-        except TypeError:  # sent anew every time
-            return definition
-        functions[key] = (reference, definition)
+
+        def forget(_: weakref.ref[Any]) -> None:
+            functions.pop(key, None)
+
+        # What cannot be referred to weakly is sent anew every time.
+        with contextlib.suppress(TypeError):
+            functions[key] = _Known(
+                weakref.ref(anchor, forget),
+                _nothing if code is None else weakref.ref(code, forget),
+                definition,
+            )
         return definition
 
     def make(self, kind: str, content: Any) -> Definition:

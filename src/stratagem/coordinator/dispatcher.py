@@ -21,6 +21,7 @@ from stratagem.coordinator.remote_value import RemoteValue
 from stratagem.coordinator.shipping import ByReference, Parcel, unpack
 from stratagem.coordinator.state import CoordinatorState, Phase
 from stratagem.coordinator.worker_link import WorkerLink
+from stratagem.core.background import Background
 from stratagem.core.errors import CancelledError, PSUnavailableError, UnavailableError
 
 __all__ = ["Dispatcher", "Payload"]
@@ -47,6 +48,9 @@ class Payload(NamedTuple):
 class Dispatcher:
     """Carries out what ``CoordinatorState`` decides, and waits on behalf of the user.
 
+    If one of its threads ends by an error that nobody expected, everything stops, and that error is
+    what every call raises from then on: nobody can say what the thread would still have done.
+
     Args:
         credentials: What the coordinator proves to them.
         strategy: The pickled strategy.
@@ -71,6 +75,7 @@ class Dispatcher:
         self.lock = threading.Lock()
         self.state = CoordinatorState()
         self.ended = threading.Event()
+        self.background = Background("the coordinator", on_failure=self._break_down)
         self.abandoned = False
         self.dropped: collections.deque[Closure] = collections.deque()
         self.definitions = Definitions(self._forget)
@@ -81,7 +86,8 @@ class Dispatcher:
         self._credentials = credentials
         self._refusals: set[int] = set()
         self._drain_until: float | None = None
-        self._without_workers_since: dict[int | None, float] = {}
+        self._without_workers_since: dict[frozenset[int] | None, float] = {}
+        self._waiters: weakref.WeakSet[threading.Condition] = weakref.WeakSet()
         # Replaced as a whole, never changed: it is also read without the lock.
         self._links: Mapping[int, WorkerLink] = {}
 
@@ -107,6 +113,8 @@ class Dispatcher:
             for index, link in self._links.items():
                 link.address = workers.get(index, link.address)
             self._links = {**self._links, **new}
+            if new:
+                self._has_room.notify_all()
         for link in new.values():
             link.start()
 
@@ -117,7 +125,7 @@ class Dispatcher:
 
     @property
     def _most_queued(self) -> int:
-        return _QUEUED_PER_WORKER * len(self._links)
+        return _QUEUED_PER_WORKER * max(1, len(self._links))
 
     def stop(self) -> None:
         """Ends the threads and tells the workers."""
@@ -127,13 +135,31 @@ class Dispatcher:
             self.ended.set()
             self._settle(self.state.abort(CancelledError(_HAS_ENDED)))
             self._settle(self.state.stop_draining())
+        self._close_links()
+
+    def _break_down(self, error: BaseException) -> None:
+        """Stops because a thread did; ``error`` is what those who wait raise."""
+        error.add_note("Raised in a thread of the coordinator, which has stopped because of it.")
+        with self.lock:
+            self.ended.set()
+            self._has_room.notify_all()
+            self._has_ended.notify_all()
+            for condition in self._waiters:
+                condition.notify_all()
+        self._close_links()
+
+    def _close_links(self) -> None:
         for link in self._links.values():
             link.close()
 
     # What users do.
 
     def schedule(
-        self, definition: Definition, arguments: Parcel, worker: int | None, priority: float
+        self,
+        definition: Definition,
+        arguments: Parcel,
+        workers: frozenset[int] | None,
+        priority: float,
     ) -> RemoteValue:
         """Queues a closure; waits while the queue is full.
 
@@ -141,7 +167,7 @@ class Dispatcher:
             BaseException: The error of an earlier closure.
         """
         needs = list(_needed(arguments.references))
-        closure = Closure(next(self._numbers), None, needs, worker, priority)
+        closure = Closure(next(self._numbers), None, needs, workers, priority)
         value = RemoteValue(self, closure)
         closure.payload = Payload(definition, arguments, weakref.ref(value))
         with self.lock:
@@ -209,11 +235,11 @@ class Dispatcher:
         self, reference: ByReference, worker: int
     ) -> tuple[Definition | None, Resource | InlineValue | ValueAt]:
         """Returns how a worker finds what an argument refers to, and a definition that it needs."""
-        if isinstance(reference, DefinedOnWorker):
-            return reference.definition, Resource(reference.definition.number)
         found: Any = reference
         if isinstance(reference, PerWorkerValues):
-            found = reference.packed[self.workers.index(worker)]
+            found = reference.on(worker)
+        if isinstance(found, DefinedOnWorker):
+            return found.definition, Resource(found.definition.number)
         if isinstance(found, Parcel):
             return None, InlineValue(found)
         assert isinstance(found, RemoteValue)
@@ -269,7 +295,7 @@ class Dispatcher:
         count = self.state.num_in_flight_on(worker)
         again = f" Its {count} functions run again elsewhere." if count else ""
         _logger.warning("Lost a worker: %s%s", error, again)
-        self._settle(self.state.worker_lost(worker))
+        self._settle(self.state.worker_lost(worker, error))
         self._wake_all()
 
     def take_dropped(self) -> None:
@@ -285,14 +311,17 @@ class Dispatcher:
     def worker_refused(self, worker: int, error: Exception) -> None:
         """Takes in that a worker is there, but does not want or is not able to work.
 
-        The others go on without it; if there are none, it is an error.
+        The others go on without it. It is an error when all have refused, not before: whoever listens
+        on the port of a worker that is dead or late can refuse.
         """
         with self.lock:
-            if not self.state.workers:
-                self._abort(error)
-            elif worker not in self._refusals:
+            if self.stopped:
+                return
+            if worker not in self._refusals:
                 self._refusals.add(worker)
                 _logger.warning("%s does not work: %s", self._links[worker].task, error)
+            if not self.state.workers and self._refusals.issuperset(self._links):
+                self._abort(error)
 
     def abort(self, error: BaseException) -> None:
         """Takes in that nothing can go on."""
@@ -308,15 +337,15 @@ class Dispatcher:
             if self._drain_until is not None and now >= self._drain_until:
                 self._drain_until = None
                 self._settle(self.state.stop_draining())
-            missing: list[int | None] = [*self.state.missing_workers()]
+            missing: list[frozenset[int] | None] = [*self.state.missing_workers()]
             if not self.state.workers and not self.state.is_idle:
                 missing.append(None)
             since = self._without_workers_since
-            self._without_workers_since = {w: since.get(w, now) for w in missing}
-            for worker, start in self._without_workers_since.items():
+            self._without_workers_since = {group: since.get(group, now) for group in missing}
+            for group, start in self._without_workers_since.items():
                 if now - start >= self._patience:
                     self._without_workers_since = {}
-                    self._abort(self._no_worker(worker))
+                    self._abort(self._no_worker(group))
                     break
 
     def _abort(self, error: BaseException) -> None:
@@ -326,19 +355,21 @@ class Dispatcher:
         self._settle(settled)
         self._recall_all()
 
-    def _no_worker(self, worker: int | None) -> UnavailableError:
-        links = [link for link in self._links.values() if worker in (None, link.index)]
+    def _no_worker(self, group: frozenset[int] | None) -> UnavailableError:
         reasons = " ".join(
             str(link.last_error or f"{link.task} at {link.address} has not answered yet.")
-            for link in links
+            for link in self._links.values()
+            if group is None or link.index in group
         )
-        if worker is None:
+        if group is None:
+            reasons = reasons or "The cluster resolver names no worker."
             return UnavailableError(
                 f"There must be a worker to run what is scheduled, but for {self._patience:g} s there "
                 f"was none. {reasons}"
             )
+        names = " or ".join(map(str, sorted(group)))
         return UnavailableError(
-            f"Functions are scheduled for worker {worker}, but for {self._patience:g} s it was not "
+            f"Functions are scheduled for worker {names}, but for {self._patience:g} s it was not "
             f"there. {reasons}"
         )
 
@@ -346,8 +377,10 @@ class Dispatcher:
 
     def _raise_error(self) -> bool:
         """Raises the error of a closure if there is one, once all closures have ended."""
+        self.background.check()
         while self.state.phase is Phase.DRAINING and not self.state.has_error:
             self._has_ended.wait()
+            self.background.check()
         error = self.state.take_error()
         if error is not None:
             self._drain_until = None
@@ -360,6 +393,7 @@ class Dispatcher:
         closure = value._closure
         while True:
             if self.stopped and (closure.status is Status.LOST or not closure.settled):
+                self.background.check()
                 raise CancelledError(_HAS_ENDED)
             if closure.status is Status.LOST:
                 self._settle(self.state.demand(closure))
@@ -368,6 +402,7 @@ class Dispatcher:
                 return closure
             if value._waiter is None:
                 value._waiter = threading.Condition(self.lock)
+                self._waiters.add(value._waiter)
             value._waiter.wait()
 
     def _settle(self, closures: Iterable[Closure]) -> None:
@@ -382,14 +417,16 @@ class Dispatcher:
             self._has_room.notify_all()
 
     def _wake_for(self, closure: Closure) -> None:
-        if closure.worker is not None:
-            self._links[closure.worker].wake()
-        elif closure.status is Status.QUEUED:
-            links = [link for link in self._links.values() if link.has_room]
-            if links:
-                min(links, key=lambda link: self.state.num_in_flight_on(link.index)).wake()
-        else:
+        if closure.status is not Status.QUEUED:
             self._wake_all()
+            return
+        links = [
+            link
+            for link in self._links.values()
+            if link.has_room and (closure.workers is None or link.index in closure.workers)
+        ]
+        if links:
+            min(links, key=lambda link: self.state.num_in_flight_on(link.index)).wake()
 
     def _wake_all(self) -> None:
         for link in self._links.values():

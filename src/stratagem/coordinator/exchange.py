@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stratagem.cluster.transport import Message
+from stratagem.cluster.transport import Identity, Message
 from stratagem.coordinator.shipping import Parcel
 
 __all__ = [
@@ -75,7 +75,7 @@ class ValueAt(NamedTuple):
     closure: int
     session: str
     address: str
-    task: str
+    task: Identity
 
 
 class Define(NamedTuple):
@@ -83,7 +83,7 @@ class Define(NamedTuple):
 
     Args:
         number: Its number.
-        kind: ``"function"``, ``"dataset"`` or ``"iterator"``.
+        kind: ``"function"``, ``"dataset"``, ``"iterator"`` or ``"variable"``.
         parcel: What it is made of.
         references: What the parcel refers to.
     """

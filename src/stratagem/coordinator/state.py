@@ -94,9 +94,9 @@ class CoordinatorState:
         """Returns whether a worker could start something."""
         return self.phase is Phase.OPEN and self._queue.has_work_for(worker)
 
-    def missing_workers(self) -> list[int]:
-        """Returns the absent workers that closures are pinned to."""
-        return [worker for worker in self._queue.pinned_workers() if worker not in self.workers]
+    def missing_workers(self) -> list[frozenset[int]]:
+        """Returns the groups of workers that closures are meant for, and none of which is there."""
+        return [group for group in self._queue.meant_for() if not group & self.workers]
 
     def take_error(self) -> BaseException | None:
         """Returns the error that is to be raised, if everything has ended, and forgets it."""
@@ -118,7 +118,7 @@ class CoordinatorState:
         assert not self._in_flight[worker], "a worker joins after it was lost"
         self.workers.add(worker)
 
-    def worker_lost(self, worker: int) -> list[Closure]:
+    def worker_lost(self, worker: int, reason: BaseException | None = None) -> list[Closure]:
         """A worker is gone, with what it ran and held."""
         self.workers.discard(worker)
         for closure in self._held.pop(worker, {}).values():
@@ -129,7 +129,7 @@ class CoordinatorState:
             if closure.losses < _MOST_LOSSES:
                 settled += self._put_back(closure)
             else:
-                settled += self._stop_because(closure, _deadly(closure))
+                settled += self._stop_because(closure, _deadly(closure, reason))
         return settled
 
     def take(self, worker: int, limit: int) -> tuple[list[Closure], list[Closure]]:
@@ -294,11 +294,14 @@ def _cancelled(closure: Closure, cause: BaseException) -> CancelledError:
     return error
 
 
-def _deadly(closure: Closure) -> UnavailableError:
-    return UnavailableError(
+def _deadly(closure: Closure, reason: BaseException | None) -> UnavailableError:
+    last = "" if reason is None else f" The last one: {type(reason).__name__}: {reason}"
+    error = UnavailableError(
         f"Function {closure.number} was given to {closure.losses} workers that were lost, one after "
-        "the other. It may be what ends them: look at their output."
+        f"the other. It may be what ends them: look at their output.{last}"
     )
+    error.__cause__ = reason
+    return error
 
 
 def _gone_for_good(closure: Closure) -> UnavailableError:

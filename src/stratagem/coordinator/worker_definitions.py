@@ -1,4 +1,4 @@
-"""What closures refer to on a worker: functions, datasets and iterators, each made when first used."""
+"""What closures refer to on a worker: functions, datasets, variables, each made when first used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import jax
 
 from stratagem.coordinator.exchange import Define
+from stratagem.coordinator.per_worker_variable import VariableOfWorker
 from stratagem.coordinator.shipping import unpack
+from stratagem.core import context
 from stratagem.core.errors import UnavailableError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.input.distributed_dataset import DistributedDataset, distribute_from_function
@@ -66,6 +68,8 @@ class WorkerDefinitions:
     def _make(self, define: Define) -> Any:
         referred = [self.get(reference.definition) for reference in define.references]
         made = unpack(define.parcel, referred)
+        if define.kind == "variable":
+            return VariableOfWorker(context.get_strategy(), **made)
         if define.kind == "dataset":
             return made() if callable(made) else made
         return _iterate(made) if define.kind == "iterator" else made

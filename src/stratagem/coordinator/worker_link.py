@@ -8,9 +8,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
-from stratagem.cluster.transport import Channel, Credentials
+from stratagem.cluster.transport import Channel, Credentials, Identity, Message
 from stratagem.cluster.transport.remote_error import exception_from_bytes
 from stratagem.coordinator.closure import Closure
 from stratagem.coordinator.definition import Definition
@@ -37,6 +37,7 @@ from stratagem.coordinator.pace import Pace
 from stratagem.coordinator.shipping import Parcel
 from stratagem.core.errors import (
     DeadlineExceededError,
+    RemoteError,
     StratagemError,
     UnavailableError,
 )
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
 __all__ = ["WorkerLink"]
 
 _logger = logging.getLogger("stratagem")
+_KINDS_OF_REPORTS = frozenset(get_args(Report))
 _NUM_LANES = 2
 _SECONDS_BETWEEN_SIGNS = 1.0
 _SECONDS_TO_GREET = 60.0
 _SLOWEST_BYTES_PER_SECOND = 5e6
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
+_OWN = Identity("coordinator")
 
 
 class WorkerLink:
@@ -72,7 +75,7 @@ class WorkerLink:
     ) -> None:
         self.index = index
         self.address = address
-        self.task = f"/job:worker/task:{index}"
+        self.task = Identity.of_task("worker", index)
         self.last_error: Exception | None = None
         self.num_waiting = 0
         self.forgotten: collections.deque[int] = collections.deque()
@@ -94,7 +97,7 @@ class WorkerLink:
         """Starts the lanes."""
         for lane in range(_NUM_LANES):
             name = f"coordinator-worker-{self.index}-{lane}"
-            threading.Thread(target=self._run_lane, name=name, daemon=True).start()
+            self._dispatcher.background.start(self._run_lane, name=name)
 
     def wake(self) -> None:
         """Makes a lane look for work; called with the lock."""
@@ -234,9 +237,13 @@ class WorkerLink:
         patience = self._dispatcher.worker_timeout + size / _SLOWEST_BYTES_PER_SECOND
         try:
             answer = channel.call(EXCHANGE, message, timeout=request.wait + patience)
-            reports: list[Report] | None = read(answer)
-        except Exception as error:
+            reports = self._reports_in(answer)
+        except (UnavailableError, DeadlineExceededError) as error:
             self._lose(request.session, error)
+            return
+        except Exception as error:
+            if self._lose(request.session, error):
+                self._dispatcher.worker_refused(self.index, error)
             return
         if reports is None:
             lost = UnavailableError(f"{self.task} at {self.address} has started anew.")
@@ -253,6 +260,22 @@ class WorkerLink:
             self._num_reports += len(reports)
             for report in reports:
                 self._take_report(report)
+
+    def _reports_in(self, answer: Message) -> list[Report] | None:
+        """Returns the reports of an answer, or ``None`` if the worker does not know the session.
+
+        Raises:
+            RemoteError: If the answer is something else.
+        """
+        reports: Any = read(answer)
+        if reports is None:
+            return None
+        if isinstance(reports, list) and _KINDS_OF_REPORTS.issuperset(map(type, reports)):
+            return reports
+        raise RemoteError(
+            f"A worker must answer with reports of functions, got {reports!r:.200} from {self.task} at "
+            f"{self.address}. Coordinator and workers must run the same version of stratagem."
+        )
 
     def _take_report(self, report: Report) -> None:
         dispatcher = self._dispatcher
@@ -271,7 +294,7 @@ class WorkerLink:
     def _connect(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            channel = Channel(self.address, self._credentials, self.task)
+            channel = Channel(self.address, self._credentials, wanted=self.task, own=_OWN)
             hello = Hello(
                 self._dispatcher.identity,
                 self._dispatcher.strategy,
@@ -313,13 +336,15 @@ class WorkerLink:
         self._dispatcher.worker_joined(self.index)
         self._wake.notify_all()
 
-    def _lose(self, session: str, error: Exception) -> None:
+    def _lose(self, session: str, error: Exception) -> bool:
+        """Gives up a session and returns whether it was still the present one."""
         with self._lock:
             if self._session != session or self._dispatcher.stopped:
-                return
+                return False
             channel, self._channel, self._session = self._channel, None, None
             self.last_error = error
             self._dispatcher.worker_lost(self.index, error)
             self._wake.notify_all()
         if channel is not None:
             channel.close()
+        return True

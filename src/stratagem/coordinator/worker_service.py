@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from stratagem.cluster.transport import Channel, Credentials, Handler, Message
+from stratagem.cluster.transport import Channel, Credentials, Handler, Identity, Message
 from stratagem.coordinator.exchange import (
     BYE,
     EXCHANGE,
@@ -25,7 +25,8 @@ from stratagem.coordinator.exchange import (
     written_parcel,
 )
 from stratagem.coordinator.shipping import Parcel
-from stratagem.coordinator.worker_session import ValueMissing, WorkerSession, wait_for_threads
+from stratagem.coordinator.worker_session import ValueMissing, WorkerSession
+from stratagem.core.background import Background
 from stratagem.core.errors import DeadlineExceededError, UnavailableError
 
 __all__ = ["WorkerService"]
@@ -41,9 +42,12 @@ _services: weakref.WeakSet[WorkerService] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    for service in list(_services):
+    services = list(_services)
+    for service in services:
         service.close()
-    wait_for_threads(_SECONDS_AT_EXIT)
+    deadline = time.monotonic() + _SECONDS_AT_EXIT
+    for service in services:
+        service.wait_for_threads(deadline - time.monotonic())
 
 
 class WorkerService:
@@ -65,13 +69,15 @@ class WorkerService:
             VALUE: self._value,
             BYE: self._bye,
         }
-        self._task = f"/job:{job_name}/task:{task_index}"
+        self._task = Identity.of_task(job_name, task_index)
         self._task_index = task_index
         self._credentials = credentials
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
         self._peers: dict[str, Channel] = {}
-        self._watcher: threading.Thread | None = None
+        self._background = Background(str(self._task))
+        self._of_sessions: weakref.WeakSet[Background] = weakref.WeakSet()
+        self._is_watching = False
         self._closed = threading.Event()
         _services.add(self)
 
@@ -86,7 +92,17 @@ class WorkerService:
         for peer in peers.values():
             peer.close()
 
+    def wait_for_threads(self, seconds: float) -> None:
+        """Waits for the threads of sessions that were closed.
+
+        A thread that is inside of XLA when the interpreter goes away takes the process down with it.
+        """
+        deadline = time.monotonic() + seconds
+        for background in list(self._of_sessions):
+            background.join(max(deadline - time.monotonic(), 0.0))
+
     def _hello(self, message: Message) -> Message:
+        self._background.check()
         hello: Hello = read(message)
         session = WorkerSession(
             secrets.token_hex(8), hello, self._task_index, self._fetch_from_peer
@@ -98,14 +114,14 @@ class WorkerService:
         )
         with self._lock:
             self._sessions[session.token] = session
-            if self._watcher is None:
-                self._watcher = threading.Thread(
-                    target=self._watch, name="worker-sessions", daemon=True
-                )
-                self._watcher.start()
+            self._of_sessions.add(session.background)
+            if not self._is_watching:
+                self._is_watching = True
+                self._background.start(self._watch, name="worker-sessions")
         return written(session.token)
 
     def _exchange(self, message: Message) -> Message:
+        self._background.check()
         request: Exchange = read(message)
         session = self._sessions.get(request.session)
         return written(None if session is None else session.exchange(request))
@@ -126,7 +142,9 @@ class WorkerService:
     def _fetch_from_peer(self, where: ValueAt) -> Parcel:
         with self._lock:
             if where.address not in self._peers:
-                self._peers[where.address] = Channel(where.address, self._credentials, where.task)
+                self._peers[where.address] = Channel(
+                    where.address, self._credentials, wanted=where.task, own=self._task
+                )
             peer = self._peers[where.address]
         try:
             answer = peer.call(
@@ -150,7 +168,7 @@ class WorkerService:
                 )
             with self._lock:
                 if not self._sessions:
-                    self._watcher = None
+                    self._is_watching = False
                     return
 
     def _drop(self, is_over: Callable[[WorkerSession], bool]) -> list[WorkerSession]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -33,26 +32,15 @@ from stratagem.coordinator.shipping import (
 )
 from stratagem.coordinator.worker_definitions import WorkerDefinitions
 from stratagem.coordinator.worker_index import on_worker
+from stratagem.core.background import Background
 from stratagem.core.errors import OutOfRangeError
 
-__all__ = ["ValueMissing", "WorkerSession", "wait_for_threads"]
+__all__ = ["ValueMissing", "WorkerSession"]
 
 _ENOUGH_REPORTS = 32
 _SECONDS_TO_GATHER = 0.001
 
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
 FetchValue = Callable[[ValueAt], Parcel]
-
-
-def wait_for_threads(seconds: float) -> None:
-    """Waits for the threads of sessions that were closed.
-
-    A thread that is inside of XLA when the interpreter goes away takes the process down with it.
-    """
-    deadline = time.monotonic() + seconds
-    for thread in list(_threads):
-        thread.join(max(deadline - time.monotonic(), 0.0))
 
 
 class ValueMissing(Exception):
@@ -65,6 +53,9 @@ class ValueMissing(Exception):
 
 class WorkerSession:
     """Runs one coordinator's closures in threads of its own, and keeps its results and definitions.
+
+    What ends such a thread, which catches whatever functions raise, is raised from the next exchange:
+    a closure that it had would never be reported.
 
     Args:
         token: The name of the session.
@@ -79,6 +70,7 @@ class WorkerSession:
         self.token = token
         self.coordinator = hello.coordinator
         self.last_heard = time.monotonic()
+        self.background = Background(f"worker {worker_index}", on_failure=self._wake_exchanges)
         self._worker_index = worker_index
         self._fetch_value = fetch_value
         with on_worker(worker_index):
@@ -90,7 +82,7 @@ class WorkerSession:
         self._has_reports = threading.Condition(self._lock)
         self._calls: collections.deque[Call] = collections.deque()
         self._reports: list[Report] = []
-        self._closed = self._gathering = False
+        self._closed = self._gathering = self._has_failed = False
         self._num_idle = 0
         self._threads_left = hello.num_threads
 
@@ -114,12 +106,20 @@ class WorkerSession:
             if wait:
                 self._wait_for_reports(wait)
                 self.last_heard = time.monotonic()
+            self.background.check()
             reports, self._reports = self._reports, []
         return reports
 
+    def _wake_exchanges(self, _: BaseException) -> None:
+        with self._lock:
+            self._has_failed = True
+            self._has_reports.notify_all()
+
     def _wait_for_reports(self, seconds: float) -> None:
         if not self._reports:
-            self._has_reports.wait_for(lambda: self._reports or self._closed, seconds)
+            self._has_reports.wait_for(
+                lambda: self._reports or self._closed or self._has_failed, seconds
+            )
         if self._calls:  # more reports are about to come, and travel better together
             self._gathering = True
             self._has_reports.wait_for(self._has_gathered, _SECONDS_TO_GATHER)
@@ -154,9 +154,7 @@ class WorkerSession:
     def _start_threads(self) -> None:
         for _ in range(min(self._threads_left, len(self._calls) - self._num_idle)):
             self._threads_left -= 1
-            thread = threading.Thread(target=self._run_calls, name="closures", daemon=True)
-            _threads.add(thread)
-            thread.start()
+            self.background.start(self._run_calls, name="closures")
 
     def _run_calls(self) -> None:
         with on_worker(self._worker_index), self._strategy.scope():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -76,6 +77,29 @@ class Background:
                 thread.join(max(0.0, deadline - time.monotonic()))
         return sorted(t.name for t in self.alive() if t is not threading.current_thread())
 
+    def join_or_leave(self, timeout: float) -> bool:
+        """Waits for the threads, and leaves those that still run after ``timeout`` to themselves.
+
+        For threads that call users' code, which nobody can interrupt: they end when it returns. A
+        warning says which code that is.
+
+        Returns:
+            Whether all have ended.
+        """
+        if not self.join(timeout):
+            return True
+        for thread in self.alive():
+            if thread is not threading.current_thread():
+                _logger.warning(
+                    "Thread %r of %s has not ended within %g s, because %s has not returned. It is left "
+                    "to itself and ends when that does, or with the process.",
+                    thread.name,
+                    self._owner,
+                    timeout,
+                    _users_code_in(thread),
+                )
+        return False
+
     def _run(self, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
             target(*args)
@@ -90,3 +114,19 @@ class Background:
             )
             if self._on_failure is not None:
                 self._on_failure(error)
+
+
+def _users_code_in(thread: BackgroundThread) -> str:
+    """Returns which function of a user's the thread is in, as far as Python knows."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    found = "the code that it calls"
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if (
+            module != threading.__name__
+            and module.partition(".")[0] != __package__.partition(".")[0]
+        ):
+            code = frame.f_code
+            found = f"{code.co_qualname} ({code.co_filename}, line {frame.f_lineno})"
+        frame = frame.f_back
+    return found

@@ -62,7 +62,7 @@ def default_frame() -> Frame:
     """Returns the frame that is current when no strategy was chosen."""
     global _default
     if _default is None:
-        assert _default_factory is not None, "stratagem.strategies registers the default strategy"
+        assert _default_factory is not None, "stratagem registers the default strategy"
         _default = _default_factory()
     return _default
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -17,6 +19,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "is_host_only",
     "uint8",
     "uint16",
     "uint32",
@@ -38,3 +41,13 @@ float32 = np.dtype(np.float32)
 float64 = np.dtype(np.float64)
 complex64 = np.dtype(np.complex64)
 complex128 = np.dtype(np.complex128)
+
+
+def is_host_only(dtype: Any) -> bool:
+    """Returns whether arrays of ``dtype`` cannot be on a device: strings, bytes and objects.
+
+    >>> is_host_only(np.dtype("S3")), is_host_only(float32)
+    (True, False)
+    """
+    # JAX's own dtypes, such as those of random keys, are no NumPy dtypes.
+    return isinstance(dtype, np.dtype) and dtype.kind in "OSU"

@@ -4,6 +4,7 @@
 
     StratagemError
     ├── ContextError (RuntimeError)            called in the wrong replica or strategy context
+    │   └── OnWorkersOnlyError (also NotImplementedError) what the coordinator cannot do itself
     ├── ReplicaMismatchError (RuntimeError)    replicas did not all take part in the same thing
     ├── DeviceError (ValueError)               a device that does not exist or cannot be used
     ├── BackendStartedError (RuntimeError)     too late to change the devices
@@ -40,6 +41,10 @@ class StratagemError(Exception):
 
 class ContextError(StratagemError, RuntimeError):
     """A call in the wrong context: replica instead of cross-replica, or another strategy's."""
+
+
+class OnWorkersOnlyError(ContextError, NotImplementedError):
+    """Something that only workers can do, or say, called in the coordinator."""
 
 
 class ReplicaMismatchError(StratagemError, RuntimeError):

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem.core.narrowing import narrowed
+
 __all__ = ["IndexedSlices"]
 
 
@@ -64,7 +66,7 @@ class IndexedSlices:
         if self._dense_shape is None:
             raise ValueError("to_dense() needs dense_shape. Give it to IndexedSlices(...).")
         dense = jnp.zeros(self._dense_shape, self.dtype)
-        return dense.at[jnp.asarray(self._indices)].add(self._values)
+        return dense.at[jnp.asarray(narrowed(self._indices))].add(self._values)
 
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self._values, self._indices, self._dense_shape)

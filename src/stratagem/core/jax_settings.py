@@ -16,6 +16,7 @@ __all__ = [
     "applied",
     "checks_results",
     "current_settings",
+    "jit_is_disabled",
 ]
 
 # The settings that jax.jit overlooks: it does not trace a function again when one has changed.
@@ -48,6 +49,11 @@ def current_settings() -> tuple[Any, ...]:
 def checks_results() -> bool:
     """Returns whether JAX looks for NaN or infinity in every result, and raises if it finds one."""
     return bool(DEBUG_NANS.value or DEBUG_INFS.value)
+
+
+def jit_is_disabled() -> bool:
+    """Returns whether what ``jax.jit`` is given runs as it is."""
+    return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ all of its threads while each waits for the other's participants, and XLA then a
 with several CPU devices a program is launched only when the one before it has finished. Elsewhere
 dispatch stays asynchronous.
 
-A program of several processes is launched when all of them are to launch the same, and on CPU it is
-waited for, so that a process that is gone ends in an error and not in a wait without end.
+A program of several processes is launched when all of them are to launch the same, by whoever watches
+over these processes, so that one that is gone ends in an error and not in a wait without end.
 """
 
 from __future__ import annotations
@@ -90,11 +90,14 @@ def note_launched(result: jax.Array) -> None:
 class ProcessWatch(Protocol):
     """Watches over what several processes do together."""
 
+    waits_for_programs: bool
+    """Whether ``run`` returns when the results are there; else it may be that they never come."""
+
     def before_launch(self, name: str, fingerprint: str) -> None:
         """Makes sure that all processes are to launch the same program."""
 
     def run(self, program: Callable[[], Any]) -> Any:
-        """Returns the program's results when it has computed them; raises if a process is gone."""
+        """Launches a program and returns its results; raises if a process is gone."""
 
     def exchange(
         self,
@@ -102,10 +105,14 @@ class ProcessWatch(Protocol):
         value: Any,
         what: str,
         *,
+        turn: int | None = None,
         in_sequence: bool = True,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
         """Returns what every process gives, in order; nothing if it is cancelled."""
+
+    def give(self, channel: str, value: Any, turn: int) -> None:
+        """Gives this process's part of an exchange without waiting for the others'."""
 
 
 _watch: ProcessWatch | None = None
@@ -138,7 +145,7 @@ def launch(
         group: The devices between which the program may contain collectives.
         name: What it does; the same in all processes.
     """
-    if group is None or not group.serialize_programs:
+    if group is None or not (group.serialize_programs or group.spans_processes):
         return program(*args)
     check_not_in_callback()
     with LAUNCH_LOCK:

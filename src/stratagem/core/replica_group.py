@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stratagem.core.devices import canonical_name
+from stratagem.core.narrowing import narrowed
 from stratagem.core.tracing import is_tracer
 
 __all__ = ["REPLICA_AXIS", "ReplicaGroup"]
@@ -80,7 +81,7 @@ class ReplicaGroup:
     def join(self, parts: Sequence[Any]) -> jax.Array:
         """Returns the global array of one part for each local replica; the shapes must be equal."""
         blocks = [
-            jax.device_put(part if np.ndim(part) else np.reshape(part, (1,)), device)
+            jax.device_put(narrowed(part) if np.ndim(part) else np.reshape(part, (1,)), device)
             if not isinstance(part, jax.Array)
             else _block(part, device)
             for part, device in zip(parts, self.local_devices, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,9 @@ import jax
 import jax.numpy as jnp
 
 __all__ = [
+    "active_trace",
     "all_equations",
+    "in_trace",
     "is_tracer",
     "jax_core",
     "mentioned_variables",
@@ -37,6 +40,22 @@ def is_tracer(value: Any) -> bool:
 def trace_state() -> Any:
     """Returns a token that compares equal while the same trace is active."""
     return jax_core().get_opaque_trace_state(convention="stratagem")
+
+
+def active_trace() -> Any:
+    """Returns the innermost trace, for ``in_trace``."""
+    with jax_core().take_current_trace() as trace:
+        return trace
+
+
+def in_trace(trace: Any) -> contextlib.AbstractContextManager[Any]:
+    """Makes operations of the block part of ``trace``, whichever trace is innermost.
+
+    Args:
+        trace: A trace around the caller, from ``active_trace``.
+    """
+    context: contextlib.AbstractContextManager[Any] = jax_core().set_current_trace(trace)
+    return context
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.options import AUTOTUNE
 
-__all__ = ["as_integer", "at_least", "parallelism"]
+__all__ = ["as_integer", "as_name", "at_least", "parallelism"]
 
 
 def as_integer(name: str, value: Any) -> int:
@@ -23,6 +23,19 @@ def as_integer(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise InvalidArgumentError(f"{name} must be an integer, got {value!r}.") from None
+
+
+def as_name(name: Any) -> str | None:
+    """Returns the name of a dataset, or ``None`` for none.
+
+    Raises:
+        InvalidArgumentError: If it is not an identifier.
+    """
+    if name is not None and not (isinstance(name, str) and name.isidentifier()):
+        raise InvalidArgumentError(
+            f"name must be an identifier, of letters, digits and underscores, got {name!r}."
+        )
+    return name
 
 
 def at_least(minimum: int, name: str, value: Any) -> int:

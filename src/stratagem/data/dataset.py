@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stratagem.core.errors import CardinalityError, InvalidArgumentError
-from stratagem.data.checks import parallelism
+from stratagem.data.checks import as_name, parallelism
 from stratagem.data.conversion import to_element
 from stratagem.data.dataset_sources import DatasetSources
 from stratagem.data.iterator import DatasetIterator
@@ -23,6 +23,7 @@ from stratagem.data.transforms.interleave import Interleave
 from stratagem.data.transforms.map import Map
 from stratagem.data.transforms.padded_batch import PaddedBatch
 from stratagem.data.transforms.prefetch import Prefetch
+from stratagem.data.transforms.rebatch import Rebatch
 from stratagem.data.transforms.repeat import Repeat
 from stratagem.data.transforms.shard import Shard, ShardHint
 from stratagem.data.transforms.shuffle import Shuffle
@@ -41,6 +42,8 @@ class Dataset(DatasetSources):
     over. Elements hold NumPy arrays, some of them read-only, NumPy scalars and, for strings,
     ``bytes``.
 
+    Every method takes a ``name``, which ``repr`` shows.
+
     JAX equivalent: none; batches go to devices with ``jax.device_put``.
 
     >>> from stratagem.data import Dataset
@@ -49,17 +52,18 @@ class Dataset(DatasetSources):
     [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
     """
 
-    def __init__(self, plan: Node) -> None:
+    def __init__(self, plan: Node, name: str | None = None) -> None:
         if not isinstance(plan, Node):
             raise InvalidArgumentError(
                 "A Dataset is made by its methods, such as Dataset.from_tensor_slices(arrays), got "
                 f"{plan!r}."
             )
         self.plan = plan
+        self._name = as_name(name)
 
     @staticmethod
-    def _of(plan: Node) -> Dataset:
-        return Dataset(plan)
+    def _of(plan: Node, name: str | None) -> Dataset:
+        return Dataset(plan, name)
 
     def __iter__(self) -> DatasetIterator:
         return DatasetIterator(self.plan)
@@ -75,7 +79,8 @@ class Dataset(DatasetSources):
         return True
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.plan.describe()}>"
+        name = "" if self._name is None else f" {self._name!r}:"
+        return f"<Dataset{name} {self.plan.describe()}>"
 
     @property
     def element_spec(self) -> Any:
@@ -113,7 +118,7 @@ class Dataset(DatasetSources):
         """
         return self.plan.options()
 
-    def with_options(self, options: Options) -> Dataset:
+    def with_options(self, options: Options, name: str | None = None) -> Dataset:
         """Returns the same elements with options that override earlier ones.
 
         >>> from stratagem.data import Options
@@ -121,7 +126,7 @@ class Dataset(DatasetSources):
         >>> Dataset.range(3).with_options(options).options().deterministic
         True
         """
-        return Dataset(WithOptions(self.plan, options))
+        return Dataset(WithOptions(self.plan, options), name)
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """Returns ``transformation_func(self)``.
@@ -139,11 +144,14 @@ class Dataset(DatasetSources):
         map_func: Callable[..., Any],
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
+        name: str | None = None,
     ) -> Dataset:
         """Returns ``map_func`` of every element; the components of a tuple are separate arguments.
 
-        A function of numbers that JAX can trace runs as one ``jit(vmap(map_func))`` per batch, on
-        the host, if that gives the same bits. Such a function must not have side effects.
+        A function of numbers that JAX can trace, twice with the same result and without asking a clock
+        or a random generator, runs as one ``jit(vmap(map_func))`` per batch, on the host, if that
+        gives the same bits. Side effects of Python code, as in tf.data, happen while it is traced and
+        not for every element; what must happen for each belongs into the loop over the dataset.
 
         >>> list(Dataset.range(3).map(lambda x: x + 1))
         [np.int64(1), np.int64(2), np.int64(3)]
@@ -152,16 +160,17 @@ class Dataset(DatasetSources):
             map_func: Takes NumPy arrays, returns a nest of arrays and numbers.
             num_parallel_calls: How many calls run at a time, ahead of the consumer.
             deterministic: ``False`` allows another order; the order is kept all the same.
+            name: Shown by ``repr``.
         """
-        return Dataset(Map(self.plan, map_func, num_parallel_calls))
+        return Dataset(Map(self.plan, map_func, num_parallel_calls), name)
 
-    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+    def flat_map(self, map_func: Callable[..., Dataset], name: str | None = None) -> Dataset:
         """Returns the elements of the dataset that ``map_func`` makes of each element, in order.
 
         >>> list(Dataset.range(3).flat_map(lambda n: Dataset.range(n)))
         [np.int64(0), np.int64(0), np.int64(1)]
         """
-        return Dataset(Interleave(self.plan, _plan_maker(map_func), cycle_length=1))
+        return Dataset(Interleave(self.plan, _plan_maker(map_func), cycle_length=1), name)
 
     def interleave(
         self,
@@ -170,6 +179,7 @@ class Dataset(DatasetSources):
         block_length: int | None = None,
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
+        name: str | None = None,
     ) -> Dataset:
         """Returns elements of the datasets that ``map_func`` makes, some of each in turn.
 
@@ -184,6 +194,7 @@ class Dataset(DatasetSources):
             block_length: How many elements each gives in its turn; 1 by default.
             num_parallel_calls: How many of them are read on threads of their own.
             deterministic: ``False`` allows another order; the order is kept all the same.
+            name: Shown by ``repr``.
         """
         plan = Interleave(
             self.plan,
@@ -192,15 +203,15 @@ class Dataset(DatasetSources):
             1 if block_length is None else block_length,
             num_parallel_calls,
         )
-        return Dataset(plan)
+        return Dataset(plan, name)
 
-    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
         """Returns the elements for which ``predicate`` is true.
 
         >>> list(Dataset.range(5).filter(lambda x: x % 2 == 0))
         [np.int64(0), np.int64(2), np.int64(4)]
         """
-        return Dataset(Filter(self.plan, predicate))
+        return Dataset(Filter(self.plan, predicate), name)
 
     def batch(
         self,
@@ -208,6 +219,7 @@ class Dataset(DatasetSources):
         drop_remainder: bool = False,
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
+        name: str | None = None,
     ) -> Dataset:
         """Returns batches of ``batch_size`` elements, stacked.
 
@@ -219,10 +231,11 @@ class Dataset(DatasetSources):
             drop_remainder: Whether a last, smaller batch is left out.
             num_parallel_calls: How many batches are made ahead of the consumer.
             deterministic: ``False`` allows another order; the order is kept all the same.
+            name: Shown by ``repr``.
         """
-        batched = Dataset(Batch(self.plan, batch_size, drop_remainder))
+        batched = Dataset(Batch(self.plan, batch_size, drop_remainder), name)
         ahead = parallelism("num_parallel_calls", num_parallel_calls)
-        return batched if ahead is None else batched.prefetch(ahead)
+        return batched if ahead is None else batched.prefetch(ahead, name)
 
     def padded_batch(
         self,
@@ -230,6 +243,7 @@ class Dataset(DatasetSources):
         padded_shapes: Any = None,
         padding_values: Any = None,
         drop_remainder: bool = False,
+        name: str | None = None,
     ) -> Dataset:
         """Returns batches of elements of different sizes, padded at their ends.
 
@@ -242,36 +256,45 @@ class Dataset(DatasetSources):
             padded_shapes: A nest of shapes; ``None`` in a shape, or for all, pads to the longest.
             padding_values: A nest of scalars, or one for all; 0 and ``b""`` by default.
             drop_remainder: Whether a last, smaller batch is left out.
+            name: Shown by ``repr``.
         """
         return Dataset(
-            PaddedBatch(self.plan, batch_size, padded_shapes, padding_values, drop_remainder)
+            PaddedBatch(self.plan, batch_size, padded_shapes, padding_values, drop_remainder), name
         )
 
-    def unbatch(self) -> Dataset:
+    def unbatch(self, name: str | None = None) -> Dataset:
         """Returns the rows of every element.
 
         >>> list(Dataset.range(4).batch(3).unbatch())
         [np.int64(0), np.int64(1), np.int64(2), np.int64(3)]
         """
-        return Dataset(Unbatch(self.plan))
+        return Dataset(Unbatch(self.plan), name)
 
-    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset:
+    def rebatch(
+        self,
+        batch_size: int | Sequence[int],
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
         """Returns the rows of every element in batches of other sizes.
 
         >>> [batch.tolist() for batch in Dataset.range(7).batch(4).rebatch([2, 1])]
         [[0, 1], [2], [3, 4], [5], [6]]
 
         Args:
-            batch_size: Rows per batch, or a sequence of sizes that is used over and over.
+            batch_size: Rows per batch, or a sequence of sizes that is used over and over; a size of
+                0 gives a batch without rows.
             drop_remainder: Whether a last, smaller batch is left out.
+            name: Shown by ``repr``.
         """
-        return Dataset(Batch(Unbatch(self.plan), batch_size, drop_remainder))
+        return Dataset(Rebatch(self.plan, batch_size, drop_remainder), name)
 
     def shuffle(
         self,
         buffer_size: int,
         seed: int | None = None,
         reshuffle_each_iteration: bool | None = None,
+        name: str | None = None,
     ) -> Dataset:
         """Returns the elements in a random order: each is drawn from a buffer of the next ones.
 
@@ -286,35 +309,36 @@ class Dataset(DatasetSources):
             seed: Makes the orders reproducible.
             reshuffle_each_iteration: Whether each iteration, and each epoch of a later ``repeat``,
                 has another order; it has by default.
+            name: Shown by ``repr``.
         """
         reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
-        return Dataset(Shuffle(self.plan, buffer_size, seed, reshuffle))
+        return Dataset(Shuffle(self.plan, buffer_size, seed, reshuffle), name)
 
-    def repeat(self, count: int | None = None) -> Dataset:
+    def repeat(self, count: int | None = None, name: str | None = None) -> Dataset:
         """Returns the elements ``count`` times, or for ever for ``None`` and -1.
 
         >>> [int(x) for x in Dataset.range(2).repeat(2)]
         [0, 1, 0, 1]
         """
-        return Dataset(Repeat(self.plan, count))
+        return Dataset(Repeat(self.plan, count), name)
 
-    def take(self, count: int) -> Dataset:
+    def take(self, count: int, name: str | None = None) -> Dataset:
         """Returns the first ``count`` elements, or all for -1.
 
         >>> [int(x) for x in Dataset.range(5).take(2)]
         [0, 1]
         """
-        return Dataset(Take(self.plan, count))
+        return Dataset(Take(self.plan, count), name)
 
-    def skip(self, count: int) -> Dataset:
+    def skip(self, count: int, name: str | None = None) -> Dataset:
         """Returns all elements but the first ``count``, or none for -1.
 
         >>> [int(x) for x in Dataset.range(5).skip(3)]
         [3, 4]
         """
-        return Dataset(Skip(self.plan, count))
+        return Dataset(Skip(self.plan, count), name)
 
-    def shard(self, num_shards: int, index: int) -> Dataset:
+    def shard(self, num_shards: int, index: int, name: str | None = None) -> Dataset:
         """Returns every ``num_shards``-th element, from element ``index`` on.
 
         Put it before ``shuffle``: the shards of differently shuffled datasets overlap. With
@@ -327,11 +351,11 @@ class Dataset(DatasetSources):
             InvalidArgumentError: If ``index`` is not in ``[0, num_shards)``.
         """
         if num_shards == index == SHARD_HINT:
-            return Dataset(ShardHint(self.plan))
-        return Dataset(Shard(self.plan, num_shards, index))
+            return Dataset(ShardHint(self.plan), name)
+        return Dataset(Shard(self.plan, num_shards, index), name)
 
     @staticmethod
-    def zip(*datasets: Any) -> Dataset:
+    def zip(*datasets: Any, name: str | None = None) -> Dataset:
         """Returns nests with one element of each dataset, until the shortest ends.
 
         >>> a, b = Dataset.range(2), Dataset.range(5, 9)
@@ -340,30 +364,31 @@ class Dataset(DatasetSources):
 
         Args:
             *datasets: Datasets, or one nest of datasets.
+            name: Shown by ``repr``.
         """
         nest = datasets[0] if len(datasets) == 1 else datasets
         plans = [_dataset(leaf, "zip() argument").plan for leaf in flatten(nest)]
         if not plans:
             raise InvalidArgumentError("zip needs at least one dataset, got none.")
-        return Dataset(Zip(tuple(plans), map_structure(lambda _: None, nest)))
+        return Dataset(Zip(tuple(plans), map_structure(lambda _: 0, nest)), name)
 
-    def concatenate(self, dataset: Dataset) -> Dataset:
+    def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
         """Returns the elements of this dataset, then those of another.
 
         >>> [int(x) for x in Dataset.range(2).concatenate(Dataset.range(3))]
         [0, 1, 0, 1, 2]
         """
-        return Dataset(Concatenate(self.plan, _dataset(dataset, "dataset").plan))
+        return Dataset(Concatenate(self.plan, _dataset(dataset, "dataset").plan), name)
 
-    def enumerate(self, start: int = 0) -> Dataset:
+    def enumerate(self, start: int = 0, name: str | None = None) -> Dataset:
         """Returns pairs of a number, counting from ``start``, and an element.
 
         >>> [(int(i), int(x)) for i, x in Dataset.range(5, 7).enumerate(start=1)]
         [(1, 5), (2, 6)]
         """
-        return Dataset(Enumerate(self.plan, start))
+        return Dataset(Enumerate(self.plan, start), name)
 
-    def cache(self, filename: str = "") -> Dataset:
+    def cache(self, filename: str = "", name: str | None = None) -> Dataset:
         """Returns the same elements, made once and kept in memory or in a file.
 
         The first complete iteration fills the cache. Cached arrays are read-only.
@@ -374,10 +399,11 @@ class Dataset(DatasetSources):
 
         Args:
             filename: A file to keep the elements in, for this and later processes.
+            name: Shown by ``repr``.
         """
-        return Dataset(Cache(self.plan, filename))
+        return Dataset(Cache(self.plan, filename), name)
 
-    def prefetch(self, buffer_size: int) -> Dataset:
+    def prefetch(self, buffer_size: int, name: str | None = None) -> Dataset:
         """Returns the same elements, the next ``buffer_size`` made on a background thread.
 
         The thread ends with its iterator. An exception in it is raised where its element is due.
@@ -387,10 +413,16 @@ class Dataset(DatasetSources):
 
         Args:
             buffer_size: How many elements to make ahead; 0 for none, or ``AUTOTUNE``.
+            name: Shown by ``repr``.
         """
-        return Dataset(Prefetch(self.plan, buffer_size))
+        return Dataset(Prefetch(self.plan, buffer_size), name)
 
-    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+    def reduce(
+        self,
+        initial_state: Any,
+        reduce_func: Callable[[Any, Any], Any],
+        name: str | None = None,
+    ) -> Any:
         """Returns the last of ``state = reduce_func(state, element)`` over all elements.
 
         >>> int(Dataset.range(5).reduce(0, lambda state, x: state + x))
@@ -399,6 +431,7 @@ class Dataset(DatasetSources):
         Raises:
             InvalidArgumentError: If the structure of the state changes.
         """
+        as_name(name)
         state = to_element(initial_state)
         for element in self:
             new_state = to_element(reduce_func(state, element))

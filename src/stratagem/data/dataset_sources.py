@@ -23,11 +23,11 @@ class DatasetSources:
     """Constructors from memory, generators and file names."""
 
     @staticmethod
-    def _of(plan: Node) -> Dataset:
+    def _of(plan: Node, name: str | None) -> Dataset:
         raise NotImplementedError
 
     @classmethod
-    def from_tensors(cls, tensors: Any) -> Dataset:
+    def from_tensors(cls, tensors: Any, name: str | None = None) -> Dataset:
         """Returns a dataset of one element.
 
         >>> from stratagem.data import Dataset
@@ -37,11 +37,12 @@ class DatasetSources:
         Args:
             tensors: A nest of arrays; a list is one array. Python floats become float32, ints
                 int32.
+            name: Shown by ``repr``.
         """
-        return cls._of(Tensors(tensors))
+        return cls._of(Tensors(tensors), name)
 
     @classmethod
-    def from_tensor_slices(cls, tensors: Any) -> Dataset:
+    def from_tensor_slices(cls, tensors: Any, name: str | None = None) -> Dataset:
         """Returns a dataset of the slices of arrays along their first dimension.
 
         >>> from stratagem.data import Dataset
@@ -51,18 +52,19 @@ class DatasetSources:
         Args:
             tensors: A nest of arrays with the same first dimension; a list is one array. Python
                 floats become float32, ints int32.
+            name: Shown by ``repr``.
         """
-        return cls._of(TensorSlices(tensors))
+        return cls._of(TensorSlices(tensors), name)
 
     @classmethod
-    def range(cls, *args: int, output_type: Any = np.int64) -> Dataset:
+    def range(cls, *args: int, output_type: Any = np.int64, name: str | None = None) -> Dataset:
         """Returns a dataset of the numbers of Python's ``range``, as int64.
 
         >>> from stratagem.data import Dataset
         >>> [int(x) for x in Dataset.range(1, 7, 2)]
         [1, 3, 5]
         """
-        return cls._of(Range(*args, output_type=output_type))
+        return cls._of(Range(*args, output_type=output_type), name)
 
     @classmethod
     def from_generator(
@@ -72,6 +74,7 @@ class DatasetSources:
         output_shapes: Any = None,
         args: tuple[Any, ...] | None = None,
         output_signature: Any = None,
+        name: str | None = None,
     ) -> Dataset:
         """Returns a dataset of what ``generator(*args)`` yields, called anew for each iteration.
 
@@ -90,13 +93,18 @@ class DatasetSources:
             output_shapes: A nest of shapes for these.
             args: Arguments of the generator.
             output_signature: A nest of ``TensorSpec`` that every element must match.
+            name: Shown by ``repr``.
         """
         signature = signature_of(output_signature, output_types, output_shapes)
-        return cls._of(FromGenerator(generator, signature, tuple(args or ())))
+        return cls._of(FromGenerator(generator, signature, tuple(args or ())), name)
 
     @classmethod
     def list_files(
-        cls, file_pattern: Any, shuffle: bool | None = None, seed: int | None = None
+        cls,
+        file_pattern: Any,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        name: str | None = None,
     ) -> Dataset:
         """Returns a dataset of the names of files that match.
 
@@ -110,11 +118,12 @@ class DatasetSources:
             file_pattern: A glob pattern, or a list of them.
             shuffle: Whether the names come in a random order, as they do by default; else sorted.
             seed: Seed of that order.
+            name: Shown by ``repr``.
 
         Raises:
             NotFoundError: If no file matches.
         """
         names = matching_files(file_pattern)
         if shuffle is False:
-            return cls._of(names)
-        return cls._of(Shuffle(names, names.cardinality(), seed, True))
+            return cls._of(names, name)
+        return cls._of(Shuffle(names, names.cardinality(), seed, True), name)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from typing import Any, Self
 
-from stratagem.core.errors import InvalidArgumentError, OutOfRangeError
+from stratagem.core.errors import ContextError, InvalidArgumentError, OutOfRangeError
 from stratagem.data.plan.lower import lower
-from stratagem.data.plan.node import Node
+from stratagem.data.plan.node import Node, walk
 from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import Stream
+from stratagem.data.transforms.shard import ShardHint
 
 __all__ = ["DatasetIterator"]
 
@@ -17,7 +18,8 @@ __all__ = ["DatasetIterator"]
 class DatasetIterator:
     """An iteration over the elements of a dataset.
 
-    Its threads and files end with it: when it is exhausted, closed or no longer referenced.
+    Its threads and files end with it: when it is exhausted, closed or no longer referenced. A copy,
+    or one that was pickled, goes on where the original stood, independently of it.
 
     >>> from stratagem.data import Dataset
     >>> dataset = Dataset.range(100).shuffle(100, seed=1).repeat().batch(8)
@@ -32,9 +34,34 @@ class DatasetIterator:
     """
 
     def __init__(self, plan: Node) -> None:
+        if any(isinstance(node, ShardHint) for node in walk(plan)):
+            raise ContextError(
+                "A dataset with shard(SHARD_HINT, SHARD_HINT) can be read only after "
+                "strategy.experimental_distribute_dataset() has replaced the hint, which it does with "
+                "AutoShardPolicy.HINT. Set options.experimental_distribute.auto_shard_policy to it."
+            )
         self._plan = plan
         self._lowered = lower(plan)
         self._start(Run(plan))
+
+    @classmethod
+    def _resumed(cls, plan: Node, state: Any, closed: bool) -> Self:
+        iterator = cls.__new__(cls)
+        iterator._plan = plan
+        iterator._lowered = lower(plan)
+        iterator._resume(state)
+        if closed:
+            iterator.close()
+        return iterator
+
+    def __reduce__(self) -> Any:
+        return type(self)._resumed, (self._plan, self.get_state(), not self._finalizer.alive)
+
+    def __copy__(self) -> Self:
+        return self._resumed(self._plan, self.get_state(), not self._finalizer.alive)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
 
     def _start(self, run: Run) -> None:
         self._run = run
@@ -47,7 +74,14 @@ class DatasetIterator:
     def __next__(self) -> Any:
         if not self._finalizer.alive:
             raise StopIteration
-        return next(self._stream)
+        try:
+            return next(self._stream)
+        except StopIteration:
+            self.close()
+            raise
+        except BaseException:
+            self._run.rest()
+            raise
 
     def get_next(self) -> Any:
         """Returns the next element.
@@ -97,6 +131,9 @@ class DatasetIterator:
                 f"{self._plan.describe()}. Build the same pipeline before set_state."
             )
         self.close()
+        self._resume(state)
+
+    def _resume(self, state: Any) -> None:
         self._start(Run(self._plan, state["run"]))
         self._stream.set_state(state["stream"])
 

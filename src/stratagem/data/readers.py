@@ -41,6 +41,7 @@ class TFRecordDataset(Dataset):
         compression_type: ``None``, ``"GZIP"`` or ``"ZLIB"``.
         num_parallel_reads: How many files are read at a time, a record of each in turn; by default
             one after the other.
+        name: Shown by ``repr``.
 
     Raises:
         NotFoundError: When read, if a file does not exist.
@@ -53,9 +54,10 @@ class TFRecordDataset(Dataset):
         filenames: Any,
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
+        name: str | None = None,
     ) -> None:
         reader = TFRecordFormat(compression_type)
-        super().__init__(ReadFiles(_names(filenames), reader, num_parallel_reads))
+        super().__init__(ReadFiles(_names(filenames), reader, num_parallel_reads), name)
 
 
 class TextLineDataset(Dataset):
@@ -73,6 +75,7 @@ class TextLineDataset(Dataset):
         compression_type: ``None``, ``"GZIP"`` or ``"ZLIB"``.
         num_parallel_reads: How many files are read at a time, a line of each in turn; by default
             one after the other.
+        name: Shown by ``repr``.
     """
 
     def __init__(
@@ -80,9 +83,10 @@ class TextLineDataset(Dataset):
         filenames: Any,
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
+        name: str | None = None,
     ) -> None:
         reader = TextLineFormat(compression_type)
-        super().__init__(ReadFiles(_names(filenames), reader, num_parallel_reads))
+        super().__init__(ReadFiles(_names(filenames), reader, num_parallel_reads), name)
 
 
 class ParquetDataset(Dataset):
@@ -101,6 +105,7 @@ class ParquetDataset(Dataset):
         columns: The columns to read; all by default.
         num_parallel_reads: How many files are read at a time, a row of each in turn; by default one
             after the other.
+        name: Shown by ``repr``.
     """
 
     def __init__(
@@ -108,8 +113,11 @@ class ParquetDataset(Dataset):
         filenames: Any,
         columns: Sequence[str] | None = None,
         num_parallel_reads: int | None = None,
+        name: str | None = None,
     ) -> None:
-        super().__init__(ReadFiles(_names(filenames), ParquetFormat(columns), num_parallel_reads))
+        super().__init__(
+            ReadFiles(_names(filenames), ParquetFormat(columns), num_parallel_reads), name
+        )
 
 
 class CsvDataset(Dataset):
@@ -130,6 +138,7 @@ class CsvDataset(Dataset):
         delimiter: What separates values.
         num_parallel_reads: How many files are read at a time, a row of each in turn; by default one
             after the other.
+        name: Shown by ``repr``.
     """
 
     def __init__(
@@ -140,9 +149,10 @@ class CsvDataset(Dataset):
         column_types: dict[str, Any] | None = None,
         delimiter: str = ",",
         num_parallel_reads: int | None = None,
+        name: str | None = None,
     ) -> None:
         reader = CsvFormat(columns, column_names, column_types, delimiter)
-        super().__init__(ReadFiles(_names(filenames), reader, num_parallel_reads))
+        super().__init__(ReadFiles(_names(filenames), reader, num_parallel_reads), name)
 
 
 class NumpyDataset(Dataset):
@@ -161,10 +171,11 @@ class NumpyDataset(Dataset):
 
     Args:
         filenames: A file name, a list of them, or a dataset of them.
+        name: Shown by ``repr``.
     """
 
-    def __init__(self, filenames: Any) -> None:
-        super().__init__(NumpyFiles(_names(filenames)))
+    def __init__(self, filenames: Any, name: str | None = None) -> None:
+        super().__init__(NumpyFiles(_names(filenames)), name)
 
 
 def _names(filenames: Any) -> Node:

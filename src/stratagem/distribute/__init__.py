@@ -17,7 +17,6 @@ from stratagem.distribute import experimental
 from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.input.input_context import InputContext
 from stratagem.input.input_options import InputOptions, InputReplicationMode
-from stratagem.strategies import default as _default  # noqa: F401  (makes the default strategy known)
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.extended import StrategyExtended
 from stratagem.strategies.mirrored import MirroredStrategy

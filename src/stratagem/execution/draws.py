@@ -7,6 +7,7 @@ at every call.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +16,11 @@ import jax
 import numpy as np
 
 from stratagem.core import structures
+from stratagem.core.dtypes import is_host_only
 from stratagem.core.errors import OutOfRangeError, ShapeMismatchError
 from stratagem.core.tracing import is_tracer
 from stratagem.input.distributed_iterator import DistributedIterator
+from stratagem.input.optional import MISSING
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.per_replica import PerReplica
 
@@ -34,11 +37,19 @@ class RaggedElement(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """An element that was drawn, and where its iterator stood before."""
+    """An element that was drawn, and where its iterator stood before.
+
+    Attributes:
+        iterator: Where it was drawn from.
+        before: The state of the iterator before.
+        element: The element; ``MISSING`` if there was none.
+        optional: Whether there need not be one.
+    """
 
     iterator: DistributedIterator
     before: Any
     element: Any
+    optional: bool = False
 
     def arrays(self) -> list[Any]:
         """Returns the arrays of the element.
@@ -46,10 +57,14 @@ class Draw:
         Raises:
             RaggedElement: If the replicas' shapes differ.
         """
+        if self.element is MISSING:
+            return []
         return [_array(leaf) for leaf in structures.leaves_of(self.element, is_value_leaf)]
 
     def signature(self) -> tuple[Any, ...]:
         """Returns what must be equal for elements that one program can take."""
+        if self.element is MISSING:
+            return (MISSING,)
         leaves, structure = structures.flatten(self.element, is_value_leaf)
         kinds = [
             (leaf.local_shape if isinstance(leaf, PerReplica) else None, array.shape, array.dtype)
@@ -59,6 +74,8 @@ class Draw:
 
     def traced(self) -> Any:
         """Returns the element as tracers of the active trace."""
+        if self.element is MISSING:
+            return MISSING
         leaves, structure = structures.flatten(self.element, is_value_leaf)
         staged = []
         for leaf, array in zip(leaves, self.arrays(), strict=True):
@@ -76,15 +93,17 @@ class DrawSpec:
 
     Args:
         argument: Position among the iterators in the call's arguments, or ``None``.
-        captured: The iterator, if it is not an argument.
+        captured: The iterator, if it is not an argument; it is not kept alive.
         signature: Of the element that was traced.
         const_positions: For each array of the element, its place among the program's constants.
+        optional: Whether there need not be an element.
     """
 
     argument: int | None
-    captured: DistributedIterator | None
+    captured: weakref.ref[DistributedIterator] | None
     signature: tuple[Any, ...]
     const_positions: tuple[int | None, ...]
+    optional: bool
 
     @classmethod
     def of(
@@ -95,37 +114,62 @@ class DrawSpec:
         argument = next((i for i, it in enumerate(iterators) if it is draw.iterator), None)
         return cls(
             argument,
-            draw.iterator if argument is None else None,
+            weakref.ref(draw.iterator) if argument is None else None,
             draw.signature(),
             tuple(positions.get(id(array)) for array in draw.arrays()),
+            draw.optional,
         )
 
+    def arrays_of(self, draw: Draw) -> list[Any]:
+        """Returns the arrays of an element that was drawn for this.
+
+        Raises:
+            DrawMiss: If it is not of the kind that was traced.
+        """
+        try:
+            fits = draw.signature() == self.signature
+        except RaggedElement:
+            fits = False
+        if not fits:
+            raise DrawMiss
+        return draw.arrays()
+
     def iterator(self, arguments: Sequence[DistributedIterator]) -> DistributedIterator:
-        """Returns the iterator to draw from, given those in the call's arguments."""
+        """Returns the iterator to draw from, given those in the call's arguments.
+
+        Raises:
+            DrawMiss: If it does not exist any more.
+        """
         if self.argument is not None:
             return arguments[self.argument]
-        assert self.captured is not None
-        return self.captured
+        iterator = self.captured() if self.captured is not None else None
+        if iterator is None:
+            raise DrawMiss
+        return iterator
 
 
-def draw_element(iterator: DistributedIterator, earlier: Sequence[Draw]) -> Draw:
-    """Draws the next element; at the end, what was drawn earlier is put back.
+def draw_element(iterator: DistributedIterator, *, optional: bool = False) -> Draw:
+    """Draws the next element.
+
+    Args:
+        iterator: Where to draw from.
+        optional: Whether there need not be an element.
 
     Raises:
         OutOfRangeError: At the end of the data.
     """
     before = iterator.current_state()
     try:
-        return Draw(iterator, before, iterator.draw())
+        return Draw(iterator, before, iterator.draw(optional=optional), optional)
     except StopIteration:
-        put_back(earlier)
         raise OutOfRangeError("End of the distributed dataset.") from None
 
 
 def put_back(draws: Sequence[Draw]) -> None:
     """Makes the iterators give these elements again."""
     for draw in reversed(draws):
-        draw.iterator.put_back([(draw.element, draw.before)])
+        if draw.element is not MISSING:
+            draw.iterator.put_back([(draw.element, draw.before)])
 
 
 def _array(leaf: Any) -> Any:
@@ -133,11 +177,11 @@ def _array(leaf: Any) -> Any:
         group = leaf._group
         array = leaf.global_array(group) if group is not None else None
         if array is None:
-            if all(getattr(v, "dtype", np.dtype(object)).kind == "O" for v in leaf.values):
+            if all(is_host_only(getattr(v, "dtype", np.dtype(object))) for v in leaf.values):
                 raise _no_strings()
             raise RaggedElement
         return array
-    if getattr(leaf, "dtype", np.dtype(object)).kind in "OSU":
+    if is_host_only(getattr(leaf, "dtype", np.dtype(object))):
         raise _no_strings()
     return leaf
 

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 
 from stratagem.collectives.gathering import gather_spmd
 from stratagem.core.errors import ContextError, VariableError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem.core.tracing import is_tracer
+from stratagem.core.tracing import active_trace, is_tracer
 from stratagem.execution.draws import Draw, draw_element
 from stratagem.execution.gradient_taps import GradientTaps
 from stratagem.execution.loops import LoopsOverDataset
 from stratagem.execution.remote_access import RemoteAccess
 from stratagem.execution.remote_reads import read_all, read_rows
+from stratagem.execution.variable_reads import read_first
 from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.state import StateFrame
@@ -26,66 +28,63 @@ __all__ = ["ForeignFrame", "FunctionFrame", "GradientFrame", "ReplicaFrame", "Tr
 
 
 class TracingFrame(StateFrame):
-    """Values of all variables that were alive when tracing began, as inputs of a program.
+    """Values of variables while a program is traced: inputs of it from their first read on."""
 
-    Args:
-        candidates: The variables; which of them the program really uses shows afterwards.
-    """
-
-    def __init__(self, candidates: Sequence[Variable]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._alive = candidates
+        self._trace: Any = None
+        # Kept alive: identities of variables are keys here, and operations refer to them weakly.
+        self._read: list[Variable] = []
         self.written: dict[int, Variable] = {}
-        self.created: list[tuple[Variable, Any]] = []
+        self.created: list[Variable] = []
+        self._initial_values: list[Any] = []
         self.remote = RemoteAccess()
         self._values: dict[int, Any] = {}
         self._fetched_later: dict[tuple[int, int], Any] = {}
 
-    @property
-    def candidates(self) -> Sequence[Variable]:
-        """The variables that were alive when tracing began, and those created since."""
-        return [*self._alive, *(variable for variable, _ in self.created)]
+    def open(self) -> None:
+        """Notes the trace that this frame belongs to; called once it is active."""
+        super().open()
+        self._trace = active_trace()
 
     def close(self) -> None:
         """Forgets the traced values, which are of no use once tracing has ended."""
+        self._trace = None
         self._values = {}
         self._fetched_later = {}
-
-    def bind(self, tracers: Sequence[Any]) -> None:
-        """Takes the candidates' traced values; called once tracing has begun."""
-        self.open()
-        self._values = {
-            id(variable): tracer for variable, tracer in zip(self._alive, tracers, strict=True)
-        }
+        self._initial_values = []
 
     def read(self, variable: Variable) -> Any:
         """Returns the present traced value."""
         if isinstance(variable, RemotelyHeldVariable):
             return self.remote.current(variable, self._fetched(variable))
-        try:
-            return self._values[id(variable)]
-        except KeyError:
-            raise VariableError(
-                f"Variable {variable.name!r} cannot be used here: it was created after tracing of this "
-                "function began, by other code. Create it before."
-            ) from None
+        return self._current(variable)
+
+    def _current(self, variable: Variable) -> Any:
+        if id(variable) not in self._values:
+            self._read.append(variable)
+            shape = tuple(dim or 0 for dim in variable.shape)
+            shape = shape if self.spmd else variable.program_shape
+            self._values[id(variable)] = read_first(variable, shape, self._trace)
+        return self._values[id(variable)]
 
     def _fetched(self, variable: RemotelyHeldVariable) -> Any:
         """Returns the whole value of a remote variable, as late as it must be fetched."""
         after = self.remote.updates_before_read(variable)
-        if not after and id(variable) in self._values:
-            return self._values[id(variable)]
-        # Fetched again, or first heard of while tracing, as the shards of a variable may be.
+        if not after:
+            return self._current(variable)
         key = (id(variable), after)
         if key not in self._fetched_later:
             self.check_fetchable(variable)
             self.use_group(variable.group)
+            self._read.append(variable)
             self._fetched_later[key] = read_all(variable, after)
         return self._fetched_later[key]
 
     def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
         """Returns rows to be fetched before the program runs, with this trace's own updates."""
         self.use_group(variable.group)
+        self._read.append(variable)
         after = self.remote.updates_before_read(variable)
         return self.remote.current_rows(
             variable, indices, lambda numbers: read_rows(variable, numbers, after)
@@ -105,9 +104,14 @@ class TracingFrame(StateFrame):
         """Returns the last value of each written variable."""
         return [self._values[key] for key in self.written]
 
+    def initial_values(self) -> list[Any]:
+        """Returns the first value of each variable that was created."""
+        return [jnp.asarray(value) for value in self._initial_values]
+
     def create(self, variable: Variable, initial_value: Any) -> None:
         """Notes a new variable, which gets its value after tracing, if that is traced."""
-        self.created.append((variable, initial_value))
+        self.created.append(variable)
+        self._initial_values.append(initial_value)
         if not is_tracer(initial_value):
             with jax.ensure_compile_time_eval():
                 variable.initialize(initial_value)
@@ -119,12 +123,11 @@ class FunctionFrame(TracingFrame):
     """Frame of a traced ``function``.
 
     Args:
-        candidates: The variables alive.
         may_create: Whether variables may be created, as on a function's first call.
     """
 
-    def __init__(self, candidates: Sequence[Variable], *, may_create: bool) -> None:
-        super().__init__(candidates)
+    def __init__(self, *, may_create: bool) -> None:
+        super().__init__()
         self._may_create = may_create
         self.groups: list[ReplicaGroup] = []
         self.draws: list[Draw] = []
@@ -133,9 +136,9 @@ class FunctionFrame(TracingFrame):
         """Notes that the program runs on ``group``."""
         self.groups.append(group)
 
-    def draw(self, iterator: DistributedIterator) -> Any:
+    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
         """Draws an element, to be an input of the program."""
-        drawn = draw_element(iterator, self.draws)
+        drawn = draw_element(iterator, optional=optional)
         self.draws.append(drawn)
         return drawn.traced()
 
@@ -163,8 +166,8 @@ class ReplicaFrame(TracingFrame):
 
     spmd = True
 
-    def __init__(self, candidates: Sequence[Variable], group: ReplicaGroup) -> None:
-        super().__init__(candidates)
+    def __init__(self, group: ReplicaGroup) -> None:
+        super().__init__()
         self._group = group
         self._read_since_meeting: set[int] = set()
         self._turns: dict[int, tuple[Variable, list[tuple[Update, Any]]]] = {}
@@ -235,9 +238,11 @@ class GradientFrame(StateFrame):
         """Returns whether no other transformation stands here, or around ``value_and_grad``."""
         return self._fetchable and super().is_innermost_trace()
 
-    def draw(self, iterator: DistributedIterator) -> Any:
+    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
         """Draws as the frame around it does."""
-        return iterator.draw() if self.parent is None else self.parent.draw(iterator)
+        if self.parent is None:
+            return iterator.draw(optional=optional)
+        return self.parent.draw(iterator, optional=optional)
 
     def refuse_to_loop(self, dataset: Any) -> None:
         """Asks the frame around it."""
@@ -248,11 +253,6 @@ class GradientFrame(StateFrame):
         """Tells the frame around it."""
         if self.parent is not None:
             self.parent.use_group(group)
-
-    @property
-    def candidates(self) -> Sequence[Variable]:
-        """Those of the frame around it."""
-        return () if self.parent is None else self.parent.candidates
 
     def differentiate(self, variables: Sequence[Variable], values: Sequence[Any]) -> None:
         """Gives ``variables`` the values that gradients are taken with respect to."""

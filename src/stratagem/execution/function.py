@@ -2,56 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-import threading
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from stratagem.core import config, context, jax_settings
+from stratagem.core.errors import OutOfRangeError
 from stratagem.core.tracing import under_jit
+from stratagem.execution.bound_function import BoundFunction, CompiledFunction
 from stratagem.execution.draws import DrawMiss, RaggedElement
 from stratagem.execution.lifting import trace_program
 from stratagem.execution.loops import LoopsOverDataset, StepCache, looping
-from stratagem.execution.program import Program
-from stratagem.execution.quick_call import MISSED, QuickCall, make_quick_call
+from stratagem.execution.program import Program, VariablesGone
+from stratagem.execution.program_cache import ProgramCache
+from stratagem.execution.quick_call import MISSED, make_quick_call
 from stratagem.execution.signature import CallInputs, SettingsChanged
+from stratagem.input.distributed_iterator import EndOfData
 from stratagem.values import state
 
 __all__ = ["Function", "function"]
 
 _logger = logging.getLogger("stratagem")
 _RETRACES_TO_WARN = 6
-_RECENT = 4
+_FIRST = "first call"
 
 
-class Function:
+class Function(CompiledFunction):
     """A Python function that runs as a compiled program; made by ``stratagem.function``."""
 
     def __init__(self, python_function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
-        self._programs: dict[Any, list[Program]] = {}
-        self._recent: list[QuickCall] = []
-        self._quick_calls: dict[Any, QuickCall] = {}
-        self._lock = threading.RLock()
+        self._programs = ProgramCache()
         self._may_create = True
         self._loops = False
-        self._steps = StepCache(Function)
+        self._steps = StepCache(Function, python_function)
         self._num_traces = 0
         self._number_traces = 0
         self._methods: dict[int, tuple[weakref.ref[Any], Function]] = {}
         self._runners: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
-        self._method_of: tuple[Function, weakref.ref[Any]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels as the function it was made from, to be compiled where it arrives."""
-        if self._method_of is None:
-            return Function, (self._python_function,)
-        unbound, instance = self._method_of
-        return types.MethodType, (unbound, instance())
+        return Function, (self._python_function,)
 
     @property
     def python_function(self) -> Callable[..., Any]:
@@ -74,11 +71,11 @@ class Function:
         frame = context.current_frame()
         if not config.functions_run_eagerly():
             try:
-                for quick_call in self._recent:
+                for quick_call in self._programs.recent:
                     result = quick_call(frame, args, kwargs)
                     if result is not MISSED:
                         return result
-            except SettingsChanged:
+            except (SettingsChanged, VariablesGone):
                 pass
         return self._find_and_run(frame, args, kwargs)
 
@@ -100,52 +97,46 @@ class Function:
         settings = jax_settings.current_settings()
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
-        num_tried = 0
-        for program in self._programs.get(key, ()):
-            num_tried += 1
-            if inputs.has_only_arrays() and not program.draws:
-                self._make_quick(program, inputs, frame, key)
+        tried: list[Program] = []
+        for program in self._programs.get(key):
+            tried.append(program)
+            if inputs.is_plain():
+                self._programs.make_quick(
+                    key,
+                    program,
+                    tuple(inputs.leaves()),
+                    functools.partial(make_quick_call, program, inputs, frame),
+                )
             try:
                 return program.run(inputs)
-            except DrawMiss:
+            except (DrawMiss, VariablesGone):
                 continue
         try:
             while True:
-                try:
-                    return self._compile(inputs, key, num_tried).run(inputs)
-                except DrawMiss:  # another thread has drawn the element that was traced
-                    num_tried += 1
+                tried.append(self._compile(inputs, key, strategy, tried))
+                # Another thread may have drawn the element that was traced.
+                with contextlib.suppress(DrawMiss, VariablesGone):
+                    return tried[-1].run(inputs)
         except RaggedElement:
             return self._run_eagerly(args, kwargs)
         except LoopsOverDataset:
             self._loops = True
             return self._run_eagerly(args, kwargs, self._steps)
 
-    def _make_quick(
-        self, program: Program, inputs: CallInputs, frame: context.Frame, key: Any
-    ) -> None:
-        """Makes the next calls like this one find the program at once."""
-        kind = (program, key, *inputs.array_leaves())
-        if kind not in self._quick_calls:
-            self._quick_calls[kind] = make_quick_call(program, inputs, frame)
-        quick_call = self._quick_calls[kind]
-        others = [other for other in self._recent if other is not quick_call]
-        self._recent = [quick_call, *others[: _RECENT - 1]]
-
-    def runner(self, strategy: Any) -> Function:
-        """Returns the function that runs this one in every replica of ``strategy``."""
+    def run_in_replicas(self, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs this function in every replica of ``strategy``, compiled."""
         if strategy not in self._runners:
             python_function = self._python_function
 
             # A weak reference: the runner lives in a dictionary with the strategy as its key.
             reference = weakref.ref(strategy)
 
-            def run_in_replicas(args: Any, kwargs: Any) -> Any:
+            def run(args: Any, kwargs: Any) -> Any:
                 return reference().run(python_function, args, kwargs)  # type: ignore[union-attr]
 
-            functools.update_wrapper(run_in_replicas, python_function)
-            self._runners[strategy] = Function(run_in_replicas)
-        return self._runners[strategy]
+            functools.update_wrapper(run, python_function)
+            self._runners[strategy] = Function(run)
+        return self._runners[strategy](args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -153,7 +144,7 @@ class Function:
         # By identity: instances that are equal may still hold different variables.
         known = self._methods.get(id(instance))
         if known is not None and known[0]() is instance:
-            return known[1]
+            return BoundFunction(self, known[1], instance)
         methods, key = self._methods, id(instance)
         try:
             reference = weakref.ref(instance, lambda _: methods.pop(key, None))
@@ -162,31 +153,35 @@ class Function:
         python_function = self._python_function
 
         def method(*args: Any, **kwargs: Any) -> Any:
+            # Alive: a BoundFunction holds it.
             return python_function(reference(), *args, **kwargs)
 
         functools.update_wrapper(method, python_function)
-        bound = Function(method)
-        bound._method_of = (self, reference)
-        methods[key] = (reference, bound)
-        return bound
+        function = Function(method)
+        methods[key] = (reference, function)
+        return BoundFunction(self, function, instance)
 
     def __repr__(self) -> str:
         return f"<stratagem.function {getattr(self, '__qualname__', self._python_function)!s}>"
 
-    def _compile(self, inputs: CallInputs, key: Any, num_tried: int) -> Program:
-        with self._lock:
-            programs = self._programs.setdefault(key, [])
-            if len(programs) > num_tried:  # another thread has compiled one meanwhile
-                return programs[num_tried]
-            program = trace_program(self._python_function, inputs, may_create=self._may_create)
+    def _compile(
+        self, inputs: CallInputs, key: Any, strategy: weakref.ref[Any], tried: list[Program]
+    ) -> Program:
+        # Until the first call is over, others wait: it may create variables.
+        first = self._programs.making(_FIRST) if self._may_create else contextlib.nullcontext()
+        with first, self._programs.making(key):
+            for program in self._programs.get(key):
+                if program not in tried:  # another thread has made it meanwhile
+                    return program
+            made = trace_program(self._python_function, inputs, may_create=self._may_create)
             self._may_create = False
-            if program is None:
-                program = trace_program(self._python_function, inputs, may_create=False)
-            assert program is not None
+            if made is None:
+                made = trace_program(self._python_function, inputs, may_create=False)
+            assert made is not None
             self._num_traces += 1
-            programs.append(program)
+            self._programs.add(key, made, [strategy, *inputs.needs, *made.depends_on()])
             self._warn_of_retracing(inputs)
-            return program
+            return made
 
     def _warn_of_retracing(self, inputs: CallInputs) -> None:
         self._number_traces += inputs.num_python_numbers() > 0
@@ -202,8 +197,11 @@ class Function:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
     ) -> Any:
         # A loop may draw more than fits into memory.
-        with state.transaction(keeps_draws=steps is None), looping(steps):
-            return self._python_function(*args, **kwargs)
+        try:
+            with state.transaction(keeps_draws=steps is None), looping(steps):
+                return self._python_function(*args, **kwargs)
+        except EndOfData:
+            raise OutOfRangeError("End of the distributed dataset.") from None
 
 
 def function(func: Callable[..., Any] | None = None) -> Any:

@@ -11,7 +11,7 @@ from stratagem.core.launch import (
     process_watch,
     wait_for_previous,
 )
-from stratagem.execution.program import Program
+from stratagem.execution.program import HeldVariables, Program
 from stratagem.values import state
 from stratagem.values.variable import STORAGE_LOCK
 
@@ -38,8 +38,8 @@ class JointProgram(Program):
         super().__init__(*args, **options)
         assert self.group is not None
         self._identity = identity
-        # On CPU all is kept until the end is known: another process may be gone.
-        self._waits = identity is not None and self.group.on_cpu
+        # Where it is waited for, all is kept until the end is known: another process may be gone.
+        self._waits = identity is not None and process_watch().waits_for_programs
         self.stores_results = False
         self._accepts_at_once = self._callback_errors is None and not self._waits
 
@@ -47,19 +47,25 @@ class JointProgram(Program):
         """Runs the program with the arrays of the arguments, and others in place of its constants."""
         consts = self.consts if consts is None else consts
         check_not_in_callback()
+        held = self.hold()
+        self._compile(held, arrays, consts)
         with self._callback_lock, LAUNCH_LOCK:
             wait_for_previous()
             if self._identity is not None:
                 process_watch().before_launch(*self._identity)
             if self._waits:
-                outputs, new_values = self._run_and_wait(arrays, consts)
+                outputs, new_values = self._run_and_wait(held, arrays, consts)
+            elif self._identity is not None:
+                outputs, new_values = process_watch().run(
+                    lambda: self.exchange(held, arrays, consts)
+                )
             else:
-                outputs, new_values = self.exchange(arrays, consts)
+                outputs, new_values = self.exchange(held, arrays, consts)
             if self._callback_errors is not None:
                 self._wait_for_callbacks_everywhere(outputs, new_values)
             if not self._accepts_at_once:
                 with STORAGE_LOCK:
-                    self._accept(new_values)
+                    self._accept(held, new_values)
             return self.result(outputs)
 
     def result(self, outputs: list[Any]) -> Any:
@@ -84,14 +90,16 @@ class JointProgram(Program):
         if error is not None:
             raise error
 
-    def _run_and_wait(self, arrays: list[Any], consts: list[Any]) -> tuple[list[Any], list[Any]]:
+    def _run_and_wait(
+        self, held: HeldVariables, arrays: list[Any], consts: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
         """Runs the program without giving anything away, and returns its results when it is done."""
         with STORAGE_LOCK:
             journal = state.current_journal()
             if journal is not None:
-                for variable in self.written:
+                for variable in held.written:
                     journal.record(variable)
-            kept = [variable.take_for_program(self.group, False) for variable in self.kept]
+            kept = [variable.take_for_program(self.group, False) for variable in held.kept]
         results: tuple[list[Any], list[Any]] = process_watch().run(
             lambda: self.jitted([], kept, consts, arrays)
         )

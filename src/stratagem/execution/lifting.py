@@ -7,12 +7,12 @@ import functools
 import hashlib
 import importlib
 import re
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.dtypes import canonicalize_dtype
 
 from stratagem.core import jax_settings, structures
 from stratagem.core.errors import ContextError, TracedValueError
@@ -24,12 +24,13 @@ from stratagem.execution.draws import DrawSpec, put_back
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.joint_program import JointProgram, ProgramIdentity
 from stratagem.execution.program import Program, ResultLeaf, VariableWrite
+from stratagem.execution.remote_reads import find_reads
 from stratagem.execution.signature import CallInputs, SettingsChanged
+from stratagem.execution.variable_reads import lift_reads
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.registry import live_variables
 from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
@@ -48,54 +49,62 @@ def trace_program(
 ) -> Program | None:
     """Traces ``fn`` once and returns its program.
 
-    Every variable that is alive is offered as an input; what the trace mentions is kept. If the
-    function created variables, they get their initial values and ``None`` is returned: the function
-    is then to be traced again.
+    The variables that the function reads are inputs of the program. If it created variables, they get
+    their initial values and ``None`` is returned: the function is then to be traced again.
     """
-    candidates = live_variables()
-    frame = FunctionFrame(candidates, may_create=may_create)
+    frame = FunctionFrame(may_create=may_create)
     structure: Any = None
     results: list[ResultLeaf] = []
 
-    def traced(variable_values: Sequence[Any], arrays: list[Any]) -> Any:
+    def traced(arrays: list[Any]) -> Any:
         nonlocal structure, results
-        frame.bind(variable_values)
+        frame.open()
         args, kwargs = inputs.rebuild(arrays)
         with state.enter(frame):
             result = fn(*args, **kwargs)
         leaves, structure = structures.flatten((result, frame.remote.operands()), is_value_leaf)
         results, outputs = _collect_results(leaves)
-        created = [jnp.asarray(value) for _, value in frame.created]
-        return outputs, frame.written_values(), created
+        values = outputs, frame.written_values(), frame.initial_values()
+        frame.close()
+        return values
 
-    avals = [jax.ShapeDtypeStruct(v.program_shape, canonicalize_dtype(v.dtype)) for v in candidates]
     try:
-        closed = jax.make_jaxpr(traced)(avals, inputs.avals())
+        closed = jax.make_jaxpr(traced)(inputs.avals())
     except _NEEDS_VALUE as error:
         raise _explain(error) from error
     finally:
         put_back(frame.draws)
-        frame.close()
     draws = [DrawSpec.of(draw, inputs.iterators, closed.consts) for draw in frame.draws]
-    group = _find_group(frame, inputs, closed, candidates)
+    variables, jaxpr = lift_reads(closed.jaxpr)
+    group = _find_group(frame, inputs, variables)
     if frame.created:
-        _initialize_created(frame, closed, candidates, inputs.arrays, group)
+        _initialize_created(frame, jaxpr, closed.consts, variables, inputs.arrays, group)
         return None
     written = list(frame.written.values())
     described = inputs.without_arrays()
     name = getattr(fn, "__qualname__", repr(fn))
-    jaxpr, consts = closed.jaxpr, closed.consts
     make: Callable[..., Program] = Program
-    if frame.remote.updates or any(isinstance(v, RemotelyHeldVariable) for v in candidates):
+    reads_remotely = any(isinstance(v, RemotelyHeldVariable) for v in variables)
+    if frame.remote.updates or reads_remotely or find_reads(jaxpr):
         # Loaded when used: it would be a part of what `import stratagem` costs.
         remote_program = importlib.import_module("stratagem.execution.remote_program")
         results, structure, jaxpr, make = remote_program.take_apart(
-            jaxpr, candidates, frame, results, structure, group
+            jaxpr, variables, frame, results, structure, group
         )
     else:
         structure = structure.children()[0]
     return _build(
-        name, jaxpr, consts, candidates, written, results, structure, group, described, draws, make
+        name,
+        jaxpr,
+        closed.consts,
+        variables,
+        written,
+        results,
+        structure,
+        group,
+        described,
+        draws,
+        make,
     )
 
 
@@ -113,19 +122,20 @@ def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
         elif is_tracer(leaf):
             results.append(ResultLeaf(len(outputs)))
             outputs.append(leaf)
+        elif isinstance(leaf, Variable):
+            results.append(ResultLeaf(variable=weakref.ref(leaf), itself=True))
         else:
             results.append(ResultLeaf(static=leaf))
     return results, outputs
 
 
 def _find_group(
-    frame: FunctionFrame, inputs: CallInputs, closed: Any, candidates: Sequence[Variable]
+    frame: FunctionFrame, inputs: CallInputs, variables: Sequence[Variable]
 ) -> ReplicaGroup | None:
-    used = mentioned_variables(closed.jaxpr)
     groups = dict.fromkeys([*frame.groups, *inputs.groups()])
-    for variable, invar in zip(candidates, closed.jaxpr.invars, strict=False):
+    for variable in (*variables, *frame.written.values()):
         strategy = getattr(variable, "strategy", None)
-        if strategy is not None and (id(invar) in used or id(variable) in frame.written):
+        if strategy is not None:
             groups.setdefault(strategy.replica_group)
     if len(groups) > 1:
         raise ContextError(
@@ -139,7 +149,7 @@ def _build(
     name: str,
     traced: Any,
     captured: Sequence[Any],
-    candidates: Sequence[Variable],
+    variables: Sequence[Variable],
     written: list[Variable],
     results: list[ResultLeaf],
     structure: Any,
@@ -151,7 +161,7 @@ def _build(
     errors: list[BaseException] = []
     jaxpr, has_callbacks = guard_callbacks(traced, errors)
     num_outputs = len(jaxpr.outvars) - len(written)
-    owner = {id(v): variable for variable, v in zip(candidates, jaxpr.invars, strict=False)}
+    owner = {id(v): variable for variable, v in zip(variables, jaxpr.invars, strict=False)}
     new_vars = jaxpr.outvars[num_outputs:]
     # A variable assigned its own unchanged value is not written.
     changed = [k for k, v in enumerate(written) if owner.get(id(new_vars[k])) is not v]
@@ -174,7 +184,8 @@ def _build(
         if result.output is None:
             final_results.append(result)
         elif source is not None:
-            final_results.append(dataclasses.replace(result, output=None, variable=source))
+            reference = weakref.ref(source)
+            final_results.append(dataclasses.replace(result, output=None, variable=reference))
         else:
             final_results.append(dataclasses.replace(result, output=len(positions)))
             positions.append(result.output)
@@ -190,14 +201,14 @@ def _build(
         for k in changed
     ]
     mentioned = mentioned_variables(jaxpr)
-    used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
-    identity = _identity(name, traced, inputs, group, candidates, used)
+    used = [i for i in range(len(variables)) if id(jaxpr.invars[i]) in mentioned]
+    identity = _identity(name, traced, inputs, group, variables, used)
     # Variables keep their values when a call fails, also because another process is gone.
     may_fail = has_callbacks or (identity is not None and group is not None and group.on_cpu)
     may_donate = not may_fail and not jax_settings.checks_results()
-    donated = [i for i in used if may_donate and id(candidates[i]) in written_ids]
+    donated = [i for i in used if may_donate and id(variables[i]) in written_ids]
     kept = [i for i in used if i not in donated]
-    num_candidates = len(candidates)
+    num_variables = len(variables)
     settings = jax_settings.current_settings()
     chosen = [*positions, *(num_outputs + k for k in changed)]
     num_results = len(positions)
@@ -207,7 +218,7 @@ def _build(
     ) -> tuple[list[Any], list[Any]]:
         if jax_settings.current_settings() != settings:
             raise SettingsChanged
-        values: list[Any] = [None] * num_candidates
+        values: list[Any] = [None] * num_variables
         for i, value in zip([*donated, *kept], [*donated_values, *kept_values], strict=True):
             values[i] = value
         outs = jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
@@ -226,8 +237,8 @@ def _build(
         make = functools.partial(JointProgram, identity)
     return make(
         jax.jit(program, **options),
-        donated=[candidates[i] for i in donated],
-        kept=[candidates[i] for i in kept],
+        donated=[variables[i] for i in donated],
+        kept=[variables[i] for i in kept],
         consts=[
             c if group is None or c.sharding == group.sharded else group.replicate(c)
             for c in map(jnp.asarray, captured)
@@ -248,17 +259,17 @@ def _identity(
     jaxpr: Any,
     inputs: CallInputs,
     group: ReplicaGroup | None,
-    candidates: Sequence[Variable],
+    variables: Sequence[Variable],
     used: Sequence[int],
 ) -> ProgramIdentity | None:
     """Returns what makes the program the same in all processes, if they must run it together."""
     if group is None or not group.spans_processes:
         return None
     # Without the variables that are alive but not used, which may differ between processes.
-    kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(candidates) :]]
+    kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(variables) :]]
     debug_info = jaxpr.debug_info.with_unknown_names()
     text = str(jaxpr.replace(invars=kept, debug_info=debug_info))
-    sharded = [candidates[i].sharded_in_program for i in used]
+    sharded = [variables[i].sharded_in_program for i in used]
     if "shard_map" not in text and not any(sharded) and not inputs.groups():
         return None
     avals = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in inputs.avals())
@@ -278,28 +289,29 @@ def _smallest(outvars: Sequence[Any], num_results: int) -> tuple[int, int] | Non
 
 def _initialize_created(
     frame: FunctionFrame,
-    closed: Any,
-    candidates: Sequence[Variable],
+    traced: Any,
+    consts: Sequence[Any],
+    variables: Sequence[Variable],
     arrays: list[Any],
     group: ReplicaGroup | None,
 ) -> None:
     """Computes the initial values of variables that were created while tracing."""
     count = len(frame.created)
-    jaxpr = _only_for_last_outputs(closed.jaxpr, count)
+    jaxpr = _only_for_last_outputs(traced, count)
     used = mentioned_variables(jaxpr)
     with STORAGE_LOCK:
         values = [
             variable.take_for_program(group, False) if id(invar) in used else None
-            for variable, invar in zip(candidates, jaxpr.invars, strict=False)
+            for variable, invar in zip(variables, jaxpr.invars, strict=False)
         ]
 
     def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:
-        return jax.core.eval_jaxpr(jaxpr, closed.consts, *values, *arrays)
+        return jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
 
-    names = ", ".join(variable.name for variable, _ in frame.created)
+    names = ", ".join(variable.name for variable in frame.created)
     computed = launch(jax.jit(initial_values), (values, arrays), group, f"creation of {names}")
-    for (variable, initial_value), value in zip(frame.created, computed, strict=True):
-        if is_tracer(initial_value):
+    for variable, value in zip(frame.created, computed, strict=True):
+        if not variable.initialized:
             variable.initialize(value.addressable_data(0))
 
 

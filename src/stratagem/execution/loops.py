@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from stratagem.execution.bound_function import CompiledFunction
+from stratagem.execution.captures import Captures, Place
+from stratagem.execution.loaded_names import changing_names
+from stratagem.execution.loop_step import LoopStep
+from stratagem.execution.signature import static_key
 
 if TYPE_CHECKING:
     from stratagem.execution.function import Function
 
 __all__ = ["LoopsOverDataset", "StepCache", "compiled_step", "looping"]
+
+_MOST_STEPS = 100
 
 
 class LoopsOverDataset(Exception):
@@ -20,24 +31,70 @@ class LoopsOverDataset(Exception):
 class StepCache:
     """The compiled form of each function that a loop gives to ``strategy.run``.
 
-    A nested function is a new object each time its outer function is called; it counts as the same
-    if its code and what it captured are the same.
+    A nested function is a new object each time its outer function is called. It counts as the same if
+    its code is and it captures the same, apart from numbers and arrays, which it may capture others of.
+
+    Args:
+        make: Makes a ``stratagem.function``.
+        loop: The function that loops.
     """
 
-    def __init__(self, make: Callable[[Callable[..., Any]], Function]) -> None:
+    def __init__(
+        self, make: Callable[[Callable[..., Any]], Function], loop: Callable[..., Any]
+    ) -> None:
         self._make = make
-        self._steps: dict[Any, Function] = {}
+        self._loop = loop
+        self._steps: dict[Any, tuple[LoopStep, list[weakref.ref[Any]]]] = {}
+        self._effects: frozenset[Place] = frozenset()
+        self._lock = threading.Lock()
 
-    def get(self, fn: Callable[..., Any]) -> Function:
-        """Returns the compiled form of ``fn``."""
-        key = _identity(fn)
-        if key not in self._steps:
-            self._steps[key] = self._make(fn)
-        return self._steps[key]
+    def run(
+        self, strategy: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the compiled form of ``fn`` in every replica of ``strategy``."""
+        captures = Captures(fn, self._changing_names, self._effects)
+        known = self._steps.get(self._key(strategy, captures))
+        step = self._add(strategy, captures, LoopStep(self._make)) if known is None else known[0]
+        num_traces = step.function.experimental_get_tracing_count()
+        result = step.run(strategy, captures, args, kwargs)
+        if step.function.experimental_get_tracing_count() > num_traces:
+            self._note_effects(strategy, captures, step)
+        return result
+
+    def _note_effects(self, strategy: Any, captures: Captures, step: LoopStep) -> None:
+        """Overlooks from now on what the step itself has changed while it was traced."""
+        changed = captures.changed_places()
+        if not changed <= self._effects:
+            self._effects |= changed
+            seen = Captures(captures.fn, self._changing_names, self._effects)
+            if len(seen.values) == len(captures.values):
+                self._add(strategy, seen, step)
+
+    def _key(self, strategy: Any, captures: Captures) -> Any:
+        return static_key(strategy, captures.needs), captures.key
+
+    @functools.cached_property
+    def _changing_names(self) -> frozenset[str]:
+        code = getattr(inspect.unwrap(self._loop), "__code__", None)
+        return frozenset() if code is None else changing_names(code)
+
+    def _add(self, strategy: Any, captures: Captures, step: LoopStep) -> LoopStep:
+        steps, key = self._steps, self._key(strategy, captures)
+        watches = [
+            weakref.ref(needed, lambda _: steps.pop(key, None))
+            for needed in (reference() for reference in captures.needs)
+            if needed is not None
+        ]
+        with self._lock:
+            known = steps.setdefault(key, (step, watches))[0]
+            if len(steps) > _MOST_STEPS:
+                steps.pop(next(iter(steps)), None)
+        return known
 
     def steps(self) -> list[Function]:
         """Returns every compiled form."""
-        return list(self._steps.values())
+        # A step may be known by several keys.
+        return list(dict.fromkeys(step.function for step, _ in list(self._steps.values())))
 
 
 class _Active(threading.local):
@@ -58,18 +115,8 @@ def looping(cache: StepCache | None) -> Iterator[None]:
         _active.caches.pop()
 
 
-def compiled_step(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the compiled form of ``fn`` inside a loop, and ``fn`` itself elsewhere."""
-    cache = _active.caches[-1] if _active.caches else None
-    return fn if cache is None else cache.get(fn)
-
-
-def _identity(fn: Callable[..., Any]) -> Any:
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        return id(fn)
-    cells = [cell.cell_contents for cell in getattr(fn, "__closure__", None) or ()]
-    defaults = [*(getattr(fn, "__defaults__", None) or ())]
-    defaults += (getattr(fn, "__kwdefaults__", None) or {}).values()
-    bound = [getattr(fn, "__self__", None)]
-    return (code, *map(id, cells), *map(id, defaults), *map(id, bound))
+def compiled_step(fn: Callable[..., Any]) -> StepCache | None:
+    """Returns what runs ``fn`` compiled inside a loop; ``None`` elsewhere, or if it is compiled."""
+    if not _active.caches or isinstance(fn, CompiledFunction):
+        return None
+    return _active.caches[-1]

@@ -17,8 +17,10 @@ import jax
 
 from stratagem.core import jax_settings, launch, structures
 from stratagem.core.context import Frame
+from stratagem.execution.draws import DrawMiss, put_back
 from stratagem.execution.program import Program, place_on
 from stratagem.execution.signature import CallInputs, SettingsChanged
+from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.variable import STORAGE_LOCK
@@ -39,9 +41,21 @@ def quick_call(frame, args, kwargs):
 {unpack}
     if {other_kind}:
         return MISSED
+{hold}
     arrays = [{arrays}]
 {run}
-    return {result}
+"""
+
+_DRAW = """
+try:
+    draws, consts = program.draw([{iterators}])
+except DrawMiss:
+    return MISSED
+try:
+{run}
+except BaseException:
+    put_back(draws)
+    raise
 """
 
 _UNPACK_FLAT = """
@@ -68,7 +82,7 @@ with LAUNCH_LOCK:
 _EXCHANGE = """
 with STORAGE_LOCK:
     if current_journal() is not None{any_shared}:
-        outputs, new_values = program.exchange(arrays, consts)
+        outputs, new_values = program.exchange(program.hold(), arrays, consts)
     else:
         finished = []
         try:
@@ -81,7 +95,7 @@ with STORAGE_LOCK:
             [{written}] = new_values
         except BaseException:
             if finished:
-                program.keep_despite_interrupts(*finished[0])
+                program.keep_despite_interrupts(program.hold(), *finished[0])
             raise
 """
 
@@ -92,11 +106,13 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
     It may raise ``SettingsChanged``, as ``Program.run_arrays`` does.
 
     Args:
-        program: The program; it draws no elements.
-        inputs: The call's arguments, nothing but arrays.
+        program: The program.
+        inputs: The call's arguments, nothing but arrays and iterators.
         frame: The context of the call.
     """
     names: dict[str, Any] = {
+        "DistributedIterator": DistributedIterator,
+        "DrawMiss": DrawMiss,
         "LAUNCH_LOCK": launch.LAUNCH_LOCK,
         "MISSED": MISSED,
         "STORAGE_LOCK": STORAGE_LOCK,
@@ -118,16 +134,22 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
         "place_on": place_on,
         "prng_impl": jax_settings.DEFAULT_PRNG_IMPL.value,
         "program": program,
+        "put_back": put_back,
         "replicated": program.group and program.group.replicated,
         "starmap": starmap,
         "strategy": weakref.ref(frame.strategy),
         "structure": inputs.structure,
         "wait_for_previous": launch.wait_for_previous,
     }
+    compared = _compare_arguments(program, inputs, names)
+    hold, run = _run(program, names)
+    if program.draws:
+        run = _DRAW.format(iterators=compared["iterators"], run=_indent(run))
     source = _CALL.format(
         other_context="is not None" if frame.replica_context is None else "is None",
-        **_compare_arguments(program, inputs, names),
-        **_run(program, names),
+        hold=_indent(hold),
+        run=_indent(run),
+        **compared,
     )
     exec(source, names)
     # Popped: a function that is one of its own global variables is not freed at once.
@@ -138,43 +160,67 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
 def _compare_arguments(
     program: Program, inputs: CallInputs, names: dict[str, Any]
 ) -> dict[str, str]:
-    leaves = [f"leaf{i}" for i in range(len(inputs.arrays))]
-    conditions, arrays = [], []
-    for leaf, (leaf_type, aval, group, scalar) in zip(leaves, inputs.array_leaves(), strict=True):
-        names |= {f"{leaf}_type": leaf_type, f"{leaf}_aval": aval, f"{leaf}_group": group}
+    described = inputs.leaves()
+    leaves = [f"leaf{i}" for i in range(len(described))]
+    conditions, arrays, iterators = [], [], []
+    for leaf, kind in zip(leaves, described, strict=True):
+        if kind is None:
+            conditions.append(f"type({leaf}) is not DistributedIterator")
+            iterators.append(leaf)
+            continue
+        names |= {f"{leaf}_type": kind.leaf_type, f"{leaf}_aval": kind.aval}
         conditions.append(f"type({leaf}) is not {leaf}_type")
         array = leaf
-        if group is not None:
-            conditions.append(f"{leaf}._group is not {leaf}_group")
-            conditions.append(f"{leaf}._scalar is not {scalar}")
-            conditions.append(f"({leaf} := {leaf}._array) is None")
-        elif program.group is not None:
-            array = f"{leaf} if {leaf}.sharding is replicated else place_on(group, {leaf})"
-        conditions.append(f"{leaf}.aval != {leaf}_aval")
-        arrays.append(array)
+        if kind.group is not None:
+            names[f"{leaf}_group"] = kind.group
+            array = f"{leaf}_array"
+            conditions += [
+                f"{leaf}._group is not {leaf}_group",
+                f"{leaf}._scalar is not {kind.scalar}",
+                f"({array} := {leaf}._joined) is None"
+                f" and ({array} := {leaf}.global_array({leaf}_group)) is None",
+            ]
+            arrays.append(array)
+        else:
+            conditions.append(f"{leaf}.committed is not {kind.committed_to is not None}")
+            if program.group is not None:
+                placed = f"{leaf} if {leaf}.sharding is replicated else place_on(group, {leaf})"
+                arrays.append(placed)
+            else:
+                arrays.append(leaf)
+                if kind.committed_to is not None:
+                    names[f"{leaf}_place"] = kind.committed_to
+                    conditions.append(f"{leaf}.sharding != {leaf}_place")
+        conditions.append(f"{array}.aval != {leaf}_aval")
     unpack = _UNPACK_FLAT if inputs.flat else _UNPACK
     return {
         "unpack": _indent(unpack.format(count=len(leaves), leaves=", ".join(leaves))),
         "other_kind": " or ".join(conditions) or "False",
         "arrays": ", ".join(arrays),
+        "iterators": ", ".join(iterators),
     }
 
 
-def _run(program: Program, names: dict[str, Any]) -> dict[str, str]:
+def _run(program: Program, names: dict[str, Any]) -> tuple[str, str]:
+    """Returns code that takes the program's variables, and code that runs it."""
     if not program.stores_results:
-        return {"run": "", "result": "program.run_arrays(arrays)"}
-    run = _exchange(program, names)
+        return "", "return program.run_arrays(arrays, consts)"
+    references = program.references()
+    name_of = {id(reference): f"variable{i}" for i, reference in enumerate(references)}
+    names |= {f"{name_of[id(reference)]}_reference": reference for reference in references}
+    hold = [f"{name} = {name}_reference()" for name in name_of.values()]
+    gone = " or ".join(f"{name} is None" for name in name_of.values())
+    if gone:
+        hold += [f"if {gone}:", "    return MISSED"]
+    run = _exchange(program, name_of)
     if program.serialize:
         run = _LAUNCH.format(exchange=_indent(run))
     result = "outputs[0]" if program.returns_one_array else "program.result(outputs)"
-    return {"run": _indent(run), "result": result}
+    return "\n".join(hold), f"{run.strip()}\nreturn {result}"
 
 
-def _exchange(program: Program, names: dict[str, Any]) -> str:
-    variables = {id(v): v for v in (*program.donated, *program.kept, *program.written)}
-    name_of = {key: f"variable{i}" for i, key in enumerate(variables)}
-    names |= {name_of[key]: variable for key, variable in variables.items()}
-    written = [name_of[id(variable)] for variable in program.written]
+def _exchange(program: Program, name_of: dict[int, str]) -> str:
+    written = [name_of[id(reference)] for reference in program.written]
     note = "pass"
     if program.awaited is not None:
         part, position = program.awaited

@@ -40,7 +40,7 @@ class RemoteProgram(Program):
         self.stores_results = False
         self._computes_nothing = (
             all(result.output is None for result in self._results)
-            and not self._writes
+            and not self.written
             and self._callback_errors is None
         )
 

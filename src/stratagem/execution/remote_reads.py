@@ -7,6 +7,7 @@ before the program runs.
 from __future__ import annotations
 
 import functools
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,22 +41,30 @@ def _primitive() -> Any:
     primitive = jax_core().Primitive("read_remote_variable")
 
     def abstract_result(*indices: Any, read: _ReadKey) -> Any:
-        rows = indices[0].shape + read.variable.row_shape if indices else None
-        shape = read.variable.program_shape if rows is None else rows
-        return jax.core.ShapedArray(shape, read.variable.dtype)
+        variable = read.variable()
+        shape = indices[0].shape + variable.row_shape if indices else variable.program_shape
+        return jax.core.ShapedArray(shape, variable.dtype)
 
     primitive.def_abstract_eval(abstract_result)
     return primitive
 
 
 class _ReadKey:
-    """What is read; equal only to itself, so that two reads never become one."""
+    """What is read; equal only to itself, so that two reads never become one.
 
-    __slots__ = ("after", "variable")
+    JAX remembers parameters of operations for long, so that it must not hold the variable.
+    """
+
+    __slots__ = ("_reference", "after")
 
     def __init__(self, variable: RemotelyHeldVariable, after: int) -> None:
-        self.variable = variable
+        self._reference = weakref.ref(variable)
         self.after = after
+
+    def variable(self) -> RemotelyHeldVariable:
+        variable = self._reference()
+        assert variable is not None, "the frame of a trace keeps what is read alive"
+        return variable
 
 
 def read_rows(variable: RemotelyHeldVariable, indices: Any, after: int) -> Any:
@@ -78,7 +87,7 @@ def find_reads(jaxpr: Any) -> list[Read]:
         while id(indices) in copies:
             indices = copies[id(indices)]
         key = eqn.params["read"]
-        reads.append(Read(key.variable, eqn.outvars[0], indices, key.after))
+        reads.append(Read(key.variable(), eqn.outvars[0], indices, key.after))
     return reads
 
 

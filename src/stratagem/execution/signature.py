@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -10,13 +13,13 @@ import numpy as np
 from stratagem.core import structures
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.input.distributed_iterator import DistributedIterator
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import operand_of
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.variable import Variable
 
-__all__ = ["CallInputs", "SettingsChanged"]
+__all__ = ["ArrayLeaf", "CallInputs", "SettingsChanged", "static_key"]
 
 _STATIC = 0
 _ARRAY = 1
@@ -28,6 +31,24 @@ class SettingsChanged(Exception):
     """A program is called under other JAX settings, or other circumstances, than it was made for."""
 
 
+class ArrayLeaf(NamedTuple):
+    """What an argument that is an array has in common with others that one program can take.
+
+    Attributes:
+        leaf_type: The argument's type.
+        aval: Shape, dtype and weak type of the array.
+        group: The replicas, if it is per-replica.
+        scalar: Whether it is a scalar in each replica then.
+        committed_to: Where it must stay, if anywhere.
+    """
+
+    leaf_type: type
+    aval: Any
+    group: ReplicaGroup | None
+    scalar: bool
+    committed_to: Any
+
+
 class CallInputs:
     """The arguments of one call, taken apart.
 
@@ -37,6 +58,7 @@ class CallInputs:
         key: Equal for calls that can use the same program.
         traced: Whether an argument is a tracer of an outer JAX transformation.
         ragged: Whether replicas' arrays differ in shape, so that no program can take them.
+        needs: Objects among the arguments that the key compares by identity and does not keep alive.
         structure: The structure of the arguments.
         flat: Whether the arguments are the leaves of that structure.
     """
@@ -49,6 +71,7 @@ class CallInputs:
         "flat",
         "iterators",
         "key",
+        "needs",
         "ragged",
         "structure",
         "traced",
@@ -62,6 +85,7 @@ class CallInputs:
         self.iterators: list[DistributedIterator] = []
         self.traced = self.ragged = False
         self._static: list[Any] = []
+        self.needs: list[weakref.ref[Any]] = []
         self._kinds = [self._take(leaf) for leaf in leaves]
         self.key = (self.structure, *self._kinds)
 
@@ -71,7 +95,7 @@ class CallInputs:
         described.structure, described._kinds = self.structure, self._kinds
         described._static, described.key = self._static, self.key
         described.traced, described.ragged = self.traced, self.ragged
-        described.arrays = []
+        described.arrays, described.needs = [], []
         described.iterators = []
         return described
 
@@ -89,35 +113,40 @@ class CallInputs:
             array = leaf
             kind = (_ARRAY, array.shape, array.dtype, getattr(array, "weak_type", False))
         elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)):
-            array = array_of(leaf)
+            array = operand_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
         elif isinstance(leaf, DistributedIterator):
             self.iterators.append(leaf)
             return (_ITERATOR,)
         else:
             self._static.append(leaf)
-            return (_STATIC, _static_key(leaf))
+            return (_STATIC, static_key(leaf, self.needs))
         if isinstance(array, jax.core.Tracer):
             self.traced = True
         self.arrays.append(array)
         return kind
 
-    def has_only_arrays(self) -> bool:
-        """Returns whether the arguments hold nothing but JAX arrays and per-replica values of them."""
+    def is_plain(self) -> bool:
+        """Returns whether there are only JAX arrays, per-replica values of them, and iterators."""
         return all(
-            kind[0] == _PER_REPLICA or (kind[0] == _ARRAY and hasattr(leaf_type, "weak_type"))
+            kind[0] in (_PER_REPLICA, _ITERATOR)
+            or (kind[0] == _ARRAY and hasattr(leaf_type, "weak_type"))
             for kind, leaf_type in zip(self._kinds, self._types, strict=True)
         )
 
-    def array_leaves(self) -> list[tuple[Any, Any, ReplicaGroup | None, bool]]:
-        """Returns type and aval of each argument, and group and whether scalar if it is per-replica.
-
-        Only for inputs that hold nothing but arrays.
-        """
-        return [
-            (leaf_type, array.aval, *(kind[3:] if kind[0] == _PER_REPLICA else (None, False)))
-            for leaf_type, kind, array in zip(self._types, self._kinds, self.arrays, strict=True)
-        ]
+    def leaves(self) -> list[ArrayLeaf | None]:
+        """Returns what each argument is, ``None`` for an iterator. Only for plain inputs."""
+        arrays = iter(self.arrays)
+        leaves: list[ArrayLeaf | None] = []
+        for leaf_type, kind in zip(self._types, self._kinds, strict=True):
+            if kind[0] == _ITERATOR:
+                leaves.append(None)
+                continue
+            array = next(arrays)
+            group, scalar = kind[3:] if kind[0] == _PER_REPLICA else (None, False)
+            committed_to = array.sharding if array.committed else None
+            leaves.append(ArrayLeaf(leaf_type, array.aval, group, scalar, committed_to))
+        return leaves
 
     def avals(self) -> list[jax.ShapeDtypeStruct]:
         """Returns the shapes and dtypes of the arrays."""
@@ -158,27 +187,64 @@ class CallInputs:
 
 
 class _Identity:
-    """Key of an object that cannot be hashed: equal only to itself."""
+    """Key of an object that is equal only to itself.
 
-    __slots__ = ("_object",)
+    Args:
+        value: The object.
+        reference: A weak reference to it, if there can be one; it is kept alive otherwise.
+    """
 
-    def __init__(self, value: Any) -> None:
-        self._object = value
+    __slots__ = ("_hash", "_object")
+
+    def __init__(self, value: Any, reference: weakref.ref[Any] | None) -> None:
+        self._hash = id(value)
+        self._object: Callable[[], Any] = reference or (lambda: value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other._object is self._object
+        if not isinstance(other, _Identity):
+            return NotImplemented
+        value = self._object()
+        return other is self or (value is not None and other._object() is value)
 
     def __hash__(self) -> int:
-        return id(self._object)
+        return self._hash
 
 
-def _static_key(leaf: Any) -> Any:
-    if isinstance(leaf, float):
-        return float, repr(leaf)
-    if isinstance(leaf, Variable):
-        return leaf.ref()
+def static_key(value: Any, needs: list[weakref.ref[Any]]) -> Any:
+    """Returns what stands for an object in a key: its value, or who it is.
+
+    Args:
+        value: The object.
+        needs: Takes a reference to it if the key is of no use without it; it is not kept alive then.
+    """
+    if isinstance(value, float):
+        return float, repr(value)
+    if isinstance(value, types.MethodType):
+        return types.MethodType, value.__func__, static_key(value.__self__, needs)
+    if _is_value(value):
+        return type(value), value
+    reference = _weak(value)
+    if reference is not None:
+        needs.append(reference)
+    return _Identity(value, reference)
+
+
+def _is_value(leaf: Any) -> bool:
+    """Returns whether an object is compared by what it holds, and can be."""
+    if leaf is None:
+        return True
+    kind: Any = type(leaf)
+    if kind.__eq__ is object.__eq__ or isinstance(leaf, Variable):
+        return False
     try:
         hash(leaf)
     except TypeError:
-        return _Identity(leaf)
-    return type(leaf), leaf
+        return False
+    return True
+
+
+def _weak(leaf: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(leaf)
+    except TypeError:
+        return None

@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.dtypes import canonicalize_dtype
 
 from stratagem.collectives.gathering import gather_spmd
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context, structures
 from stratagem.core.errors import ContextError, ShapeMismatchError
+from stratagem.core.narrowing import narrowed
 from stratagem.core.partitioned_group import (
     check_partitioned,
     has_layouts,
@@ -23,16 +23,16 @@ from stratagem.core.partitioned_group import (
 )
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem.core.tracing import is_tracer, mentioned_variables
+from stratagem.core.tracing import is_tracer
 from stratagem.execution.frames import ForeignFrame, ReplicaFrame
 from stratagem.execution.mapped_jaxpr import MappedInput, MappedJaxpr
+from stratagem.execution.remote_reads import find_reads
+from stratagem.execution.variable_reads import lift_reads
 from stratagem.values import state
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem.values.regroup import is_array, map_values
-from stratagem.values.remotely_held import RemotelyHeldVariable
-from stratagem.values.variable import Variable
 
 __all__ = ["SpmdChannel", "run_spmd"]
 
@@ -116,7 +116,6 @@ def run_spmd(
     """
     parent = state.current_frame()
     assert parent is None or not parent.spmd
-    candidates: Sequence[Variable] = () if parent is None else parent.candidates
     if parent is not None:
         parent.use_group(group)
     leaves, structure = structures.flatten((tuple(args), kwargs), is_value_leaf)
@@ -125,40 +124,33 @@ def run_spmd(
     frame: ReplicaFrame | None = None
     outputs = _Outputs()
 
-    def traced(variable_values: Sequence[Any], blocks: Sequence[Any]) -> Any:
+    def traced(blocks: Sequence[Any]) -> Any:
         remaining = iter(blocks)
         local = [next(remaining) if item.array is not None else item.static for item in inputs]
         local_args, local_kwargs = jax.tree.unflatten(structure, local)
         if frame is None:
             active: state.StateFrame = ForeignFrame()
-            active.open()
-            channel_frame = ReplicaFrame((), group)
+            channel_frame = ReplicaFrame(group)
         else:
-            frame.bind(variable_values)
             active = channel_frame = frame
+        active.open()
         replica = make_context(SpmdChannel(strategy, group, channel_frame))
         with context.enter(context.Frame(strategy, replica)), state.enter(active):
             result = fn(*local_args, **local_kwargs)
             channel_frame.flush()
         written = [] if frame is None else frame.written_values()
-        created = [] if frame is None else [jnp.asarray(value) for _, value in frame.created]
+        created = [] if frame is None else frame.initial_values()
         operands = [] if frame is None else frame.remote.operands()
+        channel_frame.close()
         return outputs.collect(result), written, created, operands
 
     def trace(with_layouts: bool) -> Any:
         nonlocal frame
-        frame = ReplicaFrame(candidates, group) if parent is not None else None
+        frame = ReplicaFrame(group) if parent is not None else None
         with tracing_replica(group, with_layouts=with_layouts):
-            closed = jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
-                [
-                    jax.ShapeDtypeStruct(tuple(v.shape), canonicalize_dtype(v.dtype))
-                    for v in candidates
-                ],
-                [item.local_aval for item in arrays],
+            return jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
+                [item.local_aval for item in arrays]
             )
-        if frame is not None:
-            frame.close()
-        return closed
 
     def creates() -> bool:
         # The function is then traced once more anyway, and its variables exist only once.
@@ -172,21 +164,22 @@ def run_spmd(
         with_layouts, closed = False, trace(False)
     if with_layouts:
         check_partitioned(group, closed.jaxpr)
-    jaxpr, consts = closed.jaxpr, [_placed(const, group) for const in closed.consts]
-    mentioned = mentioned_variables(jaxpr)
-    used = [i for i in range(len(candidates)) if id(jaxpr.invars[i]) in mentioned]
-    variable_values = [parent.read(candidates[i]) for i in used] if parent is not None else []
+    variables, jaxpr = lift_reads(closed.jaxpr)
+    consts = [_placed(const, group) for const in closed.consts]
+    variable_values = [parent.read(v) for v in variables] if parent is not None else []
     replicas = MappedJaxpr(
         jaxpr,
         group,
         [MappedInput(const, value) for const, value in zip(jaxpr.constvars, consts, strict=True)]
         + [
-            MappedInput(jaxpr.invars[i], value, sharded=candidates[i].sharded_in_program)
-            for i, value in zip(used, variable_values, strict=True)
+            MappedInput(invar, value, sharded=variable.sharded_in_program)
+            for invar, variable, value in zip(
+                jaxpr.invars, variables, variable_values, strict=False
+            )
         ]
         + [
             MappedInput(invar, item.array, sharded=item.per_replica)
-            for invar, item in zip(jaxpr.invars[len(candidates) :], arrays, strict=True)
+            for invar, item in zip(jaxpr.invars[len(variables) :], arrays, strict=True)
         ],
         manual_axes={REPLICA_AXIS} if with_layouts else set(group.mesh.axis_names),
     )
@@ -201,7 +194,7 @@ def run_spmd(
     wanted = jaxpr.outvars[: len(sharded)]
     updates = frame.remote.updates
     remote: Any = None
-    if updates or any(isinstance(v, RemotelyHeldVariable) for v in candidates):
+    if updates or find_reads(jaxpr):
         # Loaded when used: it would be a part of what `import stratagem` costs.
         remote = importlib.import_module("stratagem.execution.remote_spmd")
         remaining = remote.exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
@@ -212,7 +205,7 @@ def run_spmd(
         values = iter(replicas.call(jaxpr.eqns, wanted, sharded))
     own = [next(values) for _ in range(outputs.num_arrays)]
     new_values = [next(values) for _ in written]
-    for variable, _ in frame.created:
+    for variable in frame.created:
         parent.create(variable, next(values))
     for variable, value in zip(written, new_values, strict=True):
         parent.check_writable(variable)
@@ -248,7 +241,7 @@ class _Input:
         if isinstance(leaf, Mirrored):
             leaf = leaf._value()
         if is_array(leaf):
-            leaf = jnp.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+            leaf = jnp.asarray(narrowed(leaf)) if not isinstance(leaf, jax.Array) else leaf
             weak_type = getattr(leaf, "weak_type", False)
             aval = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak_type)
             return cls(_placed(leaf, group), local_aval=aval)
@@ -272,7 +265,7 @@ class _Outputs:
         leaves, self._structure = structures.flatten(result, is_value_leaf)
         leaves = [_unwrap(leaf) for leaf in leaves]
         self._is_array = [is_array(leaf) for leaf in leaves]
-        arrays = [jnp.asarray(leaf) for leaf in leaves if is_array(leaf)]
+        arrays = [jnp.asarray(narrowed(leaf)) for leaf in leaves if is_array(leaf)]
         self._scalar = [array.ndim == 0 for array in arrays]
         self._static = [None if is_array(leaf) else leaf for leaf in leaves]
         return arrays

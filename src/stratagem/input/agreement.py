@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.errors import InvalidArgumentError, ReplicaMismatchError, StratagemError
 from stratagem.core.launch import process_watch
 from stratagem.data.tensor_spec import TensorSpec
@@ -19,28 +18,38 @@ from stratagem.input.worker_input import HostStep, take_rows
 
 __all__ = ["Agreement", "agreed_steps"]
 
-_numbers = itertools.count()
-
 
 class Agreement:
     """Talks with the other workers about the steps of one iteration.
 
     Args:
+        channel: The same for this iteration on all workers.
+        what: What the iteration is called in messages.
         closed: Set when nobody wants another step.
     """
 
-    def __init__(self, closed: threading.Event) -> None:
+    def __init__(self, channel: str, what: str, closed: threading.Event) -> None:
+        self._channel = channel
+        self._what = what
         self._closed = closed
-        self._channel = f"input {next(_numbers)}"
+        self._turn = 0
 
-    def exchange(self, sizes: Any, number: int) -> list[Any]:
-        """Returns the sizes that every worker has in a step; nothing if nobody wants it any more.
+    def exchange(self, sizes: Any) -> list[Any]:
+        """Returns the sizes that every worker has in the next step; nothing if nobody wants it.
 
         Raises:
             ReplicaMismatchError: If the input of another worker failed.
         """
-        what = f"step {number} of a distributed dataset"
-        every = self._put({"sizes": sizes}, what, self._closed.is_set)
+        turn, self._turn = self._turn, self._turn + 1
+        what = f"step {turn} of {self._what}"
+        every = process_watch().exchange(
+            self._channel,
+            {"sizes": sizes},
+            what,
+            turn=turn,
+            in_sequence=False,
+            cancelled=self._closed.is_set,
+        )
         failed = [
             f"process {i}: {said['error']}" for i, said in enumerate(every) if "error" in said
         ]
@@ -54,12 +63,7 @@ class Agreement:
         """Lets the others know that there will be no further step from here; does not wait."""
         # They may know already, or be the ones who told.
         with contextlib.suppress(StratagemError):
-            self._put({"error": repr(error)}, "a distributed dataset that failed", lambda: True)
-
-    def _put(self, said: dict[str, Any], what: str, cancelled: Callable[[], bool]) -> list[Any]:
-        return process_watch().exchange(
-            self._channel, said, what, in_sequence=False, cancelled=cancelled
-        )
+            process_watch().give(self._channel, {"error": repr(error)}, self._turn)
 
 
 def agreed_steps(
@@ -67,8 +71,9 @@ def agreed_steps(
 ) -> Iterator[HostStep]:
     """Yields this worker's steps until every worker has come to its end.
 
-    A worker that comes to its end first takes part in the remaining steps with empty batches. A step
-    is marked if its parts are not of one size everywhere, so that all workers run it the same way.
+    A worker that comes to its end first takes part in the remaining steps with empty batches; where
+    elements are not batches, of which there is no empty one, all end with it. A step is marked if
+    its parts are not of one size everywhere, so that all workers run it the same way.
 
     Args:
         agreement: With the other workers.
@@ -77,24 +82,24 @@ def agreed_steps(
         spec: Of an element, if it is known.
         state: Where this worker's input stands before the first step.
     """
-    empty: Any = None
-    for number in itertools.count():
+    example: Any = None
+    while True:
         step = next(steps, None)
         if step is not None:
             state = step.state
             example = step.whole if step.parts is None else step.parts[0]
-            empty = take_rows(example, (0, 0))
         mine = None if step is None else _sizes(step, num_replicas)
-        every = agreement.exchange(mine, number)
+        every = agreement.exchange(mine)
         if all(sizes is None for sizes in every):
             return
+        if any(sizes is None for sizes in every) and _has_scalars(every):
+            return
         if step is None:
-            empty = _empty(spec) if empty is None else empty
+            empty = _empty(spec) if example is None else take_rows(example, (0, 0))
             step = HostStep([empty] * num_replicas, None, state)
             uneven = True
         else:
-            flat = [size for sizes in every for size in sizes or [None]]
-            uneven = any(size != flat[0] for size in flat)
+            uneven = any(sizes != every[0] for sizes in every) or len(every[0]) > 1
         if uneven and step.parts is None:
             step = HostStep(_divided(step.whole, num_replicas), None, step.state)
         step.uneven = uneven
@@ -102,17 +107,20 @@ def agreed_steps(
 
 
 def _sizes(step: HostStep, num_replicas: int) -> list[Any]:
-    """Returns what must be equal in all replicas for one program to take the step."""
-    parts = [step.whole] if step.parts is None else step.parts
-    shapes = [[list(np.shape(leaf)) for leaf in jax.tree.leaves(part)] for part in parts]
-    if step.parts is not None:
-        return shapes
-    rows = [[shape[0] // num_replicas, *shape[1:]] for shape in shapes[0]]
-    return [rows] * num_replicas
+    """Returns the shapes of the parts, once if all of them are alike, as one program needs them."""
+    if step.parts is None:
+        shapes = [list(np.shape(leaf)) for leaf in structures.leaves_of(step.whole)]
+        return [[[shape[0] // num_replicas, *shape[1:]] for shape in shapes]]
+    parts = [[list(np.shape(leaf)) for leaf in structures.leaves_of(p)] for p in step.parts]
+    return parts if any(part != parts[0] for part in parts) else parts[:1]
+
+
+def _has_scalars(every: list[Any]) -> bool:
+    return any(not shape for sizes in every for part in sizes or () for shape in part)
 
 
 def _divided(whole: Any, num_replicas: int) -> list[Any]:
-    rows = len(jax.tree.leaves(whole)[0]) // num_replicas
+    rows = len(structures.leaves_of(whole)[0]) // num_replicas
     return [take_rows(whole, (i * rows, (i + 1) * rows)) for i in range(num_replicas)]
 
 
@@ -128,8 +136,8 @@ def _empty(spec: Any) -> Any:
 
     if spec is None:
         raise _unknown("it does not tell the shapes of its elements")
-    return jax.tree.map(
-        build, spec, is_leaf=lambda leaf: isinstance(leaf, (PerReplicaSpec, TensorSpec))
+    return structures.map_structure(
+        build, spec, lambda leaf: isinstance(leaf, (PerReplicaSpec, TensorSpec))
     )
 
 

@@ -8,13 +8,15 @@ from typing import Any
 from stratagem.core.errors import CardinalityError, InvalidArgumentError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.data.dataset import Dataset
+from stratagem.data.tensor_spec import TensorSpec
 from stratagem.input.distributed_iterator import DistributedIterator
 from stratagem.input.input_context import InputContext
 from stratagem.input.input_options import InputOptions, InputReplicationMode
+from stratagem.input.pairing import Pairing, pair_datasets
 from stratagem.input.placed_steps import place_steps_on
 from stratagem.input.sharding import shard_for_worker, with_common_order
 from stratagem.input.sources import as_source
-from stratagem.input.specs import distributed_spec
+from stratagem.input.specs import distributed_spec, is_static, with_rows
 from stratagem.input.splitting import WorkerPosition
 from stratagem.input.worker_input import WorkerInput, dealt_steps
 from stratagem.values import state as variable_state
@@ -45,18 +47,20 @@ class DistributedDataset:
         *,
         num_steps: int | None,
         element_spec: Any,
+        pairing: Pairing | None,
     ) -> None:
         self._input = worker_input
         self._group = group
         self._options = options
         self._num_steps = num_steps
         self._element_spec = element_spec
+        self._pairing = pairing
 
     def __iter__(self) -> DistributedIterator:
         frame = variable_state.current_frame()
         if frame is not None:
             frame.refuse_to_loop(self)
-        place = place_steps_on(self._group, self._options, self._element_spec)
+        place = place_steps_on(self._group, self._options, self._element_spec, self._pairing)
         buffer_size = self._options.experimental_per_replica_buffer_size
         return DistributedIterator(self._input, place, buffer_size, self._element_spec)
 
@@ -97,17 +101,20 @@ def distribute_dataset(
             "InputReplicationMode.PER_REPLICA is for distribute_datasets_from_function, where the "
             "dataset function is called for each replica."
         )
+    spec = dataset.element_spec if isinstance(dataset, Dataset) else None
+    pairing: Pairing | None = None
     if group.spans_processes:
-        dataset = with_common_order(dataset)
+        pairing = pair_datasets("experimental_distribute_dataset", spec, position)
+        dataset = with_common_order(dataset, pairing.seed)
     worker_input, source = shard_for_worker(dataset, position)
     count = source.num_elements()
-    spec = dataset.element_spec if isinstance(dataset, Dataset) else None
     return DistributedDataset(
         worker_input,
         group,
         options,
         num_steps=count if position.num_workers == 1 else None,
-        element_spec=None if spec is None else distributed_spec(spec, group),
+        element_spec=None if spec is None else distributed_spec(spec, group, _divided_by(position)),
+        pairing=pairing,
     )
 
 
@@ -133,17 +140,48 @@ def distribute_from_function(
         for pipeline in range(pipelines)
     ]
     sources = [as_source(dataset) for dataset in datasets]
+    specs = [dataset.element_spec for dataset in datasets if isinstance(dataset, Dataset)]
+    alone = position.num_workers == 1
+    # With several workers a batch of all others' data is worth more than equal shapes.
+    all_full = alone and len(specs) == len(datasets) and all(map(is_static, specs))
     counts = [source.num_elements() for source in sources]
-    num_steps: int | None = None
-    if all(count is not None for count in counts):
-        known = [count for count in counts if count is not None]
-        num_steps = max(known) if per_replica else -(-known[0] // position.num_replicas)
-    first = datasets[0]
-    spec = first.element_spec if isinstance(first, Dataset) else None
+    num_steps = _num_dealt_steps(counts, position.num_replicas, all_full) if alone else None
+
+    def part(spec: TensorSpec) -> TensorSpec:
+        return spec if alone else with_rows(spec, None)
+
+    pairing: Pairing | None = None
+    if group.spans_processes:
+        spec = specs[0] if specs else None
+        pairing = pair_datasets("distribute_datasets_from_function", spec, position)
     return DistributedDataset(
-        dealt_steps(sources, position.num_replicas),
+        dealt_steps(sources, position.num_replicas, all_full=all_full),
         group,
         options,
-        num_steps=num_steps if position.num_workers == 1 else None,
-        element_spec=None if spec is None else distributed_spec(spec, group),
+        num_steps=num_steps,
+        element_spec=distributed_spec(specs[0], group, part) if specs else None,
+        pairing=pairing,
     )
+
+
+def _divided_by(position: WorkerPosition) -> Callable[[TensorSpec], TensorSpec]:
+    """Returns how the spec of a global batch becomes that of one replica's part."""
+
+    def part(spec: TensorSpec) -> TensorSpec:
+        if position.num_workers == position.num_replicas == 1:
+            return spec
+        rows = spec.shape[0] if spec.shape.rank else None
+        if position.num_workers > 1 or rows is None or rows % position.num_replicas:
+            return with_rows(spec, None)
+        return with_rows(spec, rows // position.num_replicas)
+
+    return part
+
+
+def _num_dealt_steps(counts: list[int | None], num_replicas: int, all_full: bool) -> int | None:
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    if len(counts) > 1:
+        return min(known) if all_full else max(known)
+    return known[0] // num_replicas if all_full else -(-known[0] // num_replicas)

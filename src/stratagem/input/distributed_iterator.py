@@ -5,19 +5,29 @@ from __future__ import annotations
 import collections
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from stratagem.core import context
-from stratagem.core.errors import InvalidArgumentError, NotAnArrayError, OutOfRangeError
-from stratagem.input.optional import Optional
+from stratagem.core.errors import (
+    InvalidArgumentError,
+    NotAnArrayError,
+    OutOfRangeError,
+    ShippingError,
+)
+from stratagem.input.optional import MISSING, Optional
 from stratagem.input.prefetch import Prefetcher
 from stratagem.values import state as variable_state
 
 if TYPE_CHECKING:
     from stratagem.input.placed_steps import PlaceSteps
-    from stratagem.input.worker_input import WorkerInput
+    from stratagem.input.worker_input import HostStep, WorkerInput
 
-__all__ = ["DistributedIterator"]
+__all__ = ["DistributedIterator", "EndOfData"]
+
+
+class EndOfData(StopIteration):
+    """The end of a distributed dataset: ends loops, and is told from what else stops in a function."""
 
 
 class DistributedIterator:
@@ -52,21 +62,40 @@ class DistributedIterator:
     def _open(self, state: Any) -> None:
         self._state, steps = self._input(state)
         self._returned.clear()
+        self._steps: Iterator[HostStep] | None = steps
+        self._prefetcher: Prefetcher | None = None
+
+    def _begin(self) -> Prefetcher:
+        """Begins to prepare steps: when the first is wanted, which is in the same order everywhere."""
+        assert self._steps is not None
         closed = threading.Event()
-        prefetcher = Prefetcher(self._place(steps, self._state, closed), self._buffer_size)
-        self._prefetcher = prefetcher
-        self._finalizer = weakref.finalize(self, _close, closed, prefetcher)
+        placed = self._place(self._steps, self._state, closed)
+        self._steps = None
+        self._prefetcher = Prefetcher(placed, self._buffer_size)
+        self._finalizer = weakref.finalize(self, _close, closed, self._prefetcher)
+        return self._prefetcher
+
+    def __reduce__(self) -> Any:
+        raise ShippingError(
+            "A distributed iterator cannot be copied or pickled: its elements are on the devices of this "
+            "process. Send the dataset and iterator.get_state(), and call set_state() on an iterator over "
+            "the dataset distributed there; ClusterCoordinator.create_per_worker_dataset() makes "
+            "iterators that functions can take."
+        )
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def _check_context(self) -> None:
         if context.has_strategy() and context.get_replica_context() is not None:
             raise NotAnArrayError(
                 "next(iterator) cannot be called in replica context (inside the function given to "
                 "strategy.run()). Call it outside and pass the element: "
                 "strategy.run(fn, args=(next(iterator),))."
             )
+
+    def __next__(self) -> Any:
+        self._check_context()
         frame = variable_state.current_frame()
         if frame is not None:
             return frame.draw(self)
@@ -76,17 +105,26 @@ class DistributedIterator:
             journal.note_draw(lambda: self.put_back([(element, before)]))
         return element
 
-    def draw(self) -> Any:
+    def draw(self, *, optional: bool = False) -> Any:
         """Returns the next element now, also while a function is traced.
 
+        Args:
+            optional: Whether ``MISSING`` is returned at the end.
+
         Raises:
-            StopIteration: At the end.
+            EndOfData: At the end.
         """
         with self._lock:
             if self._returned:
                 element, self._state = self._returned.popleft()
-            else:
-                element, self._state = self._prefetcher.next()
+                return element
+            prefetcher = self._prefetcher or self._begin()
+            try:
+                element, self._state = prefetcher.next()
+            except StopIteration:
+                if not optional:
+                    raise EndOfData from None
+                return MISSING
             return element
 
     def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
@@ -111,7 +149,15 @@ class DistributedIterator:
             raise OutOfRangeError("End of the distributed dataset.") from None
 
     def get_next_as_optional(self) -> Optional:
-        """Returns the next element as an ``Optional``, empty at the end."""
+        """Returns the next element as an ``Optional``, empty at the end.
+
+        Inside a function ``has_value`` is a Python bool: there is one program for a call with an
+        element, and one for a call without.
+        """
+        frame = variable_state.current_frame()
+        if frame is not None:
+            self._check_context()
+            return Optional(frame.draw(self, optional=True))
         try:
             return Optional(next(self))
         except StopIteration:
@@ -138,7 +184,8 @@ class DistributedIterator:
                 f"state must be what get_state of a DistributedIterator returned, got {state!r}."
             )
         with self._lock:
-            self._finalizer()
+            if self._prefetcher is not None:
+                self._finalizer()
             self._open(state["distributed"])
 
     def current_state(self) -> Any:

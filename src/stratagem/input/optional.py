@@ -6,9 +6,10 @@ from typing import Any
 
 from stratagem.core.errors import OutOfRangeError
 
-__all__ = ["Optional"]
+__all__ = ["MISSING", "Optional"]
 
-_MISSING = object()
+MISSING = object()
+"""The value that an empty ``Optional`` has instead of one."""
 
 
 class Optional:
@@ -28,11 +29,11 @@ class Optional:
     @classmethod
     def empty(cls) -> Optional:
         """Returns an optional without a value."""
-        return cls(_MISSING)
+        return cls(MISSING)
 
     def has_value(self) -> bool:
         """Returns whether there is a value."""
-        return self._value is not _MISSING
+        return self._value is not MISSING
 
     def get_value(self) -> Any:
         """Returns the value.
@@ -40,6 +41,6 @@ class Optional:
         Raises:
             OutOfRangeError: If there is none.
         """
-        if self._value is _MISSING:
+        if self._value is MISSING:
             raise OutOfRangeError("The iterator has no further element. Ask has_value() first.")
         return self._value

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from stratagem.core import structures
+from stratagem.core.dtypes import is_host_only
 from stratagem.core.errors import InvalidArgumentError
+from stratagem.core.narrowing import narrowed
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.values.per_replica import PerReplica
 
@@ -16,8 +19,6 @@ if TYPE_CHECKING:
     from stratagem.input.worker_input import HostStep
 
 __all__ = ["place_step"]
-
-_WIDE = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
 
 
 def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) -> Any:
@@ -27,14 +28,14 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
     """
     structure: Any
     if step.whole is not None:
-        leaves, structure = jax.tree.flatten(step.whole)
+        leaves, structure = structures.flatten(step.whole)
         return jax.tree.unflatten(structure, _place_whole(leaves, group, fetch_to_device))
     assert step.parts is not None
     if group.size == 1:
-        return jax.tree.map(
+        return structures.map_structure(
             lambda leaf: _put(leaf, group.replicated) if fetch_to_device else leaf, step.parts[0]
         )
-    flattened = [jax.tree.flatten(part) for part in step.parts]
+    flattened = [structures.flatten(part) for part in step.parts]
     structure = flattened[0][1]
     for index, (_, other) in enumerate(flattened):
         if other != structure:
@@ -93,16 +94,13 @@ def _fits_device(leaf: Any) -> bool:
     dtype = getattr(leaf, "dtype", None)
     if dtype is None:
         return not isinstance(leaf, (bytes, str))
-    if dtype.kind in "OSU":
+    if is_host_only(dtype):
         return False
-    narrow = _WIDE.get(dtype)
-    if narrow is not None and leaf.size and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        limits = np.iinfo(narrow)
-        low, high = leaf.min(), leaf.max()
-        if low < limits.min or high > limits.max:
-            raise InvalidArgumentError(
-                f"{dtype.name} values from {low} to {high} do not fit {narrow.name}, which JAX uses in "
-                "their place. Enable 64-bit mode with jax.config.update('jax_enable_x64', True), or "
-                "leave batches on the host with InputOptions(experimental_fetch_to_device=False)."
-            )
+    try:
+        narrowed(leaf)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{error} Or leave batches on the host with "
+            "InputOptions(experimental_fetch_to_device=False)."
+        ) from None
     return True

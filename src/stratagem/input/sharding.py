@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import secrets
 
 from stratagem.core.errors import InvalidArgumentError, NotFoundError
-from stratagem.core.launch import process_watch
 from stratagem.data.auto_shard import num_files, seed_shuffles, shard_at_hints, shard_by_file
 from stratagem.data.dataset import Dataset
 from stratagem.data.options import AutoShardPolicy
@@ -51,28 +49,33 @@ def choose_policy(policy: AutoShardPolicy, files: int | None, num_workers: int) 
     return policy
 
 
-def with_common_order(dataset: object) -> object:
+def with_common_order(dataset: object, seed: int) -> object:
     """Returns a dataset that is shuffled the same way on all workers, which divide it.
 
-    With ``AutoShardPolicy.OFF`` every worker keeps an order of its own. The leader chooses.
+    With ``AutoShardPolicy.OFF`` every worker keeps an order of its own.
+
+    Args:
+        dataset: The dataset.
+        seed: The same on all workers.
     """
     if not isinstance(dataset, Dataset):
         return dataset
     if dataset.options().experimental_distribute.auto_shard_policy is AutoShardPolicy.OFF:
         return dataset
-    seeds = process_watch().exchange("seeds", secrets.randbits(32), "order of a dataset")
-    return seed_shuffles(dataset, seeds[0])
+    return seed_shuffles(dataset, seed)
 
 
 def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerInput, Source]:
     """Returns a worker's steps of a dataset of global batches, and the source they come from."""
-    if position.num_workers == 1:
-        source = as_source(dataset)
-        return split_steps(source, position, whole_batches=True), source
     if not isinstance(dataset, Dataset):
         source = as_source(dataset)
         return split_steps(source, position, whole_batches=True), source
     wanted = dataset.options().experimental_distribute.auto_shard_policy
+    if position.num_workers == 1:
+        if wanted is AutoShardPolicy.HINT:
+            dataset = shard_at_hints(dataset, 1, 0)
+        source = as_source(dataset)
+        return split_steps(source, position, whole_batches=True), source
     policy = choose_policy(wanted, num_files(dataset), position.num_workers)
     if wanted is AutoShardPolicy.AUTO and policy is AutoShardPolicy.DATA:
         _logger.warning(

@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.dataset import Dataset
 from stratagem.data.iterator import DatasetIterator
@@ -87,7 +88,7 @@ class _CountingIterator:
     def __next__(self) -> Any:
         element = next(self._iterator)
         self._count += 1
-        return jax.tree.map(_to_numpy, element)
+        return structures.map_structure(_to_numpy, element)
 
     def get_state(self) -> int:
         return self._count

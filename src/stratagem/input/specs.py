@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import jax
-
+from stratagem.core import structures
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.data.tensor_spec import TensorSpec
 
-__all__ = ["PerReplicaSpec", "distributed_spec"]
+__all__ = ["PerReplicaSpec", "distributed_spec", "is_static", "with_rows"]
 
 
 class PerReplicaSpec:
@@ -34,13 +34,36 @@ TensorSpec(shape=(None,), dtype=int32, name=None))
         return f"PerReplicaSpec({', '.join(map(repr, self.value_specs))})"
 
 
-def distributed_spec(element_spec: Any, group: ReplicaGroup) -> Any:
-    """Returns the spec of a distributed element: rows unknown, once for each local replica."""
+def distributed_spec(
+    element_spec: Any, group: ReplicaGroup, part: Callable[[TensorSpec], TensorSpec]
+) -> Any:
+    """Returns the spec of a distributed element: that of a part, once for each local replica.
+
+    Args:
+        element_spec: Of what is distributed.
+        group: The replicas.
+        part: From the spec of an array to that of one replica's part of it.
+    """
 
     def spread(spec: TensorSpec) -> Any:
-        rows_unknown = TensorSpec([None, *spec.shape[1:]], spec.dtype, spec.name)
-        return (
-            rows_unknown if group.size == 1 else PerReplicaSpec(*[rows_unknown] * group.local_size)
-        )
+        mine = part(spec)
+        return mine if group.size == 1 else PerReplicaSpec(*[mine] * group.local_size)
 
-    return jax.tree.map(spread, element_spec, is_leaf=lambda x: isinstance(x, TensorSpec))
+    return structures.map_structure(spread, element_spec, lambda x: isinstance(x, TensorSpec))
+
+
+def with_rows(spec: TensorSpec, num_rows: int | None) -> TensorSpec:
+    """Returns the spec of a batch with another number of rows, ``None`` if that is not known.
+
+    >>> with_rows(TensorSpec([8, 3]), 4)
+    TensorSpec(shape=(4, 3), dtype=float32, name=None)
+    """
+    if not spec.shape.rank:
+        return spec
+    return TensorSpec([num_rows, *spec.shape[1:]], spec.dtype, spec.name)
+
+
+def is_static(element_spec: Any) -> bool:
+    """Returns whether all elements are known to have the same shapes."""
+    specs = structures.leaves_of(element_spec, lambda x: isinstance(x, TensorSpec))
+    return all(spec.shape.is_fully_defined() for spec in specs)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
+from stratagem.core import structures
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.input.sources import Source, SourceIterator
 from stratagem.input.splitting import Rows, WorkerPosition, split_rows, worker_share
@@ -57,6 +57,10 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
         return [count, turn, iterator.get_state()], steps(count, turn, iterator)
 
     def steps(count: int, turn: int, iterator: SourceIterator) -> Iterator[HostStep]:
+        if position.num_workers == position.num_replicas == 1:
+            for number, element in enumerate(iterator, count + 1):
+                yield HostStep([_undivided(element)], None, [number, 0, iterator.get_state()])
+            return
         before = iterator.get_state()
         for batch in iterator:
             size = _batch_size(batch)
@@ -84,11 +88,17 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
     return open_at
 
 
-def dealt_steps(sources: list[Source], num_replicas: int) -> WorkerInput:
+def dealt_steps(sources: list[Source], num_replicas: int, *, all_full: bool) -> WorkerInput:
     """Returns the steps of datasets of per-replica batches.
 
-    One source deals its batches to the replicas in turn; several sources feed one replica each. A
-    replica for which no batch is left gets an empty one, so that no other is lost.
+    One source deals its batches to the replicas in turn; several sources feed one replica each.
+
+    Args:
+        sources: Give the batches.
+        num_replicas: Of this worker.
+        all_full: Whether all batches are of one size, so that there is no step in which a replica
+            has none. Otherwise such a replica gets an empty one, so that no other is lost; it ends
+            the steps too if elements are not batches, of which there is no empty one.
     """
 
     def open_at(state: Any) -> tuple[Any, Iterator[HostStep]]:
@@ -103,6 +113,8 @@ def dealt_steps(sources: list[Source], num_replicas: int) -> WorkerInput:
             ]
             given = next((part for part in parts if part is not None), None)
             if given is None:
+                return
+            if any(part is None for part in parts) and (all_full or not _has_rows(given)):
                 return
             empty = None
             for replica, part in enumerate(parts):
@@ -124,6 +136,19 @@ def _split(batch: Any, rows: Rows, num_replicas: int, state: Any) -> HostStep:
     return HostStep([take_rows(batch, part) for part in ranges], None, state)
 
 
+def _undivided(element: Any) -> Any:
+    """Returns an element for the only replica there is, which need not be a batch."""
+    if not structures.leaves_of(element):
+        raise _without_arrays()
+    return structures.map_structure(
+        lambda leaf: np.asarray(leaf) if np.ndim(leaf) else leaf, element
+    )
+
+
+def _has_rows(element: Any) -> bool:
+    return all(np.ndim(leaf) for leaf in structures.leaves_of(element))
+
+
 def take_rows(batch: Any, rows: Rows) -> Any:
     """Returns a range of the rows of every array in a batch."""
     first, end = rows
@@ -134,13 +159,13 @@ def take_rows(batch: Any, rows: Rows) -> Any:
             raise _unbatched(batch)
         return array if first == 0 and end == array.shape[0] else array[first:end]
 
-    return jax.tree.map(cut, batch)
+    return structures.map_structure(cut, batch)
 
 
 def _batch_size(batch: Any) -> int:
-    leaves = jax.tree.leaves(batch)
+    leaves = structures.leaves_of(batch)
     if not leaves:
-        raise InvalidArgumentError("A dataset to distribute must have arrays in its elements.")
+        raise _without_arrays()
     sizes = []
     for leaf in leaves:
         if np.ndim(leaf) == 0:
@@ -154,8 +179,12 @@ def _batch_size(batch: Any) -> int:
     return int(sizes[0])
 
 
+def _without_arrays() -> InvalidArgumentError:
+    return InvalidArgumentError("A dataset to distribute must have arrays in its elements.")
+
+
 def _unbatched(batch: Any) -> InvalidArgumentError:
-    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
+    shapes = [np.shape(leaf) for leaf in structures.leaves_of(batch)]
     return InvalidArgumentError(
         "A dataset to distribute must be batched by the global batch size, so that each array has a "
         f"row for each example, got elements of shapes {shapes}. Call .batch(global_batch_size) first."

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stratagem.cluster.transport import Channel, Credentials, Message
+from stratagem.cluster.transport import Channel, Credentials, Identity, Message
 from stratagem.cluster.transport.remote_error import exception_from_bytes
 from stratagem.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
 from stratagem.parameter_server.joint_sending import JointSending
@@ -39,6 +39,7 @@ _SLOWEST_BYTES_PER_SECOND = 10e6
 _ATTACH_SECONDS = 60.0
 _RETRY_SECONDS = 0.1
 _SMALL = 64 << 10
+_OWN = Identity("parameter-client")
 
 
 class ParameterClient:
@@ -57,7 +58,7 @@ class ParameterClient:
         self.servers = tuple(servers)
         self._owner = uuid.uuid4().hex
         self._channels = [
-            Channel(address, credentials, task=_task(index))
+            Channel(address, credentials, wanted=Identity.of_task("ps", index), own=_OWN)
             for index, address in enumerate(servers)
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(
@@ -135,16 +136,13 @@ class ParameterClient:
             with contextlib.suppress(PSUnavailableError):
                 self._call(server, "ps/delete", encode_fields(variables=variables))
 
-    def check(self, timeout: float) -> None:
-        """Asks every server for a sign of life.
+    def check(self, server: int, timeout: float) -> None:
+        """Asks a server for a sign of life.
 
         Raises:
-            PSUnavailableError: If one gives none in ``timeout`` seconds.
+            PSUnavailableError: If it gives none in ``timeout`` seconds.
         """
-        self.in_parallel(
-            dict.fromkeys(range(self.num_servers)),
-            lambda server, _: self._call(server, "ps/ping", Message(), timeout=timeout),
-        )
+        self._call(server, "ps/ping", Message(), timeout=timeout)
 
     # --- reading and updating -------------------------------------------------------------------
 

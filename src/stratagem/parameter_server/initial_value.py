@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.core.errors import ContextError, ShapeMismatchError, VariableError
+from stratagem.core.narrowing import check_fits
 from stratagem.core.tracing import is_tracer
+from stratagem.parameter_server.part_initializer import PartInitializer
 from stratagem.parameter_server.server_function import ServerFunction
 from stratagem.parameter_server.stored_array import Array, StoredArray
 from stratagem.values.array_operators import ArrayOperators, array_of
@@ -74,13 +76,13 @@ class RowInitializer:
 
 
 class InitialValue:
-    """An array, or a ``RowInitializer``, from which each server gets its part.
+    """An array, or something that computes rows, from which each server gets its part.
 
     Args:
         source: Where the rows come from.
     """
 
-    def __init__(self, source: Array | RowInitializer) -> None:
+    def __init__(self, source: Array | RowInitializer | PartInitializer) -> None:
         self._source = source
         self.shape = source.shape
         self.dtype: np.dtype[Any] = source.dtype
@@ -96,6 +98,8 @@ class InitialValue:
         if isinstance(initial_value, RowInitializer):
             wanted = initial_value.dtype if dtype is None else dtype
             return cls(RowInitializer(initial_value.fn, initial_value.shape, wanted))
+        if isinstance(initial_value, PartInitializer):
+            return cls(initial_value)
         if callable(initial_value) and not isinstance(initial_value, ArrayOperators):
             with jax.ensure_compile_time_eval():
                 initial_value = initial_value()
@@ -116,7 +120,14 @@ class InitialValue:
             if not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.bool_)):
                 raise VariableError(f"A variable holds numbers or booleans, got dtype {kind}.")
         dtype = jax.dtypes.canonicalize_dtype(dtype)
-        return cls(np.asarray(value).astype(dtype, copy=False))
+        value = np.asarray(value)
+        check_fits(value, dtype)
+        return cls(value.astype(dtype, copy=False))
+
+    @property
+    def comes_in_order(self) -> bool:
+        """Whether shards must be filled one after the other, because a function is called for each."""
+        return isinstance(self._source, PartInitializer)
 
     def on_server(self, start: int) -> bytes | None:
         """Returns the pickled function that fills rows from ``start`` on a server, if there is one."""
@@ -126,9 +137,11 @@ class InitialValue:
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, Array]]:
         """Yields the rows from ``start`` to ``stop`` in pieces, each with its place from ``start``."""
-        assert not isinstance(self._source, RowInitializer)
-        for begin, end in row_blocks(self.shape, self.dtype, start, stop):
-            yield begin - start, np.ascontiguousarray(self._source[begin:end])
+        source = self._source
+        assert not isinstance(source, RowInitializer)
+        rows = source[start:stop] if isinstance(source, np.ndarray) else source.part(start, stop)
+        for begin, end in row_blocks(self.shape, self.dtype, 0, stop - start):
+            yield begin, np.ascontiguousarray(rows[begin:end])
 
     def whole(self) -> Array | None:
         """Returns the array, if it is small enough to be sent in one piece."""

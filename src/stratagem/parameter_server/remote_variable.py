@@ -100,12 +100,16 @@ class RemoteVariable(RemotelyHeldVariable):
         )
         self._use(strategy, client, handle)
         weakref.finalize(self, _discard, client, handle.shards).atexit = False
-        client.in_parallel(
-            dict(enumerate(handle.shards)),
-            lambda index, shard: _create(
-                client, initial, shard, self._shard_name(index), self._shard_shape(shard)
-            ),
-        )
+
+        def create(index: int, shard: Shard) -> None:
+            name, shape = self._shard_name(index), self._shard_shape(shard)
+            _create(client, initial, shard, name, shape)
+
+        if initial.comes_in_order:
+            for index, shard in enumerate(handle.shards):
+                create(index, shard)
+        else:
+            client.in_parallel(dict(enumerate(handle.shards)), create)
         with _known_lock:
             _known[identity] = self
 

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from stratagem.parameter_server.client import ReadRequest, UpdateRequest
+from stratagem.parameter_server.client import ParameterClient, ReadRequest, UpdateRequest
 from stratagem.parameter_server.initial_value import row_blocks
 from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.server_computation import on_server
 from stratagem.parameter_server.server_function import WHOLE_FUNCTION, ServerFunction
-from stratagem.parameter_server.server_optimizer import OptimizerFunction, OptimizerState
+from stratagem.parameter_server.server_optimizer import (
+    OptimizerFunction,
+    OptimizerState,
+    StateLeaf,
+)
 from stratagem.parameter_server.shards import Shard
 from stratagem.parameter_server.stored_array import Array, StoredArray
 
-__all__ = ["StateArray", "read_in_blocks", "state_arrays", "write_in_blocks"]
+__all__ = [
+    "StateArray",
+    "check_held",
+    "drop_state",
+    "has_state",
+    "read_in_blocks",
+    "state_arrays",
+    "write_in_blocks",
+]
 
 
 def read_in_blocks(variable: RemoteVariable) -> Iterator[Array]:
@@ -52,14 +64,6 @@ def _blocks(shard: Shard, shape: Sequence[int], dtype: Any) -> Iterator[tuple[in
     return row_blocks(shape, dtype, 0, shard.stop - shard.start)
 
 
-class _Description(NamedTuple):
-    """One array of an optimizer's state on one shard."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    by_row: bool
-
-
 class StateArray:
     """One array of the state that an optimizer keeps for a variable, over all its shards.
 
@@ -67,20 +71,19 @@ class StateArray:
         variable: The variable.
         function: The optimizer's pickled ``OptimizerFunction``.
         index: Which array of the state.
-        description: What it is like on one of the shards.
+        leaf: What it is like for the whole variable.
     """
 
     def __init__(
-        self, variable: RemoteVariable, function: bytes, index: int, description: _Description
+        self, variable: RemoteVariable, function: bytes, index: int, leaf: StateLeaf
     ) -> None:
         self._variable = variable
         self._function = function
         self._index = index
-        self._by_row = description.by_row
-        self._row_shape = description.shape[1:]
-        rows = (variable.program_shape[0],) if self._by_row else description.shape[:1]
-        self.shape = (*rows, *self._row_shape)
-        self.dtype = np.dtype(description.dtype)
+        self._by_row = leaf.by_row
+        self.leaf = leaf
+        self.shape = leaf.shape
+        self.dtype = leaf.dtype
 
     def read_in_blocks(self) -> Iterator[Array]:
         """Yields it in pieces; what shards have in common is brought together from all of them."""
@@ -112,26 +115,43 @@ class StateArray:
         return _call_on(self._variable, shard, self._function, action, operands)
 
 
-def state_arrays(variable: RemoteVariable, function: bytes, *, create: bool) -> list[StateArray]:
-    """Returns the arrays of the state that an optimizer keeps for a variable.
+def state_arrays(variable: RemoteVariable, function: bytes) -> list[StateArray]:
+    """Returns the arrays of the state that an optimizer keeps for a variable, made or not.
 
     Args:
         variable: The variable.
         function: The optimizer's pickled ``OptimizerFunction``.
-        create: Whether state is made where there is none. Otherwise it is made only if another shard
-            has some, and the list is empty if none has.
     """
-    if not create:
-        has_any = [
-            _call_on(variable, shard, function, _HasState(), ()) for shard in variable.shards
-        ]
-        if not any(has_any):
-            return []
-    described = [_call_on(variable, shard, function, _Describe(), ()) for shard in variable.shards]
-    return [
-        StateArray(variable, function, index, description)
-        for index, description in enumerate(described[0])
-    ]
+    optimizer: OptimizerFunction = cloudpickle.loads(function)
+    leaves = optimizer.describe_state(variable.program_shape, variable.dtype)
+    return [StateArray(variable, function, index, leaf) for index, leaf in enumerate(leaves)]
+
+
+def has_state(variable: RemoteVariable, function: bytes) -> bool:
+    """Returns whether an optimizer has made state for some shard of a variable."""
+    return any(_call_on(variable, shard, function, _HasState(), ()) for shard in variable.shards)
+
+
+def drop_state(variable: RemoteVariable, function: bytes) -> None:
+    """Makes an optimizer begin anew with a variable."""
+    for shard in variable.shards:
+        _call_on(variable, shard, function, _DropState(), ())
+
+
+def check_held(variables: Iterable[RemoteVariable]) -> None:
+    """Checks that all servers are there and hold these variables.
+
+    Raises:
+        PSUnavailableError: If one is gone, or has lost a variable.
+    """
+    by_client: dict[int, tuple[ParameterClient, list[ReadRequest]]] = {}
+    for variable in variables:
+        client = variable.storage
+        _, requests = by_client.setdefault(id(client), (client, []))
+        nothing = range(0) if variable.program_shape else None
+        requests.extend(ReadRequest(s.id, s.server, nothing) for s in variable.shards)
+    for client, requests in by_client.values():
+        client.pull(requests)
 
 
 def _call_on(
@@ -154,6 +174,7 @@ class _StateAction:
     """Something to do with the state that an optimizer keeps for a stored array."""
 
     makes_state = True
+    drops_state = False
 
     def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> Any:
         raise NotImplementedError
@@ -166,13 +187,12 @@ class _HasState(_StateAction):
         return state is not None
 
 
-class _Describe(_StateAction):
-    def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> list[_Description]:
-        assert state is not None
-        return [
-            _Description(tuple(leaf.shape), np.dtype(leaf.dtype).name, by_row)
-            for leaf, by_row in zip(state.leaves, state.by_row, strict=True)
-        ]
+class _DropState(_StateAction):
+    makes_state = False
+    drops_state = True
+
+    def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> None:
+        pass
 
 
 class _ReadState(_StateAction):
@@ -213,12 +233,14 @@ class _OnState(ServerFunction):
 
     def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> Any:
         """Does it."""
-        states = stored.optimizer_states
         with stored.lock, on_server(stored.dtype):
+            states = stored.optimizer_states
             state = states.get(self._optimizer.optimizer)
             if state is None and self._action.makes_state:
                 make = (
                     self._optimizer.make_row_state if stored.shape else self._optimizer.make_state
                 )
                 state = states[self._optimizer.optimizer] = make(stored)
+            if self._action.drops_state:
+                states.pop(self._optimizer.optimizer, None)
             return self._action.act(state, operands)

@@ -23,7 +23,16 @@ def concerns_rows(update: Update) -> bool:
 
 
 class ServerFunction(abc.ABC):
-    """Something that changes a stored array where it is. It is pickled and sent once."""
+    """Something that changes a stored array where it is. It is pickled and sent once.
+
+    Attributes:
+        may_refuse: Whether ``call`` may raise though ``check`` did not.
+    """
+
+    may_refuse = True
+
+    def check(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:  # noqa: B027
+        """Raises what is known to be wrong with a call, and changes nothing."""
 
     @abc.abstractmethod
     def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from stratagem.core.errors import InvalidArgumentError
+from stratagem.core.leaf_names import leaf_names
 from stratagem.core.tracing import outputs_that_depend_on_inputs
 from stratagem.parameter_server.initial_value import row_blocks
 from stratagem.parameter_server.row_updates import combine_duplicates, within
@@ -16,7 +17,7 @@ from stratagem.parameter_server.server_computation import on_server
 from stratagem.parameter_server.server_function import ServerFunction
 from stratagem.parameter_server.stored_array import Array, StoredArray, aligned_zeros
 
-__all__ = ["OptimizerFunction", "OptimizerState"]
+__all__ = ["OptimizerFunction", "OptimizerState", "StateLeaf"]
 
 _FEWEST_ROWS = 16
 
@@ -39,11 +40,33 @@ class OptimizerState:
         """Returns the state with ``leaves``."""
         return jax.tree.unflatten(self.structure, leaves)
 
+    def copy(self) -> OptimizerState:
+        """Returns the same state in memory of its own."""
+        return OptimizerState(
+            [np.array(leaf) for leaf in self.leaves], self.structure, list(self.by_row)
+        )
+
     def make_writable(self) -> None:
         """Makes what has rows arrays whose rows can be set."""
         for position, (leaf, by_row) in enumerate(zip(self.leaves, self.by_row, strict=True)):
             if by_row and not (isinstance(leaf, np.ndarray) and leaf.flags.writeable):
                 self.leaves[position] = np.array(leaf)
+
+
+class StateLeaf(NamedTuple):
+    """One array of an optimizer's state for a variable.
+
+    Attributes:
+        name: What it is.
+        shape: Its shape.
+        dtype: Its element type.
+        by_row: Whether it has a row for each row of the variable.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    by_row: bool = False
 
 
 class OptimizerFunction(ServerFunction):
@@ -57,11 +80,15 @@ class OptimizerFunction(ServerFunction):
         transformation: Anything with optax's ``init`` and ``update``.
     """
 
+    # A step that could be traced can be taken.
+    may_refuse = False
+
     def __init__(self, optimizer: str, transformation: Any) -> None:
         self.optimizer = optimizer
         self.transformation = transformation
         self._step = jax.jit(self._new_value_and_state, donate_argnums=(0,))
         self._step_on_rows = jax.jit(self._new_value_and_state)
+        self._traced: set[Any] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OptimizerFunction, (self.optimizer, self.transformation)
@@ -70,8 +97,30 @@ class OptimizerFunction(ServerFunction):
         updates, state = self.transformation.update(gradient.astype(value.dtype), state, value)
         return (value + updates).astype(value.dtype), state
 
+    def check(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:
+        """Checks that a step can be taken.
+
+        Raises:
+            ShapeMismatchError: If the gradient does not fit.
+            Exception: What the transformation raises when it is traced.
+        """
+        gradient, *indices = operands
+        wanted = stored.shape_of_rows("apply_gradients", *indices) if indices else stored.shape
+        stored.check_operand("apply_gradients", gradient.shape, wanted)
+        shape = (_padded(gradient.shape[0]), *gradient.shape[1:]) if indices else stored.shape
+        signature = (shape, gradient.dtype, stored.shape, stored.dtype)
+        if signature not in self._traced:
+            with on_server(stored.dtype):
+                jax.eval_shape(
+                    self._new_value_and_state,
+                    self._state_shapes(stored.dtype, shape),
+                    jax.ShapeDtypeStruct(shape, stored.dtype),
+                    jax.ShapeDtypeStruct(shape, gradient.dtype),
+                )
+            self._traced.add(signature)
+
     def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:
-        """Applies a gradient, or values and indices of a gradient's rows."""
+        """Applies a gradient, or values and indices of a gradient's rows, after ``check``."""
         with stored.lock, on_server(stored.dtype):
             if len(operands) == 1:
                 self._apply(stored, operands[0])
@@ -79,7 +128,6 @@ class OptimizerFunction(ServerFunction):
                 self._apply_to_rows(stored, *operands)
 
     def _apply(self, stored: StoredArray, gradient: Array) -> None:
-        stored.check_operand("apply_gradients", gradient.shape, stored.shape)
         state = stored.optimizer_states.get(self.optimizer) or self.make_state(stored)
         value, tree = self._step(state.tree(state.leaves), stored.read(), gradient)
         jax.block_until_ready((value, tree))
@@ -88,8 +136,6 @@ class OptimizerFunction(ServerFunction):
         stored.optimizer_states[self.optimizer] = state
 
     def _apply_to_rows(self, stored: StoredArray, gradients: Array, indices: Array) -> None:
-        wanted = (indices.size, *stored.shape[1:])
-        stored.check_operand("apply_gradients", gradients.shape, wanted)
         rows, gradients = combine_duplicates(*within(indices, gradients, stored.shape[0]))
         if not rows.size:
             return
@@ -99,7 +145,7 @@ class OptimizerFunction(ServerFunction):
         padding = np.full(_padded(rows.size) - rows.size, rows[-1], rows.dtype)
         padded = np.concatenate([rows, padding])
         gradients = np.concatenate(
-            [gradients, np.zeros((padding.size, *wanted[1:]), gradients.dtype)]
+            [gradients, np.zeros((padding.size, *gradients.shape[1:]), gradients.dtype)]
         )
         leaves = [
             np.take(leaf, padded, axis=0, mode="clip") if by_row else leaf
@@ -149,20 +195,32 @@ class OptimizerFunction(ServerFunction):
 
     def _rows_of_state(self, stored: StoredArray) -> list[bool]:
         """Returns which of the state's arrays grow with the rows of the variable."""
-        if not stored.shape:
-            return [False] * len(jax.tree.leaves(self._state_shapes(stored, ())))
-        num_rows, *row = stored.shape
-        here = jax.tree.leaves(self._state_shapes(stored, (num_rows, *row)))
-        longer = jax.tree.leaves(self._state_shapes(stored, (num_rows + 1, *row)))
+        return [leaf.by_row for leaf in self.describe_state(stored.shape, stored.dtype)]
+
+    def describe_state(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[StateLeaf]:
+        """Returns what the state of a variable consists of, without making it.
+
+        Raises:
+            InvalidArgumentError: If that depends on the number of rows.
+        """
+        with on_server(dtype):
+            tree = self._state_shapes(dtype, shape)
+            here = jax.tree.leaves(tree)
+            longer = here
+            if shape:
+                longer = jax.tree.leaves(self._state_shapes(dtype, (shape[0] + 1, *shape[1:])))
         if len(here) != len(longer):
             raise InvalidArgumentError(
                 "An optimizer on parameter servers must have state of the same structure for any "
                 "number of rows."
             )
-        return [a.shape != b.shape for a, b in zip(here, longer, strict=True)]
+        return [
+            StateLeaf(name, tuple(leaf.shape), np.dtype(leaf.dtype), leaf.shape != more.shape)
+            for name, leaf, more in zip(leaf_names(tree), here, longer, strict=True)
+        ]
 
-    def _state_shapes(self, stored: StoredArray, shape: tuple[int, ...]) -> Any:
-        return jax.eval_shape(self.transformation.init, jax.ShapeDtypeStruct(shape, stored.dtype))
+    def _state_shapes(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        return jax.eval_shape(self.transformation.init, jax.ShapeDtypeStruct(shape, dtype))
 
 
 def _padded(count: int) -> int:

@@ -18,6 +18,7 @@ from stratagem.parameter_server.messages import (
 from stratagem.parameter_server.server_function import ServerFunction
 from stratagem.parameter_server.store import Store
 from stratagem.parameter_server.stored_array import Array
+from stratagem.parameter_server.update_group import GroupedUpdate, carry_out_together
 
 __all__ = ["ParameterService"]
 
@@ -98,16 +99,19 @@ class ParameterService:
         functions: Mapping[str, ServerFunction | None],
         message_bytes: int,
     ) -> None:
-        # Looked up before the first update takes place: all of them, or an error and none.
-        stored = [self.store.find(variable) for variable, *_ in group]
-        for array, (_, update, operands, digest) in zip(stored, group, strict=True):
-            function = functions.get(digest)
-            if function is not None:
-                function.call(array, operands)
-            else:
-                # Kept memory keeps the whole message, so it must be most of that.
-                alone = 2 * sum(operand.nbytes for operand in operands) >= message_bytes
-                array.update(update, operands, adopt=alone)
+        # Kept memory keeps the whole message, so it must be most of that.
+        carry_out_together(
+            [
+                GroupedUpdate(
+                    self.store.find(variable),
+                    update,
+                    operands,
+                    functions.get(digest),
+                    adopt=2 * sum(operand.nbytes for operand in operands) >= message_bytes,
+                )
+                for variable, update, operands, digest in group
+            ]
+        )
 
     def _add_function(self, message: Message) -> Message:
         digest, pickled = pickle.loads(message.body)
@@ -121,7 +125,9 @@ class ParameterService:
         function = functions[digest]
         if function is None:
             return _ask_for(functions)
-        return Message(cloudpickle.dumps(function.call(self.store.find(variable), operands)))
+        stored = self.store.find(variable)
+        function.check(stored, operands)
+        return Message(cloudpickle.dumps(function.call(stored, operands)))
 
 
 def _ask_for(functions: Mapping[str, ServerFunction | None]) -> Message:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stratagem.core.errors import ShapeMismatchError, VariableError
-from stratagem.parameter_server.row_updates import update_rows
+from stratagem.parameter_server.row_updates import ROW_UPDATES, update_rows
 
 __all__ = ["Array", "RowSelection", "StoredArray", "aligned_empty", "aligned_zeros"]
 
@@ -21,6 +21,16 @@ RowSelection = Array | range | None
 _ALIGNMENT = 64  # XLA uses the memory of arrays aligned like this as it is
 _LARGEST_SPARE = 256 << 20
 _ADOPTED_FROM = 1 << 20
+_NO_NUMBERS = "OSUMm"
+_NUM_OPERANDS = {
+    **dict.fromkeys(("assign", "assign_add", "assign_sub"), 1),
+    **dict.fromkeys(("scatter_update", *ROW_UPDATES), 2),
+}
+_CHANGES: dict[str, np.ufunc] = {
+    "assign_add": np.add,
+    "assign_sub": np.subtract,
+    **{update: change for update, (_, change) in ROW_UPDATES.items()},
+}
 
 
 class StoredArray:
@@ -89,28 +99,69 @@ class StoredArray:
             adopt: Whether a large array that is assigned may be kept instead of copied.
 
         Raises:
-            VariableError: If there is no such update.
+            VariableError: If there is no such update, or it cannot be done with such elements.
             ShapeMismatchError: If the operands do not fit.
         """
-        if update.startswith("scatter_") and len(operands) == 2:
-            values, indices = operands
-            self.check_operand(update, values.shape, (indices.size, *self.shape[1:]))
-            self.update_rows(update, indices, values)
-            return
-        if update not in ("assign", "assign_add", "assign_sub") or len(operands) != 1:
+        self.check_update(update, operands)
+        self.carry_out(update, operands, adopt=adopt)
+
+    def check_update(self, update: str, operands: tuple[Array, ...]) -> None:
+        """Checks an update, so that ``carry_out`` can fail only for want of memory.
+
+        Raises:
+            VariableError: If there is no such update, or it cannot be done with such elements.
+            ShapeMismatchError: If the operands do not fit.
+        """
+        num_operands = _NUM_OPERANDS.get(update)
+        if num_operands != len(operands):
             raise VariableError(
                 f"{update!r} with {len(operands)} operands is not an update of a variable."
             )
-        (operand,) = operands
-        self.check_operand(update, operand.shape, self.shape)
-        if update == "assign":
-            self.assign(operand, adopt=adopt)
+        wanted = self.shape if num_operands == 1 else self.shape_of_rows(update, operands[1])
+        self.check_operand(update, operands[0].shape, wanted)
+        self._check_elements(update, operands[0].dtype)
+
+    def shape_of_rows(self, update: str, indices: Array) -> tuple[int, ...]:
+        """Returns the shape that values for these rows must have.
+
+        Raises:
+            ShapeMismatchError: If there are no rows, or ``indices`` is not a vector of whole numbers.
+        """
+        if not self.shape or indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise ShapeMismatchError(
+                f"{update} of {self.name!r} (here of shape {self.shape}) needs rows and a vector of "
+                f"their numbers, got {indices.dtype.name}{list(indices.shape)}."
+            )
+        return (indices.size, *self.shape[1:])
+
+    def _check_elements(self, update: str, dtype: np.dtype[Any]) -> None:
+        if dtype == self.dtype and dtype.kind != "b":
             return
-        change = np.add if update == "assign_add" else np.subtract
-        with self.lock:
-            target = self._target()
-            change(self._value, operand, out=target, casting="unsafe")
-            self.replace(target)
+        try:
+            # NumPy's own answer, from nothing.
+            ours, theirs = np.empty(0, self.dtype), np.empty(0, dtype)
+            if dtype.kind in _NO_NUMBERS:
+                raise TypeError("they are no numbers")
+            if update in _CHANGES:
+                _CHANGES[update](ours, theirs).astype(self.dtype)
+        except TypeError as error:
+            raise VariableError(
+                f"{update} of {self.name!r}, which is {self.dtype.name}, cannot be done with elements of "
+                f"type {dtype.name}: {error}."
+            ) from error
+
+    def carry_out(self, update: str, operands: tuple[Array, ...], *, adopt: bool = False) -> None:
+        """Does what ``update`` does, without its checks."""
+        if len(operands) == 2:
+            values, indices = operands
+            self.update_rows(update, indices, values)
+        elif update == "assign":
+            self.assign(operands[0], adopt=adopt)
+        else:
+            with self.lock:
+                target = self._target()
+                _CHANGES[update](self._value, operands[0], out=target, casting="unsafe")
+                self.replace(target)
 
     def assign(self, operand: Array, *, adopt: bool = False) -> None:
         """Sets the value."""
@@ -132,6 +183,27 @@ class StoredArray:
         """Sets consecutive rows."""
         with self.lock:
             self.writable()[start : start + len(rows)] = rows
+
+    def draft(self, *, with_states: bool) -> StoredArray:
+        """Returns an array like this one to try updates on; the caller holds ``lock`` until it is done.
+
+        Args:
+            with_states: Whether optimizers may change their state there.
+        """
+        draft = StoredArray(self.name, self.read())
+        states = self.optimizer_states
+        draft.optimizer_states = (
+            {optimizer: state.copy() for optimizer, state in states.items()}
+            if with_states
+            else states
+        )
+        return draft
+
+    def accept(self, draft: StoredArray) -> None:
+        """Takes over what a draft has become; the caller holds ``lock``."""
+        if draft._value.base is not self._value.base:
+            self.replace(draft._value)
+        self.optimizer_states = draft.optimizer_states
 
     def writable(self) -> Array:
         """Returns the value to be changed in place; the caller holds ``lock``."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterable
 from typing import Any
 
 __all__ = ["Partitioner"]
 
 
-class Partitioner(abc.ABC):
+class Partitioner:
     """Base of every partitioner: a callable from shape and dtype to shards per axis.
 
     >>> from stratagem.partitioners import Partitioner
@@ -20,12 +19,12 @@ class Partitioner(abc.ABC):
     [2, 1]
     """
 
-    @abc.abstractmethod
     def __call__(self, shape: Iterable[int | None], dtype: Any, axis: int = 0) -> list[int]:
         """Returns the number of shards along each axis.
 
         Args:
             shape: The shape of the variable, fully defined.
             dtype: The data type of the variable.
-            axis: The axis along which to split.
+            axis: The axis along which to split. Strategies leave it out: they split along the first.
         """
+        raise NotImplementedError(f"{type(self).__name__} must define __call__.")

@@ -4,40 +4,49 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from stratagem.partitioners.errors import PartitionError
 
 __all__ = ["num_shards_along_axis_0", "shard_offsets", "shard_sizes"]
 
 
-def num_shards_along_axis_0(partitions: Sequence[int], shape: Sequence[int]) -> int:
+def num_shards_along_axis_0(partitions: Any, shape: Sequence[int]) -> int:
     """Returns how many shards a variable gets from what its partitioner returned.
 
     One shard means that the variable is not split. A scalar never is.
 
     >>> from stratagem.partitioners import num_shards_along_axis_0
-    >>> num_shards_along_axis_0([4, 1], (10, 3)), num_shards_along_axis_0([], ())
-    (4, 1)
-    >>> num_shards_along_axis_0([20, 1], (10, 3))
-    10
+    >>> num_shards_along_axis_0([4, 1], (10, 3)), num_shards_along_axis_0([4], (10, 3))
+    (4, 4)
+    >>> num_shards_along_axis_0((20, 1), (10, 3)), num_shards_along_axis_0([], ())
+    (10, 1)
+
+    Args:
+        partitions: A list or tuple: how many shards along axis 0, and 1 for other axes, which may be
+            left out.
+        shape: The shape of the variable.
 
     Raises:
-        PartitionError: If there is not one entry >= 1 for each axis, or another than the first is
-            larger than 1.
+        PartitionError: If it is anything else.
     """
     if not shape:
         return 1
-    if len(partitions) != len(shape) or any(count < 1 for count in partitions):
+    counts = list(partitions) if isinstance(partitions, Sequence | np.ndarray) else []
+    whole = [isinstance(count, int | np.integer) for count in counts]
+    if not counts or not all(whole) or counts[0] < 1:
         raise PartitionError(
-            f"A partitioner must return one count >= 1 for each axis of the shape {list(shape)}, "
-            f"got {list(partitions)}."
+            "A partitioner must return a list of whole numbers: how many shards along axis 0, at least "
+            f"one, and 1 for the other axes, got {partitions!r} for the shape {list(shape)}."
         )
-    if any(count > 1 for count in partitions[1:]):
+    if any(count != 1 for count in counts[1:]):
         raise PartitionError(
-            f"Only axis 0 of a variable can be split, got {list(partitions)} for the shape "
+            f"Only axis 0 of a variable can be split, got {counts} for the shape "
             f"{list(shape)}. The partitioner must return 1 for every other axis."
         )
-    return max(1, min(partitions[0], shape[0]))
+    return max(1, min(int(counts[0]), shape[0]))
 
 
 def shard_sizes(num_rows: int, num_shards: int) -> list[int]:

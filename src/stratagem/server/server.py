@@ -8,7 +8,7 @@ from typing import Any
 from stratagem.cluster.cluster_spec import ClusterSpec
 from stratagem.cluster.definitions import ClusterDef, ServerDef
 from stratagem.cluster.errors import TaskError
-from stratagem.cluster.transport import Endpoint, Handler
+from stratagem.cluster.transport import Endpoint, Handler, Identity
 from stratagem.coordinator.worker_service import WorkerService
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.parameter_server.service import ParameterService
@@ -26,8 +26,9 @@ class Server:
     Peers prove that they know the cluster's secret, ``STRATAGEM_CLUSTER_SECRET`` or the content of the
     file that ``STRATAGEM_CLUSTER_SECRET_FILE`` names; ``stratagem run`` makes one for every job. Where
     ``STRATAGEM_TLS_AUTHORITY``, ``STRATAGEM_TLS_CERTIFICATE`` and ``STRATAGEM_TLS_KEY`` name files,
-    peers prove themselves by certificate and everything is encrypted. With neither, a server listens
-    on this machine only, to processes of the same user.
+    peers prove themselves by certificate. With neither, a server listens on this machine only, to
+    processes of the same user. Everything that travels is encrypted, and a server answers only who
+    wants its job and index.
 
     >>> import stratagem as sg
     >>> server = sg.distribute.Server.create_local_server()
@@ -82,7 +83,8 @@ class Server:
             handlers |= ParameterService().handlers
         cluster = ClusterSpec(self._definition.cluster)
         address = cluster.task_address(job_name, self._definition.task_index)
-        self._endpoint = Endpoint(address, handlers, credentials)
+        own = Identity.of_task(job_name, self._definition.task_index)
+        self._endpoint = Endpoint(address, handlers, credentials, own)
         if start:
             self.start()
 

@@ -16,6 +16,7 @@ from stratagem.core import context, structures
 from stratagem.core.errors import ContextError, ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.launch import process_watch
+from stratagem.core.narrowing import narrowed
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.input.input_options import InputOptions
@@ -315,7 +316,7 @@ class Strategy(OlderNames):
         if not is_per_replica(value):
             if group.size > 1 and op is ReduceOp.SUM:
                 return self._extended.reduce_value(op, value)
-            array = jnp.asarray(value)
+            array = jnp.asarray(narrowed(value))
             dtype = _mean_dtype(array.dtype)
             partial = _partial(op, array, axes)
             return _combine(op, dtype, [partial], partial[1], lambda x: x[0])
@@ -323,7 +324,7 @@ class Strategy(OlderNames):
             return self._reduce_along_spmd(op, value.local, axes)
         if value.staged:
             return spmd_map(lambda part: self._reduce_along_spmd(op, part, axes), [value], group)
-        partials = [_partial(op, jnp.asarray(part), axes) for part in value.values]
+        partials = [_partial(op, jnp.asarray(narrowed(part)), axes) for part in value.values]
         return _combine(
             op,
             _mean_dtype(jnp.asarray(value.values[0]).dtype),
@@ -418,5 +419,5 @@ def _as_array(value: Any, device: jax.Device) -> Any:
     if isinstance(value, jax.Array):
         return jax.device_put(value, device)
     if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
-        return jax.device_put(np.array(value, jnp.result_type(value)), device)
+        return jax.device_put(np.array(narrowed(value), jnp.result_type(value)), device)
     return value

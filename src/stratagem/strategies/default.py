@@ -9,6 +9,7 @@ import jax
 
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.core import context
+from stratagem.core.narrowing import narrowed
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import under_jit
 from stratagem.execution.loops import compiled_step
@@ -22,7 +23,7 @@ from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable, create_plain_variable
 from stratagem.values.variable_options import VariableSynchronization
 
-__all__ = ["DefaultStrategy"]
+__all__ = ["DefaultStrategy", "default_frame"]
 
 
 class DefaultStrategy(Strategy):
@@ -78,8 +79,10 @@ class _DefaultExtended(StrategyExtended):
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if state.current_frame() is None and not under_jit():
-            fn = compiled_step(fn)
+        staged = state.current_frame() is not None or under_jit()
+        steps = None if staged else compiled_step(fn)
+        if steps is not None:
+            return steps.run(self._strategy, fn, tuple(args), dict(kwargs or {}))
         local_args, local_kwargs = map_values(_only_component, (tuple(args), dict(kwargs or {})))
         replica = ReplicaContext(self._strategy, SingleChannel(self._strategy))
         with context.enter(context.Frame(self._strategy, replica)):
@@ -97,12 +100,10 @@ def _only_component(leaf: Any) -> Any:
                 "Use it with the strategy it came from."
             )
         return leaf.values[0]
-    return leaf
+    return narrowed(leaf)
 
 
-def _default_frame() -> context.Frame:
+def default_frame() -> context.Frame:
+    """Returns the frame that is current when no strategy was chosen."""
     strategy = DefaultStrategy()
     return context.Frame(strategy, ReplicaContext(strategy, SingleChannel(strategy)))
-
-
-context.register_default_strategy(_default_frame)

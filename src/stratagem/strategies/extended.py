@@ -26,7 +26,7 @@ from stratagem.input.splitting import WorkerPosition
 from stratagem.strategies.running import call_for_each_replica
 from stratagem.strategies.update_context import call_in_each_replica
 from stratagem.values import state
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import array_of, operand_of
 from stratagem.values.as_per_replica import is_per_replica, per_replica_of
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica, check_size
@@ -133,7 +133,7 @@ class StrategyExtended:
             return make(initial_value)
         if callable(initial_value) and not isinstance(initial_value, Variable):
             initial_value = initial_value()
-        value = jnp.asarray(array_of(initial_value), dtype)
+        value = jnp.asarray(operand_of(initial_value), dtype)
         # Not by name: each replica may have made up its own, and the first one's is taken.
         created: Variable = replica.merge_per_replica(
             "creation of a variable",
@@ -255,7 +255,7 @@ class StrategyExtended:
 
     def _once_per_worker(self, value: Any) -> PerReplica:
         """Returns a value of this process as one of its first replica, and zero of the others."""
-        array = jnp.asarray(array_of(value))
+        array = jnp.asarray(operand_of(value))
         frame = state.current_frame()
         if frame is not None and frame.spmd:
             return SpmdPerReplica(self._group, self._in_first_replica(array))

@@ -11,19 +11,29 @@ from typing import Any
 
 from stratagem.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem.core import context
 from stratagem.core.devices import resolve_devices
-from stratagem.core.errors import ContextError
+from stratagem.core.errors import ContextError, InvalidArgumentError, ShapeMismatchError
 from stratagem.core.replica_group import ReplicaGroup
+from stratagem.core.tensor_shape import TensorShape
+from stratagem.input.distributed_dataset import DistributedDataset
+from stratagem.input.input_context import InputContext
+from stratagem.input.input_options import InputOptions
 from stratagem.parameter_server.client import ParameterClient, client_for
 from stratagem.parameter_server.function_update import call_where_it_lives
-from stratagem.parameter_server.initial_value import InitialValue
+from stratagem.parameter_server.initial_value import InitialValue, RowInitializer
+from stratagem.parameter_server.part_initializer import PartInitializer
 from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.sharded_variable import ShardedVariable
 from stratagem.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem.strategies.base import Strategy
+from stratagem.strategies.deferred_dataset import DeferredDataset
 from stratagem.strategies.extended import StrategyExtended
+from stratagem.strategies.server_cluster import check_server_cluster, server_addresses
+from stratagem.values.array_operators import ArrayOperators
 from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable
+from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
 __all__ = ["ParameterServerStrategy"]
 
@@ -39,10 +49,13 @@ class ParameterServerStrategy(Strategy):
     Args:
         cluster_resolver: Says where the servers (job ``ps``) and workers (job ``worker``) are.
         variable_partitioner: Says into how many shards a variable is split, for example
-            ``MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)``; ``None`` splits none.
+            ``MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)``, or any function that is
+            called as ``fn(shape=..., dtype=...)`` and returns ``[shards, 1, 1, ...]``; ``None``
+            splits none.
 
     Raises:
-        ValueError: If the cluster has no parameter servers or no workers, or this task is one of them.
+        ValueError: If the cluster has no parameter servers or no workers, several chiefs, or jobs that
+            have no part in it, or this task is not its coordinator.
         PSUnavailableError: If a parameter server does not answer within a minute.
 
     Differs from tf.distribute: a worker with several devices runs a replica on each of them.
@@ -67,13 +80,13 @@ class ParameterServerStrategy(Strategy):
         cluster_resolver: ClusterResolver,
         variable_partitioner: Partitioner | Callable[..., Sequence[int]] | None = None,
     ) -> None:
-        cluster = _check_cluster(cluster_resolver)
+        cluster = check_server_cluster(cluster_resolver)
         if variable_partitioner is not None and not callable(variable_partitioner):
-            raise ValueError(
+            raise InvalidArgumentError(
                 "variable_partitioner must be a partitioner, such as FixedShardsPartitioner(2), or "
                 f"None, got {variable_partitioner!r}."
             )
-        client = client_for(_server_addresses(cluster))
+        client = client_for(server_addresses(cluster))
         client.attach()
         self._set_up(uuid.uuid4().hex, cluster_resolver, client)
         self._extended.place_variables(variable_partitioner)
@@ -101,6 +114,30 @@ class ParameterServerStrategy(Strategy):
         """This process's way to the parameter servers."""
         return self._client
 
+    def experimental_distribute_dataset(
+        self, dataset: Any, options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Returns a dataset that divides each batch between the replicas of a worker.
+
+        It is made where it is first used. Pass it to ``create_per_worker_dataset``, and every worker
+        makes its own.
+        """
+        context.require_cross_replica(self, "experimental_distribute_dataset")
+        return DeferredDataset(Strategy.experimental_distribute_dataset, self, dataset, options)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Returns a dataset whose batches come from ``dataset_fn``, as they are.
+
+        It is made where it is first used. Pass it to ``create_per_worker_dataset``, and every worker
+        calls ``dataset_fn``.
+        """
+        context.require_cross_replica(self, "distribute_datasets_from_function")
+        return DeferredDataset(
+            Strategy.distribute_datasets_from_function, self, dataset_fn, options
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         cluster = self._cluster_resolver.cluster_spec().as_dict()
         return _strategy_here, (self._identity, cluster, self._client.servers)
@@ -118,6 +155,7 @@ class ParameterServerExtended(StrategyExtended):
         self._client = client
         self._partitioner: Callable[..., Sequence[int]] | None = None
         self._creates_variables = False
+        self._make_per_worker_variable: Callable[..., Variable] | None = None
         self._next_server = 0
         self._turn = threading.Lock()
         self._colocation = threading.local()
@@ -147,21 +185,80 @@ class ParameterServerExtended(StrategyExtended):
         self._partitioner = partitioner
         self._creates_variables = True
 
-    def make_variable(self, **options: Any) -> Variable:
-        """Returns a new variable on the next server, or on the next ones if it is split."""
+    def make_per_worker_variables_with(self, make: Callable[..., Variable]) -> None:
+        """Says what makes variables that every worker has for itself: the coordinator does."""
+        self._make_per_worker_variable = make
+
+    def create_variable(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        synchronization: Any = VariableSynchronization.AUTO,
+        aggregation: Any = VariableAggregation.NONE,
+        *,
+        shape: Any = None,
+        per_worker_variable: bool = False,
+        **others: Any,
+    ) -> Variable:
+        """Returns a new variable on parameter servers, or one that every worker has for itself.
+
+        Args:
+            initial_value: Array, number, or a function without arguments that returns one. With
+                ``shape`` and ``dtype`` a function may take ``partition_shape`` and
+                ``partition_offset``: it is then called for each shard.
+            trainable: Whether optimizers should update it.
+            name: Its name.
+            dtype: Its element type.
+            synchronization: Kept for the caller to see: there is one value for all.
+            aggregation: How updates of one worker's replicas become one.
+            shape: Its shape, which the initial value must have.
+            per_worker_variable: Whether every worker has a value of its own, which is not
+                synchronized. It needs a ``ClusterCoordinator``.
+            **others: The other arguments of ``Variable``.
+        """
         if not self._creates_variables:
             raise ContextError(
-                f"Variable {options['name'] or 'Variable'!r} is created on a worker. Create variables "
+                f"Variable {name or 'Variable'!r} is created on a worker. Create variables "
                 "in the coordinator, inside strategy.scope(), and use them in the functions that it "
                 "schedules."
             )
+        options = {
+            **others,
+            "trainable": trainable,
+            "name": name,
+            "dtype": dtype,
+            "synchronization": synchronization,
+            "aggregation": aggregation,
+        }
+        if not per_worker_variable:
+            if _is_function(initial_value) and shape and dtype is not None:
+                initial_value = PartInitializer(initial_value, shape, dtype)
+            created = super().create_variable(initial_value, **options)
+        elif self._make_per_worker_variable is None:
+            raise ContextError(
+                "A variable with per_worker_variable=True lives on the workers, which only a "
+                "coordinator reaches. Make ClusterCoordinator(strategy) first."
+            )
+        else:
+            created = self._make_per_worker_variable(initial_value=initial_value, **options)
+        if shape is not None and created.shape != TensorShape(shape):
+            raise ShapeMismatchError(
+                f"The initial value of variable {created.name!r} must have the shape that is given, "
+                f"{TensorShape(shape)}, got {created.shape}."
+            )
+        return created
+
+    def make_variable(self, **options: Any) -> Variable:
+        """Returns a new variable on the next server, or on the next ones if it is split."""
         initial = InitialValue.of(options.pop("initial_value"), options.pop("dtype"))
         colocated = getattr(self._colocation, "servers", None)
         shape = initial.shape
         if colocated is not None:
             num_shards = len(colocated) if shape and shape[0] >= len(colocated) else 1
         elif self._partitioner is not None and shape:
-            partitions = self._partitioner(shape=shape, dtype=initial.dtype, axis=0)
+            partitions = self._partitioner(shape=TensorShape(shape), dtype=initial.dtype)
             num_shards = num_shards_along_axis_0(partitions, shape)
         else:
             num_shards = 1
@@ -214,6 +311,12 @@ class ParameterServerExtended(StrategyExtended):
         return call_where_it_lives(var, fn, positional, keywords)
 
 
+def _is_function(initial_value: Any) -> bool:
+    return callable(initial_value) and not isinstance(
+        initial_value, ArrayOperators | RowInitializer
+    )
+
+
 _here: weakref.WeakValueDictionary[str, ParameterServerStrategy] = weakref.WeakValueDictionary()
 _here_lock = threading.Lock()
 
@@ -230,36 +333,3 @@ def _strategy_here(
             strategy._set_up(identity, resolver, client_for(servers))
             _here[identity] = strategy
         return strategy
-
-
-def _check_cluster(resolver: Any) -> ClusterSpec:
-    if not isinstance(resolver, ClusterResolver):
-        raise ValueError(
-            f"cluster_resolver must be a ClusterResolver, got {resolver!r}. Use for example "
-            "TFConfigClusterResolver(), or SimpleClusterResolver(ClusterSpec({...}))."
-        )
-    cluster = resolver.cluster_spec()
-    for job, does in (("ps", "holds variables"), ("worker", "runs steps")):
-        if job not in cluster.jobs:
-            raise ValueError(
-                f"ParameterServerStrategy needs a cluster with a job {job!r}, which {does}, got the "
-                f"jobs {sorted(cluster.jobs)}. Add {job!r} to the cluster spec."
-            )
-    if resolver.task_type in ("ps", "worker", "evaluator"):
-        raise ValueError(
-            "ParameterServerStrategy is made by the coordinator, but this task is "
-            f"{resolver.task_type} {resolver.task_id}. A ps or worker only runs "
-            "Server(cluster_spec, task_type, task_id).join()."
-        )
-    return cluster
-
-
-def _server_addresses(cluster: ClusterSpec) -> list[str]:
-    addresses = cluster.job_tasks("ps")
-    missing = [index for index, address in enumerate(addresses) if address is None]
-    if missing:
-        raise ValueError(
-            "ParameterServerStrategy needs every parameter server's address, but the cluster spec has "
-            f"none for ps {missing}."
-        )
-    return [address for address in addresses if address is not None]

@@ -14,7 +14,7 @@ from stratagem.core.errors import ContextError, UnsupportedError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.execution.channel import Channel
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import operand_of
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.per_replica import PerReplica
 
@@ -199,4 +199,4 @@ def _flatten(caller: str, value: Any) -> tuple[list[Any], Any]:
                 f"{caller}() takes this replica's value, got a PerReplica. Pass it through "
                 "strategy.run(fn, args=...), which hands each replica its own."
             )
-    return [array_of(leaf) for leaf in leaves], structure
+    return [operand_of(leaf) for leaf in leaves], structure

@@ -9,12 +9,13 @@ import jax
 
 from stratagem.core import config, context
 from stratagem.core.errors import ContextError
+from stratagem.core.narrowing import narrowed
 from stratagem.core.partitioned_group import tracing_alone
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
+from stratagem.execution.bound_function import CompiledFunction
 from stratagem.execution.eager import ReplicaThreads
 from stratagem.execution.frames import GradientFrame, TracingFrame
-from stratagem.execution.function import Function
 from stratagem.execution.loops import compiled_step
 from stratagem.execution.single import SingleChannel
 from stratagem.execution.spmd import run_spmd
@@ -38,11 +39,12 @@ def call_for_each_replica(
     """Returns the merged results of ``fn`` in every replica of ``group``."""
     frame = state.current_frame()
     staged = frame is not None or under_jit()
-    if not staged:
-        fn = compiled_step(fn)
-    if isinstance(fn, Function):
+    steps = None if staged else compiled_step(fn)
+    if steps is not None:
+        return steps.run(strategy, fn, tuple(args), kwargs)
+    if isinstance(fn, CompiledFunction):
         if not staged and not config.functions_run_eagerly():
-            return fn.runner(strategy)(tuple(args), kwargs)
+            return fn.run_in_replicas(strategy, tuple(args), kwargs)
         fn = fn.python_function
     if frame is not None and frame.spmd:
         raise ContextError(
@@ -92,7 +94,7 @@ def _run_alone(
             leaf = leaf.values[0]
         if isinstance(leaf, jax.Array) and not staged:
             return jax.device_put(leaf, group.devices[0])
-        return leaf
+        return narrowed(leaf)
 
     local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
     with context.enter(context.Frame(strategy, replica)):
@@ -139,7 +141,7 @@ def _spread(leaf: Any, group: ReplicaGroup) -> Any:
         check_size(leaf, group)
         return leaf
     if not isinstance(leaf, jax.Array):
-        return leaf
+        return narrowed(leaf)
     if is_tracer(leaf):
         raise ContextError(
             "strategy.run() with several replicas got a traced argument while it runs eagerly. "

@@ -17,7 +17,7 @@ from stratagem.strategies.base import Strategy
 from stratagem.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem.tpu.device_assignment import DeviceAssignment
 from stratagem.tpu.system import tpu_devices
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import operand_of
 from stratagem.values.per_replica import PerReplica
 
 __all__ = ["ExperimentalTPUStrategy", "TPUExtended", "TPUStrategy"]
@@ -228,4 +228,4 @@ def _replica_array(tensor: Any) -> Any:
             "A layout over logical devices is for one replica's array, got a PerReplica. Pass it to "
             "strategy.run(fn, args=...), which hands each replica its own."
         )
-    return jnp.asarray(array_of(tensor))
+    return jnp.asarray(operand_of(tensor))

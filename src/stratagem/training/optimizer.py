@@ -17,11 +17,13 @@ import numpy as np
 from stratagem.core import context
 from stratagem.core.errors import InvalidArgumentError, VariableError
 from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.leaf_names import leaf_names
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.tracing import is_tracer
 from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
-from stratagem.parameter_server.server_optimizer import OptimizerFunction
+from stratagem.parameter_server.server_optimizer import OptimizerFunction, StateLeaf
+from stratagem.training.local_state import LocalState, static_shape
 from stratagem.values import remote_batch, state
 from stratagem.values.array_operators import array_of
 from stratagem.values.mirrored import Mirrored
@@ -74,7 +76,8 @@ class Optimizer:
         self._variables: list[Variable] = []
         self._state: list[Variable] = []
         self._structure: Any = None
-        self._restored: list[Any] | None = None
+        self._leaves: tuple[str, ...] = ()
+        self._restored: LocalState | None = None
         self._step = jax.jit(self._new_values_and_state)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -185,9 +188,14 @@ class Optimizer:
                 )
             return
         with jax.ensure_compile_time_eval():
-            initial = self.transformation.init([np.asarray(v._eager_value()) for v in local])
-            leaves, structure = jax.tree.flatten(initial)
-            leaves = self._restored or [np.asarray(leaf) for leaf in leaves]
+            initial = self._initial_state(local)
+        names = tuple(leaf_names(initial))
+        leaves, structure = jax.tree.flatten(initial)
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        if self._restored is not None:
+            found = [StateLeaf(n, x.shape, x.dtype) for n, x in zip(names, leaves, strict=True)]
+            self._restored.check(found, local, f"Optimizer {self.name!r}")
+            leaves = list(self._restored.values)
         with _scope_of(local):
             self._state = [
                 Variable(leaf, trainable=False, name=f"{self.name}/{index}")
@@ -195,14 +203,62 @@ class Optimizer:
             ]
         self._variables = local
         self._structure = structure
+        self._leaves = names
+        self._restored = None
 
-    def restore_state(self, arrays: Sequence[Any]) -> None:
-        """Sets the state that ``variables`` hold, also before they exist."""
+    def _initial_state(self, variables: Sequence[Variable]) -> Any:
+        return self.transformation.init([np.asarray(v._eager_value()) for v in variables])
+
+    # --- checkpoints --------------------------------------------------------------------------------
+
+    def local_state(self) -> LocalState | None:
+        """Returns the state of variables that are not on parameter servers, if there is any yet."""
         if self._structure is None:
-            self._restored = list(arrays)
+            return self._restored
+        return LocalState(self._leaves, tuple(self._state), tuple(self._variables))
+
+    def check_local_state(self, restored: LocalState, name: str) -> None:
+        """Checks that ``restore_local_state`` can be called, as far as it is known by now.
+
+        Args:
+            restored: The state.
+            name: The optimizer's name in messages.
+
+        Raises:
+            InvalidArgumentError: If it is the state of another optimizer, or of other variables.
+        """
+        variables: Sequence[Variable | None] | None = restored.variables
+        if self._structure is not None:
+            leaves = [
+                StateLeaf(leaf, static_shape(v), v.dtype)
+                for leaf, v in zip(self._leaves, self._state, strict=True)
+            ]
+            restored.check(leaves, self._variables, name)
+        elif variables is not None and not any(v is None for v in variables):
+            known = [v for v in variables if v is not None]
+            shapes = [jax.ShapeDtypeStruct(static_shape(v), v.dtype) for v in known]
+            state = jax.eval_shape(self.transformation.init, shapes)
+            leaves = [
+                StateLeaf(leaf, tuple(x.shape), np.dtype(x.dtype))
+                for leaf, x in zip(leaf_names(state), jax.tree.leaves(state), strict=True)
+            ]
+            restored.check(leaves, known, name)
+
+    def restore_local_state(self, restored: LocalState | None) -> None:
+        """Sets the state of variables that are not on parameter servers, also before there is any.
+
+        Args:
+            restored: The state; ``None`` for that from before the first step.
+        """
+        if self._structure is None:
+            self._restored = restored
             return
-        for variable, array in zip(self._state, arrays, strict=True):
-            variable.assign(array)
+        if restored is not None:
+            values = list(restored.values)
+        else:
+            values = jax.tree.leaves(self._initial_state(self._variables))
+        for variable, value in zip(self._state, values, strict=True):
+            variable.assign(np.asarray(value))
 
 
 def _scope_of(variables: Sequence[Variable]) -> contextlib.AbstractContextManager[Any]:

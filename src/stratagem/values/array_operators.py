@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["ArrayOperators"]
+from stratagem.core.narrowing import narrowed
+
+__all__ = ["ArrayOperators", "array_of", "operand_of"]
 
 
 class ArrayOperators:
@@ -75,90 +77,99 @@ class ArrayOperators:
         return self._value().round(ndigits)
 
     def __add__(self, other: Any) -> Any:
-        return self._value() + array_of(other)
+        return self._value() + operand_of(other)
 
     def __radd__(self, other: Any) -> Any:
-        return array_of(other) + self._value()
+        return operand_of(other) + self._value()
 
     def __sub__(self, other: Any) -> Any:
-        return self._value() - array_of(other)
+        return self._value() - operand_of(other)
 
     def __rsub__(self, other: Any) -> Any:
-        return array_of(other) - self._value()
+        return operand_of(other) - self._value()
 
     def __mul__(self, other: Any) -> Any:
-        return self._value() * array_of(other)
+        return self._value() * operand_of(other)
 
     def __rmul__(self, other: Any) -> Any:
-        return array_of(other) * self._value()
+        return operand_of(other) * self._value()
 
     def __truediv__(self, other: Any) -> Any:
-        return self._value() / array_of(other)
+        return self._value() / operand_of(other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return array_of(other) / self._value()
+        return operand_of(other) / self._value()
 
     def __floordiv__(self, other: Any) -> Any:
-        return self._value() // array_of(other)
+        return self._value() // operand_of(other)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return array_of(other) // self._value()
+        return operand_of(other) // self._value()
 
     def __mod__(self, other: Any) -> Any:
-        return self._value() % array_of(other)
+        return self._value() % operand_of(other)
 
     def __rmod__(self, other: Any) -> Any:
-        return array_of(other) % self._value()
+        return operand_of(other) % self._value()
 
     def __pow__(self, other: Any) -> Any:
-        return self._value() ** array_of(other)
+        return self._value() ** operand_of(other)
 
     def __rpow__(self, other: Any) -> Any:
-        return array_of(other) ** self._value()
+        return operand_of(other) ** self._value()
 
     def __matmul__(self, other: Any) -> Any:
-        return self._value() @ array_of(other)
+        return self._value() @ operand_of(other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return array_of(other) @ self._value()
+        return operand_of(other) @ self._value()
 
     def __and__(self, other: Any) -> Any:
-        return self._value() & array_of(other)
+        return self._value() & operand_of(other)
 
     def __rand__(self, other: Any) -> Any:
-        return array_of(other) & self._value()
+        return operand_of(other) & self._value()
 
     def __or__(self, other: Any) -> Any:
-        return self._value() | array_of(other)
+        return self._value() | operand_of(other)
 
     def __ror__(self, other: Any) -> Any:
-        return array_of(other) | self._value()
+        return operand_of(other) | self._value()
 
     def __xor__(self, other: Any) -> Any:
-        return self._value() ^ array_of(other)
+        return self._value() ^ operand_of(other)
 
     def __rxor__(self, other: Any) -> Any:
-        return array_of(other) ^ self._value()
+        return operand_of(other) ^ self._value()
 
     def __lt__(self, other: Any) -> Any:
-        return self._value() < array_of(other)
+        return self._value() < operand_of(other)
 
     def __le__(self, other: Any) -> Any:
-        return self._value() <= array_of(other)
+        return self._value() <= operand_of(other)
 
     def __gt__(self, other: Any) -> Any:
-        return self._value() > array_of(other)
+        return self._value() > operand_of(other)
 
     def __ge__(self, other: Any) -> Any:
-        return self._value() >= array_of(other)
+        return self._value() >= operand_of(other)
 
     def __eq__(self, other: Any) -> Any:
-        return self._value() == array_of(other)
+        return self._value() == operand_of(other)
 
     def __ne__(self, other: Any) -> Any:
-        return self._value() != array_of(other)
+        return self._value() != operand_of(other)
 
     __hash__ = None  # type: ignore[assignment]  # `==` compares element by element
+
+
+def operand_of(value: Any) -> Any:
+    """Returns what ``value`` stands for in a computation of JAX.
+
+    Raises:
+        InvalidArgumentError: If it is of NumPy, with whole numbers that JAX would cut.
+    """
+    return value._value() if isinstance(value, ArrayOperators) else narrowed(value)
 
 
 def array_of(value: Any) -> Any:

@@ -15,8 +15,9 @@ from stratagem.core.errors import (
     VariableError,
 )
 from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.narrowing import fits
 from stratagem.core.tracing import is_tracer
-from stratagem.values.array_operators import array_of
+from stratagem.values.array_operators import array_of, operand_of
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.updates import Update
 
@@ -52,7 +53,10 @@ def _check_slices(variable: Any, update: Update, operand: Any) -> IndexedSlices:
             f"{update.name}() of {variable.name!r} takes an IndexedSlices(values, indices), got "
             f"{type(operand).__name__}."
         )
-    values, indices = _cast(variable, update, operand.values), jnp.asarray(operand.indices)
+    values, indices = (
+        _cast(variable, update, operand.values),
+        jnp.asarray(operand_of(operand.indices)),
+    )
     if not variable.shape:
         raise ShapeMismatchError(
             f"{update.name}() needs a variable with rows, but {variable.name!r} is a scalar."
@@ -102,9 +106,8 @@ def _check_range(variable: Any, update: Update, value: Any) -> None:
     )
     if not both_whole or np.can_cast(value.dtype, variable.dtype):
         return
-    limits = np.iinfo(variable.dtype)
     known = isinstance(value, np.ndarray)
-    if known and (value.size == 0 or (value.min() >= limits.min and value.max() <= limits.max)):
+    if known and fits(value, variable.dtype):
         return
     raise VariableError(
         f"{update.name}() of {variable.name!r} needs {variable.dtype.name}, got {value.dtype.name}"
@@ -118,4 +121,8 @@ def kind_of(dtype: np.dtype[Any]) -> int:
     for rank, family in enumerate((jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)):
         if jnp.issubdtype(dtype, family):
             return rank
-    raise VariableError(f"A variable holds numbers or booleans, got dtype {dtype}.")
+    keys = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    raise VariableError(
+        f"A variable holds numbers or booleans, got dtype {dtype}."
+        f"{' Keep jax.random.key_data(key), and use jax.random.wrap_key_data(v).' if keys else ''}"
+    )

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.core.dtypes import is_host_only
 from stratagem.core.errors import ContextError, NotAnArrayError
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.core.tracing import is_tracer, under_jit
@@ -42,6 +43,7 @@ class PerReplica(DistributedValues):
         self._values: tuple[Any, ...] | None = tuple(values)
         self._group = group or _group_of(self._values)
         self._array: Any = None
+        # What a program takes: the same, or the components joined when one takes them first.
         self._joined: Any = None
         # Whether the shapes are known to differ from those in another process.
         self._uneven = uneven
@@ -58,7 +60,7 @@ class PerReplica(DistributedValues):
         """
         self = cls((), group)
         self._values = None
-        self._array = array
+        self._array = self._joined = array
         self._scalar = scalar
         return self
 
@@ -224,7 +226,7 @@ def _stackable(values: Sequence[Any]) -> bool:
     first = values[0]
     if not all(isinstance(v, (jax.Array, np.ndarray, np.generic)) for v in values):
         return False
-    if first.dtype.kind in "OSU":
+    if is_host_only(first.dtype):
         return False
     return all(v.shape == first.shape and v.dtype == first.dtype for v in values)
 

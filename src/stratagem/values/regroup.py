@@ -10,6 +10,7 @@ import numpy as np
 
 from stratagem.core import structures
 from stratagem.core.errors import ReplicaMismatchError
+from stratagem.core.narrowing import narrowed
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
@@ -79,7 +80,7 @@ def _merge(group: ReplicaGroup, column: tuple[Any, ...], unwrap_same_arrays: boo
     if is_array(first):
         return PerReplica(
             [
-                value if isinstance(value, jax.Array) else jax.device_put(value, device)
+                value if isinstance(value, jax.Array) else jax.device_put(narrowed(value), device)
                 for value, device in zip(column, group.local_devices, strict=True)
             ],
             group,

@@ -17,7 +17,6 @@ from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values import state
 from stratagem.values.array_operators import array_of
 from stratagem.values.distributed_variable import AggregatingVariable
-from stratagem.values.registry import register_variable
 from stratagem.values.updates import Update
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
@@ -74,7 +73,6 @@ class RemotelyHeldVariable(AggregatingVariable):
         self._array = self._on_mesh = None
         self._shared = False
         self._check_aggregation_of_dtype()
-        register_variable(self)
 
     # --- what a kind of storage defines -----------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stratagem.core.errors import ContextError
@@ -43,11 +43,6 @@ class StateFrame(abc.ABC):
 
     spmd = False
     eager = False
-
-    @property
-    def candidates(self) -> Sequence[Variable]:
-        """The variables that a program made from this trace may use."""
-        return ()
 
     def __init__(self) -> None:
         self._trace_state: Any = None
@@ -110,8 +105,13 @@ class StateFrame(abc.ABC):
     def use_group(self, group: ReplicaGroup) -> None:  # noqa: B027  (most frames need not know)
         """Notes that the program made from this trace runs on ``group``."""
 
-    def draw(self, iterator: Any) -> Any:
-        """Returns the next element of a distributed iterator, as this trace sees it."""
+    def draw(self, iterator: Any, *, optional: bool = False) -> Any:
+        """Returns the next element of a distributed iterator, as this trace sees it.
+
+        Args:
+            iterator: The iterator.
+            optional: Whether there need not be one; then ``MISSING`` stands for it.
+        """
         raise ContextError(
             "next(iterator) cannot be called here. Call it outside and pass the element."
         )

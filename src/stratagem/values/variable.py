@@ -12,15 +12,15 @@ import numpy as np
 
 from stratagem.core import context
 from stratagem.core.errors import ContextError, NotAnArrayError, UnsupportedError, VariableError
+from stratagem.core.narrowing import check_fits
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.structures import ValueLeaf
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.core.tracing import is_tracer, under_jit
 from stratagem.values import state, updates
-from stratagem.values.array_operators import ArrayOperators, array_of
+from stratagem.values.array_operators import ArrayOperators, array_of, operand_of
 from stratagem.values.operands import checked_operand, kind_of
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.registry import register_variable
 from stratagem.values.update_methods import UpdateMethods
 from stratagem.values.updates import Update
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
@@ -120,7 +120,6 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
             )
         else:
             self.initialize(value)
-        register_variable(self)
 
     def _check_aggregation_of_dtype(self) -> None:
         """Raises if values of this dtype cannot be aggregated as asked; here nothing is."""
@@ -217,7 +216,6 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
                     setattr(made, name, getattr(self, name))
         made._on_mesh = None
         made.restore_snapshot(self.snapshot())
-        register_variable(made)
         return made
 
     def ref(self) -> VariableRef:
@@ -265,7 +263,7 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
         Returns:
             An array of shape ``indices.shape + self.shape[1:]``.
         """
-        return self._value()[jnp.asarray(array_of(indices))]
+        return self._value()[jnp.asarray(operand_of(indices))]
 
     def _value(self) -> Any:
         frame = state.current_frame()
@@ -337,6 +335,11 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
         return np.array(operand)
 
     # --- storage: what a placement defines --------------------------------------------------------
+
+    @property
+    def initialized(self) -> bool:
+        """Whether it has a first value."""
+        return self._array is not None
 
     def initialize(self, value: Any) -> None:
         """Stores the first value."""
@@ -482,6 +485,8 @@ def _initial_array(value: Any, dtype: Any) -> Any:
         value = np.asarray(value, natural if dtype is None else None)
     kind_of(value.dtype)
     dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
+    if isinstance(value, (np.ndarray, np.generic)):
+        check_fits(value, dtype)
     return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
 
 

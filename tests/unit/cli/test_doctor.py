@@ -11,6 +11,7 @@ from stratagem.cli import main
 from stratagem.cli.peers import reach_peers
 from stratagem.cluster import Task
 from stratagem.cluster.launch.held_ports import HeldPorts
+from stratagem.core.errors import PermissionDeniedError
 
 W0, W1 = Task("worker", 0), Task("worker", 1)
 
@@ -63,3 +64,10 @@ def test_two_that_look_for_each_other_find_each_other():
         found.update(reach_peers(first, {W1: second}, timeout=10))
         other.join()
     assert found == {W0: "", W1: ""}
+
+
+def test_nothing_listens_for_other_machines_without_a_secret(monkeypatch):
+    for variable in ("STRATAGEM_CLUSTER_SECRET", "STRATAGEM_CLUSTER_SECRET_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(PermissionDeniedError, match="loopback"):
+        reach_peers("worker0.example.com:4321", {W1: "127.0.0.1:1"}, timeout=0.1)

@@ -270,3 +270,11 @@ def test_hosts_that_differ_are_an_error():
 
     with pytest.raises(CloudError, match=r"\{0: 2, 1: 1\} by host"):
         TPUSystemMetadata.of_devices([Device(0), Device(0), Device(1)])
+
+
+def test_a_task_id_that_is_set_later():
+    resolver = TPUClusterResolver("grpc://10.0.0.1:8470,grpc://10.0.0.2:8470")
+    assert resolver.master() == "grpc://10.0.0.1:8470"
+    resolver.task_id = 1
+    assert (resolver.master(), resolver.process_id) == ("grpc://10.0.0.2:8470", 1)
+    assert resolver.master("worker", 0) == "grpc://10.0.0.1:8470"

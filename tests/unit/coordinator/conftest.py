@@ -1,12 +1,13 @@
 """A cluster in this process: real servers and connections, no processes to wait for."""
 
+import threading
 import time
 
 import pytest
 
 import stratagem as sg
 from stratagem.cluster.launch.held_ports import HeldPorts
-from stratagem.cluster.transport import Credentials, Endpoint
+from stratagem.cluster.transport import Credentials, Endpoint, Identity
 from stratagem.coordinator.worker_service import WorkerService
 from stratagem.parameter_server.service import ParameterService
 
@@ -33,7 +34,8 @@ class Cluster:
     def start(self, job, index):
         credentials = Credentials.from_environment()
         service = WorkerService(job, index, credentials) if job == "worker" else ParameterService()
-        endpoint = Endpoint(self.spec.task_address(job, index), service.handlers, credentials)
+        address, own = self.spec.task_address(job, index), Identity.of_task(job, index)
+        endpoint = Endpoint(address, service.handlers, credentials, own)
         endpoint.start()
         self.servers[job, index] = service, endpoint
 
@@ -85,3 +87,22 @@ def poll():
         return value
 
     return poll
+
+
+@pytest.fixture
+def in_thread():
+    """Calls a function in a thread; returns a list that gets what it returns or raises."""
+
+    def start(function):
+        outcome = []
+
+        def run():
+            try:
+                outcome.append(function())
+            except BaseException as error:
+                outcome.append(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return outcome
+
+    return start

@@ -311,3 +311,11 @@ def test_quick_functions_do_not_wait_behind_slow_ones(cluster):
     values = [coordinator.schedule(abs, (i,)) for i in range(100)]
     _shared["held"].set()
     coordinator.fetch([blocker, *values])
+
+
+def test_an_iterator_travels_with_its_place(coordinator):
+    iterator = iter(sg.data.Dataset.range(6).map(lambda x: x * 10).batch(2))
+    next(iterator)
+    taken = coordinator.schedule(lambda it: [batch.tolist() for batch in it], args=(iterator,))
+    assert taken.fetch() == [[20, 30], [40, 50]]
+    assert next(iterator).tolist() == [20, 30]

@@ -39,7 +39,7 @@ def test_priority_then_age(state):
 
 
 def test_pinned_closures_wait_for_their_worker(state):
-    schedule(state, Closure(0, worker=1), Closure(1))
+    schedule(state, Closure(0, workers=frozenset({1})), Closure(1))
     assert taken(state, 0, 5) == [1]
     assert taken(state, 1, 5) == [0]
 
@@ -169,9 +169,9 @@ def test_a_closure_that_ends_its_workers_is_given_up(state):
 
 
 def test_missing_workers(state):
-    schedule(state, Closure(0, worker=1), Closure(1, worker=0))
+    schedule(state, Closure(0, workers=frozenset({1})), Closure(1, workers=frozenset({0})))
     state.worker_lost(1)
-    assert state.missing_workers() == [1]
+    assert state.missing_workers() == [{1}]
 
 
 WORKERS = st.integers(0, 2)
@@ -207,14 +207,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     @precondition(lambda self: self.state.phase is Phase.OPEN)
     @rule(
-        worker=st.none() | WORKERS,
+        workers=st.none() | st.frozensets(WORKERS, min_size=1),
         priority=st.integers(0, 2),
         needs=st.lists(st.integers(0, 30), max_size=2),
     )
-    def schedule(self, worker, priority, needs):
+    def schedule(self, workers, priority, needs):
         known = [self.closures[n] for n in needs if n < len(self.closures)]
         needed = {c.number: c for c in known if c.status is not Status.FAILED}
-        closure = Closure(len(self.closures), None, needed.values(), worker, priority)
+        closure = Closure(len(self.closures), None, needed.values(), workers, priority)
         self.closures.append(closure)
         self.settle(self.state.schedule(closure))
 
@@ -227,7 +227,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.settle(settled)
         assert open_before or not closures
         for closure in closures:
-            assert closure.worker in (None, worker)
+            assert closure.workers is None or worker in closure.workers
             assert all(n.status in (Status.SUCCEEDED, Status.HELD) for n in closure.needs)
 
     @precondition(lambda self: self.in_flight())

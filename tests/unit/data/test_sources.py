@@ -77,7 +77,8 @@ def test_from_tensors_is_one_element():
         (5, "same leading dimension"),
         ([[1], [2, 3]], "items must have the same shape"),
         ((), "at least one component"),
-        ({"x": None}, "must be made of arrays"),
+        ({"x": None}, "at least one component"),
+        ({"x": {1}}, "must be made of arrays"),
     ],
 )
 def test_what_cannot_be_sliced(arrays, message):

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
 from stratagem.data import Dataset, InvalidArgumentError, Options, OutOfRangeError, TensorSpec
-from stratagem.data.experimental import AutoShardPolicy
+from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
 from stratagem.data.transforms.batch import num_batches
 
 from .pipelines import chunks, contents, streamed
@@ -65,7 +67,7 @@ def test_bad_batch_sizes(size):
     for make in (
         lambda: Dataset.range(3).batch(size),
         lambda: Dataset.range(3).padded_batch(size),
-        lambda: Dataset.range(3).rebatch([2, size]),
+        lambda: Dataset.range(3).rebatch([2, size or -1]),
     ):
         with pytest.raises(InvalidArgumentError, match="batch_size must be"):
             make()
@@ -120,7 +122,7 @@ def test_padded_batch_with_shapes_and_values():
     [
         (([2], []), "at least as large"),
         (([2, 2], []), "at least as large"),
-        ([5], "one shape per component"),
+        ([5], "one entry per component"),
     ],
 )
 def test_bad_padded_shapes(shapes, message):
@@ -263,3 +265,76 @@ def test_an_iterator_can_be_restored_in_the_middle_of_its_life():
     iterator.set_state(state)
     assert contents(iterator) == rest
     assert sorted([int(first), *rest]) == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes", "drop_remainder", "expected"),
+    [
+        (3, [1, 0], False, [[0], [], [1], [], [2], []]),
+        (8, [2, 0, 1], False, [[0, 1], [], [2], [3, 4], [], [5], [6, 7], []]),
+        (8, [2, 0, 1], True, [[0, 1], [], [2], [3, 4], [], [5], [6, 7], []]),
+        (5, [2, 0], True, [[0, 1], [], [2, 3], []]),
+        (5, [0, 2], False, [[], [0, 1], [], [2, 3], [], [4]]),
+        (4, [0, 2], False, [[], [0, 1], [], [2, 3], []]),
+    ],
+)
+@pytest.mark.parametrize("source", [Dataset.range, lambda n: streamed(range(n))])
+def test_rebatching_into_batches_without_rows(source, count, sizes, drop_remainder, expected):
+    dataset = source(count).batch(4).rebatch(sizes, drop_remainder)
+    assert contents(dataset) == expected
+    assert dataset.cardinality() == -2
+    iterator = iter(dataset)
+    next(iterator), next(iterator)
+    resumed = iter(dataset)
+    resumed.set_state(iterator.get_state())
+    assert contents(resumed) == expected[2:]
+    assert contents(dataset.skip(3)) == expected[3:]
+
+
+def test_batches_without_rows_have_the_shapes_of_others():
+    dataset = Dataset.from_tensors((np.ones((4, 3), np.float32), [b"a"] * 4)).rebatch([4, 0])
+    _, (numbers, text) = dataset
+    assert (numbers.shape, numbers.dtype, text.shape) == ((0, 3), np.float32, (0,))
+    endless = iter(Dataset.range(4).batch(2).rebatch(0))
+    assert [next(endless).shape for _ in range(3)] == [(0,)] * 3
+
+
+@pytest.mark.parametrize(
+    ("drop_first", "sizes", "drop_last", "rows"),
+    [
+        (True, 4, False, 4), (True, 2, False, 2), (True, [2, 2], False, 2), (True, 3, False, None),
+        (True, 8, False, None), (True, [2, 1], False, None), (False, 2, False, None),
+        (False, 3, True, 3), (True, [2, 1], True, None), (True, [0], False, None),
+    ],
+)  # fmt: skip
+def test_static_shapes_after_rebatch(drop_first, sizes, drop_last, rows):
+    dataset = Dataset.range(8).batch(4, drop_first).rebatch(sizes, drop_last)
+    assert dataset.element_spec.shape == (rows,)
+
+
+def test_names():
+    dataset = Dataset.range(4, name="numbers").map(lambda x: x + 1, name="plus_one")
+    assert repr(dataset) == "<Dataset 'plus_one': Map(Range[4])>"
+    assert contents(dataset.batch(2, name="pairs").prefetch(1, name="ahead")) == [[1, 2], [3, 4]]
+    for bad in ("a b", "1st", 5, ""):
+        with pytest.raises(InvalidArgumentError, match="name must be an identifier"):
+            Dataset.range(4).take(1, name=bad)
+
+
+def test_every_method_takes_a_name():
+    methods = {
+        name: inspect.signature(getattr(Dataset, name))
+        for name in dir(Dataset)
+        if not name.startswith("_") and callable(getattr(Dataset, name))
+    }
+    without = {name for name, signature in methods.items() if "name" not in signature.parameters}
+    assert without == {"apply", "as_numpy_iterator", "cardinality", "options"}
+
+
+def test_a_shard_hint_is_not_ignored():
+    hinted = Dataset.range(6).shard(SHARD_HINT, SHARD_HINT).map(lambda x: x + 1).batch(2)
+    assert hinted.element_spec.shape == (None,)
+    with pytest.raises(RuntimeError, match=r"AutoShardPolicy\.HINT"):
+        iter(hinted)
+    with pytest.raises(InvalidArgumentError, match="index"):
+        Dataset.range(6).shard(2, SHARD_HINT)

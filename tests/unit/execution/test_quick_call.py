@@ -31,7 +31,7 @@ def total(strategy):
 def called_often(step, *args, **kwargs):
     for _ in range(4):
         result = step(*args, **kwargs)
-    assert step._recent
+    assert step._programs.recent
     return result
 
 
@@ -184,7 +184,7 @@ def test_a_failed_run_takes_back_what_a_quick_call_did():
     x = jnp.float32(1)
     for _ in range(4):
         strategy.run(lambda: step(x))
-    assert step._recent
+    assert step._programs.recent
 
     def fail():
         step(x)
@@ -203,8 +203,91 @@ def test_a_dropped_function_frees_its_variables_at_once(strategy):
     gc.collect()
     gc.disable()
     try:
-        held = weakref.ref(step._recent[0])
+        held = weakref.ref(step._programs.recent[0])
         del step
         assert held() is None
     finally:
         gc.enable()
+
+
+def test_values_from_a_function_hit(strategy, total):
+    @sg.function
+    def step(x):
+        return strategy.reduce("SUM", strategy.run(lambda x: x + total, args=(x,)), axis=None)
+
+    def value(i):
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: np.float32(i + context.replica_id_in_sync_group)
+        )
+
+    if not isinstance(value(0), sg.distribute.DistributedValues):
+        pytest.skip("one replica's value is a plain array")
+    for i in range(4):
+        step(value(i))
+    missed = calls_of(step, "_find_and_run")
+    count = strategy.num_replicas_in_sync
+    for i in range(4):
+        assert float(step(value(i))) == count * i + count * (count - 1) // 2
+    assert not missed
+
+
+@pytest.mark.parametrize("as_argument", [True, False])
+def test_draws_hit(strategy, total, as_argument):
+    rows = np.arange(17, dtype=np.float32)
+    dataset = sg.data.Dataset.from_tensor_slices(rows).batch(2)
+    held = iter(strategy.experimental_distribute_dataset(dataset))
+
+    @sg.function
+    def step(*iterators):
+        x = next(iterators[0] if iterators else held)
+        total.assign_add(1.0)
+        return strategy.reduce("SUM", strategy.run(jnp.sum, args=(x,)), axis=None)
+
+    arguments = (held,) if as_argument else ()
+    assert [float(step(*arguments)) for _ in range(3)] == [1, 5, 9]
+    missed = calls_of(step, "_find_and_run")
+    assert [float(step(*arguments)) for _ in range(5)] == [13, 17, 21, 25, 29]
+    assert not missed
+    assert float(step(*arguments)) == 16  # a smaller batch
+    assert missed
+    for _ in range(2):
+        with pytest.raises(sg.errors.OutOfRangeError):
+            step(*arguments)
+    assert float(total) == 9
+
+
+def test_a_draw_is_put_back_when_the_call_fails(strategy):
+    rows = np.arange(12, dtype=np.float32)
+    dataset = sg.data.Dataset.from_tensor_slices(rows).batch(2)
+    held = iter(strategy.experimental_distribute_dataset(dataset))
+
+    def check(x):
+        if fails:
+            raise ValueError("told to")
+        return x
+
+    @sg.function
+    def step(iterator):
+        total = strategy.reduce("SUM", strategy.run(jnp.sum, args=(next(iterator),)), axis=None)
+        return jax.pure_callback(check, jax.ShapeDtypeStruct((), jnp.float32), total)
+
+    fails = False
+    assert [float(step(held)) for _ in range(3)] == [1, 5, 9]
+    fails = True
+    with pytest.raises(Exception, match="told to"):
+        step(held)
+    fails = False
+    assert float(step(held)) == 13
+
+
+def calls_of(step, name):
+    """Returns a list that grows whenever the method is called."""
+    calls = []
+    method = getattr(step, name)
+
+    def noted(*args, **kwargs):
+        calls.append(args)
+        return method(*args, **kwargs)
+
+    setattr(step, name, noted)
+    return calls

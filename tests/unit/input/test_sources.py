@@ -120,3 +120,17 @@ def test_numpy_dataset(strategy):
 def test_what_cannot_be_distributed(strategy, dataset, message):
     with pytest.raises(ValueError, match=message):
         list(strategy.experimental_distribute_dataset(dataset))
+
+
+def test_a_shard_hint_with_one_worker():
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    hint = sg.data.experimental.SHARD_HINT
+    hinted = sg.data.Dataset.range(8).shard(hint, hint).batch(4)
+    with pytest.raises(RuntimeError, match=r"AutoShardPolicy\.HINT"):
+        next(iter(strategy.experimental_distribute_dataset(hinted)))
+    options = sg.data.Options()
+    options.experimental_distribute.auto_shard_policy = sg.data.experimental.AutoShardPolicy.HINT
+    distributed = strategy.experimental_distribute_dataset(hinted.with_options(options))
+    assert [[v.tolist() for v in x.values] for x in distributed] == [
+        [[0, 1], [2, 3]], [[4, 5], [6, 7]],
+    ]  # fmt: skip

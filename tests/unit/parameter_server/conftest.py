@@ -3,7 +3,7 @@
 import pytest
 
 import stratagem as sg
-from stratagem.cluster.transport import Credentials, Endpoint
+from stratagem.cluster.transport import Credentials, Endpoint, Identity
 from stratagem.parameter_server.client import ParameterClient
 from stratagem.parameter_server.initial_value import InitialValue
 from stratagem.parameter_server.remote_variable import RemoteVariable
@@ -19,7 +19,8 @@ class Servers:
     def __init__(self, count):
         self.services = [ParameterService() for _ in range(count)]
         self.endpoints = [
-            Endpoint("127.0.0.1:0", service.handlers, CREDENTIALS) for service in self.services
+            Endpoint("127.0.0.1:0", service.handlers, CREDENTIALS, Identity.of_task("ps", index))
+            for index, service in enumerate(self.services)
         ]
         for endpoint in self.endpoints:
             endpoint.start()

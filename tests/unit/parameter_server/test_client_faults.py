@@ -14,13 +14,13 @@ from stratagem.values.updates import ASSIGN_ADD
 
 def test_a_server_that_is_gone_is_named(servers):
     variable = servers.sharded(np.zeros((4, 1)), num_shards=2)
-    servers.client.check(timeout=5)
+    servers.client.check(1, timeout=5)
     servers.endpoints[1].shutdown()
     address = servers.endpoints[1].address
     for use in (
         variable.numpy,
         lambda: variable.assign_add(np.ones((4, 1))),
-        lambda: servers.client.check(timeout=5),
+        lambda: servers.client.check(1, timeout=5),
     ):
         with pytest.raises(sg.errors.PSUnavailableError, match=f"/job:ps/task:1 at {address}"):
             use()

@@ -107,3 +107,135 @@ def test_numbers_and_the_latest(servers, tmp_path):
     assert paths[-1] == str(tmp_path / "ckpt-11")
     assert sg.train.latest_checkpoint(tmp_path) == paths[-1]
     assert set(json.loads((tmp_path / "ckpt-1" / "checkpoint.json").read_text())["arrays"]) == {"v"}
+
+
+# --- refusals change nothing, on any server ---------------------------------------------------------
+
+
+class Training:
+    """A table in shards, weights on one server, and an optimizer that moves them."""
+
+    def __init__(self, servers, transformation, steps=0):
+        self.table = servers.sharded(TABLE, num_shards=3)
+        self.weights = servers.variable(np.ones(4), server=1)
+        self.count = servers.variable(0, server=0)
+        self.optimizer = sg.train.Optimizer(transformation)
+        self.objects = {
+            "table": self.table, "weights": self.weights, "count": self.count,
+            "optimizer": self.optimizer,
+        }  # fmt: skip
+        self.checkpoint = sg.train.Checkpoint(**self.objects)
+        self.steps(steps)
+
+    def steps(self, number):
+        rows = sg.IndexedSlices(np.ones((3, 2), np.float32), [3, 10, 19])
+        for _ in range(number):
+            self.optimizer.apply_gradients([(rows, self.table), (np.ones(4), self.weights)])
+            self.count.assign_add(1)
+
+    def everything(self, servers):
+        """Returns all that the servers hold for it."""
+        found = []
+        for shard in (*self.table.shards, *self.weights.shards, *self.count.shards):
+            stored = servers.services[shard.server].store.find(shard.id)
+            state = stored.optimizer_states.get(self.optimizer._id)
+            leaves = [] if state is None else state.leaves
+            found.append([np.array(x).tolist() for x in (stored.read(), *leaves)])
+        return found
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize(
+    ("saved", "into"),
+    [
+        (optax.adam(0.1), optax.sgd(0.1, momentum=0.9)),
+        (optax.rmsprop(0.1), optax.sgd(0.1, momentum=0.9)),
+        (optax.adam(0.1), optax.adabelief(0.1)),
+    ],
+    ids=["adam to momentum", "rmsprop to momentum", "adam to adabelief"],
+)
+def test_the_state_of_another_optimizer_is_refused(servers, tmp_path, saved, into, steps):
+    path = Training(servers, saved, steps=3).checkpoint.save(tmp_path / "ckpt")
+    other = Training(servers, into, steps=steps)
+    before = other.everything(servers)
+    with pytest.raises(sg.errors.InvalidArgumentError, match="that of another optimizer"):
+        other.checkpoint.restore(path)
+    assert other.everything(servers) == before
+
+
+def test_a_damaged_file_changes_nothing_on_any_server(servers, tmp_path):
+    training = Training(servers, optax.adam(0.1), steps=2)
+    path = training.checkpoint.save(tmp_path / "ckpt")
+    training.steps(1)
+    before = training.everything(servers)
+    files = sorted(file for file in (tmp_path / "ckpt-1").rglob("*.npy"))
+    assert len(files) == 3 + 2 * 3
+    for file in files:
+        data = file.read_bytes()
+        for damaged in (data[:-1], data[:-1] + bytes([data[-1] ^ 4]), b""):
+            file.write_bytes(damaged)
+            with pytest.raises(sg.errors.DataLossError, match=str(file)):
+                training.checkpoint.restore(path)
+            assert training.everything(servers) == before
+        file.write_bytes(data)
+    training.checkpoint.restore(path)
+    assert int(training.count) == 2
+
+
+def test_a_server_that_has_lost_a_variable_leaves_the_others_as_they_are(servers, tmp_path):
+    training = Training(servers, optax.adam(0.1), steps=2)
+    path = training.checkpoint.save(tmp_path / "ckpt")
+    training.steps(1)
+    (shard,) = training.weights.shards
+    servers.services[1].store.delete([shard.id])
+    held = {name: training.objects[name] for name in ("table", "count")}
+    before = [v.numpy().tolist() for v in held.values()]
+    for objects in (training.objects, {**held, "weights": training.weights}):
+        with pytest.raises(sg.errors.PSUnavailableError, match="does not hold the variable"):
+            sg.train.Checkpoint(**objects).restore(path)
+    assert [v.numpy().tolist() for v in held.values()] == before
+
+
+def test_a_checkpoint_from_before_the_first_step_resets_the_state(servers, tmp_path):
+    training = Training(servers, optax.adam(0.1))
+    path = training.checkpoint.save(tmp_path / "ckpt")
+    training.steps(3)
+    after = training.everything(servers)
+    training.checkpoint.restore(path)
+    assert int(training.count) == 0
+    assert all(len(values) == 1 for values in training.everything(servers))
+    training.steps(3)
+    assert training.everything(servers) == after
+
+
+def test_state_survives_a_save_before_the_first_step(servers, three_servers, tmp_path):
+    first = Training(servers, optax.adam(0.1), steps=3)
+    path = first.checkpoint.save(tmp_path / "ckpt")
+    second = Training(three_servers, optax.adam(0.1))
+    second.checkpoint.restore(path)
+    path = second.checkpoint.save(tmp_path / "ckpt")
+    third = Training(servers, optax.adam(0.1))
+    third.checkpoint.restore(path)
+    for training in (first, third):
+        training.steps(2)
+    assert third.everything(servers) == first.everything(servers)
+
+
+def test_state_is_not_moved_between_servers_and_this_process(servers, tmp_path):
+    there = Training(servers, optax.adam(0.1), steps=1)
+    path = there.checkpoint.save(tmp_path / "ckpt")
+    weights, optimizer = sg.Variable(np.zeros(4)), sg.train.Optimizer(optax.adam(0.1))
+    here = sg.train.Checkpoint(weights=weights, optimizer=optimizer)
+    with pytest.raises(ValueError, match=r"in this process for \['weights'\].*Leave the optimizer"):
+        here.restore(path)
+    assert not weights.numpy().any()
+    optimizer.apply_gradients([(np.ones(4), weights)])
+    path = here.save(tmp_path / "ckpt")
+    before = there.everything(servers)
+    with pytest.raises(
+        ValueError, match=r"on parameter servers for \['weights'\].*Leave the optimiz"
+    ):
+        sg.train.Checkpoint(weights=there.weights, optimizer=there.optimizer).restore(path)
+    assert there.everything(servers) == before
+    sg.train.Checkpoint(weights=there.weights).restore(path)
+    np.testing.assert_array_equal(there.weights.numpy(), weights.numpy())

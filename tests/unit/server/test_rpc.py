@@ -77,6 +77,24 @@ def test_an_exception_of_the_function(server, connect):
     assert "divider" in caught.value.__notes__[0]
 
 
+def refuse_to_arrive():
+    raise ZeroDivisionError("not here")
+
+
+class Unreadable:
+    def __reduce__(self):
+        return refuse_to_arrive, ()
+
+
+def test_an_answer_that_cannot_be_read_is_an_error_of_the_call(server, connect):
+    server.register("make", Unreadable)
+    server.start()
+    result = connect(timeout_in_ms=10_000).call("make")
+    assert isinstance(result.get_error(), ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError, match="not here"):
+        result.get_value()
+
+
 def test_timeouts(server, connect):
     released = threading.Event()
     server.register("wait", lambda: released.wait(10))

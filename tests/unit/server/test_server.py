@@ -8,7 +8,7 @@ import pytest
 
 import stratagem as sg
 from stratagem.cluster.errors import TaskError
-from stratagem.cluster.transport import Channel, Credentials, Message
+from stratagem.cluster.transport import Channel, Credentials, Identity, Message
 from stratagem.core.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
@@ -17,6 +17,7 @@ from stratagem.core.errors import (
 )
 
 CLUSTER = {"worker": ["127.0.0.1:0", "127.0.0.1:0"], "ps": ["127.0.0.1:0"]}
+PS, TESTER = Identity.of_task("ps", 0), Identity("tester")
 
 
 def address(server):
@@ -118,10 +119,10 @@ def test_the_secret_of_the_environment_is_demanded(serve, monkeypatch):
     monkeypatch.setenv("STRATAGEM_CLUSTER_SECRET", "correct horse battery staple")
     server = serve(CLUSTER, "ps")
     for credentials in (Credentials(), Credentials(secret="wrong donkey battery staple")):
-        channel = Channel(address(server), credentials)
+        channel = Channel(address(server), credentials, wanted=PS, own=TESTER)
         with pytest.raises(UnauthenticatedError):
             channel.call("ps/ping", Message(), timeout=10)
-    channel = Channel(address(server), Credentials.from_environment())
+    channel = Channel(address(server), Credentials.from_environment(), wanted=PS, own=TESTER)
     channel.call("ps/ping", Message(), timeout=10)
     channel.close()
 

@@ -7,6 +7,7 @@ import pytest
 import stratagem as sg
 
 ClusterSpec = sg.train.ClusterSpec
+ONE_OF_EACH = {"ps": ["p:1"], "worker": ["w:1"]}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +37,9 @@ def on_servers(variable):
 
 
 def test_each_variable_and_each_shard_takes_a_turn(make):
-    def halves_of_tables(shape, dtype, axis):
-        assert axis == 0
-        return [2, 1] if len(shape) == 2 else [1] * len(shape)
+    def halves_of_tables(shape, dtype):
+        assert dtype == np.float32
+        return [2, 1] if shape.rank == 2 else [1] * len(shape)
 
     strategy = make(halves_of_tables)
     with strategy.scope():
@@ -52,9 +53,31 @@ def test_each_variable_and_each_shard_takes_a_turn(make):
 
 
 def test_a_partitioner_that_splits_another_axis(make):
-    strategy = make(lambda shape, dtype, axis: [1, 2])
+    strategy = make(lambda shape, dtype: [1, 2])
     with strategy.scope(), pytest.raises(ValueError, match="Only axis 0"):
         sg.Variable(np.zeros((4, 4)))
+
+
+@pytest.mark.parametrize("partitions", [[2], (2, 1), [2, 1, 1], np.array([2, 1])])
+def test_what_a_partitioner_may_return(make, partitions):
+    with make(lambda shape, dtype: partitions).scope():
+        assert [v.shape for v in sg.Variable(np.zeros((3, 2))).variables] == [(2, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("partitions", [None, [], [0, 1], [-1, 1], [1.5, 1], 2, "21", [None]])
+def test_what_a_partitioner_may_not_return(make, partitions):
+    strategy = make(lambda shape, dtype: partitions)
+    message = r"must return a list of whole numbers.*for the shape \[3, 2\]"
+    with strategy.scope(), pytest.raises(ValueError, match=message):
+        sg.Variable(np.zeros((3, 2)))
+
+
+def test_a_scalar_is_never_split(make):
+    def refuse(shape, dtype):
+        raise AssertionError("asked for a scalar")
+
+    with make(refuse).scope():
+        assert float(sg.Variable(2.0)) == 2.0
 
 
 def test_variables_side_by_side(make):
@@ -114,6 +137,13 @@ def test_it_and_its_variables_stay_themselves_in_one_process(make):
         ({"ps": ["p:1"]}, None, "a job 'worker', which runs steps"),
         ({"ps": ["p:1"], "worker": ["w:1"]}, "worker", "this task is worker 0"),
         ({"ps": {1: "p:1"}, "worker": ["w:1"]}, None, "none for ps \\[0\\]"),
+        ({"ps": [], "worker": ["w:1"]}, None, "none for ps 0"),
+        ({**ONE_OF_EACH, "judge": ["j:1"]}, None, r"some of .*got \['judge'\]"),
+        ({**ONE_OF_EACH, "chief": ["c:1", "c:2"]}, None, "at most one chief, got 2"),
+        ({**ONE_OF_EACH, "evaluator": ["e:1", "e:2"]}, None, "at most one evaluator, got 2"),
+        (ONE_OF_EACH, "judge", "task type must be one of .*got 'judge'"),
+        (ONE_OF_EACH, "chief", r"This task is chief 0, but the cluster has only"),
+        ({**ONE_OF_EACH, "chief": {1: "c:1"}}, "chief", "task_index must be a task of job 'chief'"),
     ],
 )
 def test_clusters_that_do_not_fit(cluster, task_type, message):
@@ -136,3 +166,59 @@ def test_arguments_that_do_not_fit(servers):
 def test_the_experimental_name_is_the_same():
     experimental = sg.distribute.experimental.ParameterServerStrategy
     assert experimental is sg.distribute.ParameterServerStrategy
+
+
+def test_an_initializer_is_asked_for_the_parts_of_shards(make):
+    asked = []
+
+    def initializer(partition_shape, partition_offset):
+        asked.append((partition_shape, partition_offset))
+        return np.full(partition_shape, partition_offset[0])
+
+    with make(sg.distribute.partitioners.FixedShardsPartitioner(2)).scope():
+        table = sg.Variable(initializer, shape=(5, 2), dtype=np.float32)
+    assert asked == [((3, 2), (0, 0)), ((2, 2), (3, 0))]
+    assert [v.numpy().tolist() for v in table.variables] == [[[0, 0]] * 3, [[3, 3]] * 2]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_an_initializer_that_knows_only_the_whole(make, refuses):
+    asked = []
+
+    def initializer(**parts):
+        if parts:
+            raise ValueError("parts are not supported")
+        asked.append(parts)
+        return np.arange(10.0).reshape(5, 2)
+
+    plain = initializer if refuses else lambda: initializer()
+    with make(sg.distribute.partitioners.FixedShardsPartitioner(2)).scope():
+        table = sg.Variable(plain, shape=(5, 2), dtype=np.float32)
+    assert len(asked) == 1, "each shard is a part of the same value"
+    assert table.numpy().tolist() == np.arange(10.0).reshape(5, 2).tolist()
+    assert len(table.variables) == 2
+
+
+def test_an_initializer_of_a_variable_that_is_not_split(make):
+    def initializer(partition_shape=(3,), partition_offset=None):
+        assert partition_offset is None
+        return np.ones(partition_shape)
+
+    with make().scope():
+        assert sg.Variable(initializer, shape=(3,), dtype="int32").numpy().tolist() == [1, 1, 1]
+        assert float(sg.Variable(lambda: 2.0, shape=(), dtype="float32")) == 2.0
+
+
+def test_initial_values_of_another_shape(make):
+    strategy = make(sg.distribute.partitioners.FixedShardsPartitioner(2))
+    with strategy.scope():
+        for initial in (lambda: np.zeros((4, 2)), np.zeros((4, 2))):
+            with pytest.raises(ValueError, match=r"\(5, 2\).*, got \(4, 2\)"):
+                sg.Variable(initial, shape=(5, 2), dtype=np.float32)
+        with pytest.raises(ValueError, match="fully defined"):
+            sg.Variable(lambda: np.zeros((4, 2)), shape=(None, 2), dtype=np.float32)
+
+
+def test_variables_of_workers_need_a_coordinator(make):
+    with make().scope(), pytest.raises(RuntimeError, match="Make ClusterCoordinator"):
+        sg.Variable(0.0, per_worker_variable=True)

@@ -1,5 +1,9 @@
 """Checkpoints of the other strategies' variables."""
 
+import json
+import os
+from pathlib import Path
+
 import numpy as np
 import optax
 import pytest
@@ -70,3 +74,361 @@ def test_names_make_no_way_out_of_the_directory(tmp_path):
 def test_other_objects_are_refused():
     with pytest.raises(sg.errors.InvalidArgumentError, match="got int for 'model/steps'"):
         sg.train.Checkpoint(model={"steps": 3})
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_names_that_clash_are_refused():
+    v, w = sg.Variable(1.0), sg.Variable(2.0)
+    optimizer = sg.train.Optimizer(optax.adam(0.1))
+    with pytest.raises(
+        ValueError, match=r"'m/a/b' for both \['m'\]\['a'\]\['b'\] and \['m'\]\['a/b'\]"
+    ):
+        sg.train.Checkpoint(m={"a/b": v, "a": {"b": w}})
+    with pytest.raises(ValueError, match="begin with that of an Optimizer are its state's"):
+        sg.train.Checkpoint(**{"o": optimizer, "o/here/0": v})
+    with pytest.raises(ValueError, match="begin with that of an Optimizer are its state's"):
+        sg.train.Checkpoint(**{"o": optimizer, "o/here": sg.train.Optimizer(optax.sgd(0.1))})
+
+
+def test_names_that_look_alike_are_kept_apart(tmp_path):
+    names = [
+        "a",
+        "a/b",
+        "a//b",
+        "/a",
+        "a/",
+        "",
+        "%",
+        "a%2Fb",
+        "a.npy",
+        "ä",
+        "\ud800",
+        "a/0",
+        "x" * 200,
+    ]
+    variables = {name: sg.Variable(float(k)) for k, name in enumerate(names)}
+    path = sg.train.Checkpoint(**variables).save(tmp_path / "ckpt")
+    restored = {name: sg.Variable(-1.0) for name in names}
+    sg.train.Checkpoint(**restored).restore(path)
+    assert [float(v) for v in restored.values()] == list(range(len(names)))
+
+
+# --- optimizers -----------------------------------------------------------------------------------
+
+ADAM, MOMENTUM, RMSPROP = optax.adam(0.1), optax.sgd(0.1, momentum=0.9), optax.rmsprop(0.1)
+
+
+class Training:
+    """Two variables of one shape, and an optimizer that moves them."""
+
+    def __init__(self, strategy, transformation, *, steps=0, compiled=False, swapped=False):
+        with strategy.scope():
+            self.variables = [sg.Variable([1.0, 2.0]), sg.Variable([3.0, 4.0])]
+        self.optimizer = sg.train.Optimizer(transformation)
+        w, b = self.variables
+        self.checkpoint = sg.train.Checkpoint(model={"w": w, "b": b}, optimizer=self.optimizer)
+        self._order = [1, 0] if swapped else [0, 1]
+        self._step = sg.function(self._take_step) if compiled else self._take_step
+        self.steps(steps)
+
+    def _take_step(self):
+        gradients = [self.variables[0] * 2.0, self.variables[1] - 1.0]
+        self.optimizer.apply_gradients([(gradients[k], self.variables[k]) for k in self._order])
+
+    def steps(self, count):
+        for _ in range(count):
+            self._step()
+
+    def everything(self):
+        return [v.numpy().tolist() for v in (*self.variables, *self.optimizer.variables)]
+
+
+@pytest.mark.parametrize("built", [0, 2])
+@pytest.mark.parametrize(
+    ("saved", "into", "message"),
+    [
+        (ADAM, MOMENTUM, r"TraceState\.trace\[0\].*has.*ScaleByAdamState\.count"),
+        (RMSPROP, MOMENTUM, r"TraceState\.trace\[0\].*has.*ScaleByRmsState\.nu"),
+        (ADAM, optax.adabelief(0.1), r"ScaleByBeliefState.*has.*ScaleByAdamState"),
+        (optax.sgd(0.1), ADAM, r"ScaleByAdamState.*the checkpoint has \[\]"),
+        (ADAM, optax.sgd(0.1), r"the state \[\], but the checkpoint has"),
+    ],
+    ids=[
+        "adam to momentum",
+        "rmsprop to momentum",
+        "adam to adabelief",
+        "sgd to adam",
+        "adam to sgd",
+    ],
+)
+def test_the_state_of_another_optimizer_is_refused(strategy, tmp_path, saved, into, message, built):
+    path = Training(strategy, saved, steps=3).checkpoint.save(tmp_path / "ckpt")
+    other = Training(strategy, into, steps=built)
+    before = other.everything()
+    with pytest.raises(sg.errors.InvalidArgumentError, match=message):
+        other.checkpoint.restore(path)
+    assert other.everything() == before
+    other.steps(1)  # goes on with its own state
+
+
+@pytest.mark.parametrize("built", [0, 2])
+def test_state_for_variables_in_another_order_is_refused(strategy, tmp_path, built):
+    path = Training(strategy, ADAM, steps=3).checkpoint.save(tmp_path / "ckpt")
+    other = Training(strategy, ADAM, steps=built, swapped=True)
+    if built:
+        before = other.everything()
+        with pytest.raises(ValueError, match="the same variables in the same order"):
+            other.checkpoint.restore(path)
+        assert other.everything() == before
+    else:
+        other.checkpoint.restore(path)
+        before = other.everything()
+        with pytest.raises(ValueError, match="the same variables in the same order"):
+            other.steps(1)
+        assert other.everything() == before
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_state_survives_a_save_before_the_first_step(strategy, tmp_path, compiled):
+    first = Training(strategy, ADAM, steps=3, compiled=compiled)
+    path = first.checkpoint.save(tmp_path / "ckpt")
+    second = Training(strategy, ADAM)
+    second.checkpoint.restore(path)
+    path = second.checkpoint.save(tmp_path / "ckpt")
+    third = Training(strategy, ADAM, compiled=compiled)
+    third.checkpoint.restore(path)
+    for training in (first, third):
+        training.steps(2)
+    assert third.everything() == first.everything()
+    assert int(third.optimizer.variables[0]) == 5
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_restored_state_survives_a_first_step_that_fails(strategy, tmp_path, compiled):
+    first = Training(strategy, ADAM, steps=3, compiled=compiled)
+    path = first.checkpoint.save(tmp_path / "ckpt")
+    again = Training(strategy, ADAM)
+    again.checkpoint.restore(path)
+
+    def fail():
+        again.steps(1)
+        raise ArithmeticError("after the step")
+
+    with pytest.raises(ArithmeticError):
+        sg.function(fail)()
+    for training in (first, again):
+        training.steps(2)
+    np.testing.assert_allclose(again.everything()[0], first.everything()[0], rtol=1e-6)
+    assert int(again.optimizer.variables[0]) == 5
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_checkpoint_from_before_the_first_step_resets_the_state(strategy, tmp_path, compiled):
+    training = Training(strategy, ADAM, compiled=compiled)
+    path = training.checkpoint.save(tmp_path / "ckpt")
+    training.steps(3)
+    after = training.everything()
+    training.checkpoint.restore(path)
+    assert int(training.optimizer.variables[0]) == 0
+    training.steps(3)
+    assert training.everything() == after
+    # Also where state was restored, but not used yet.
+    used = training.checkpoint.save(tmp_path / "ckpt")
+    fresh = Training(strategy, ADAM, compiled=compiled)
+    fresh.checkpoint.restore(used)
+    fresh.checkpoint.restore(path)
+    fresh.steps(3)
+    assert fresh.everything() == after
+
+
+# --- refusals change nothing ----------------------------------------------------------------------
+
+
+def variables_of_every_kind():
+    mirrored = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    central = sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0")
+    on_read = sg.VariableSynchronization.ON_READ
+    made = {"plain": sg.Variable([1.0, 2.0])}
+    with mirrored.scope():
+        made["mirrored"] = sg.Variable([1.0, 2.0])
+        for aggregation in (sg.VariableAggregation.SUM, sg.VariableAggregation.MEAN):
+            made[f"on_read_{aggregation.name}"] = sg.Variable(
+                3.0, synchronization=on_read, aggregation=aggregation
+            )
+    with central.scope():
+        made["central"] = sg.Variable([[1, 2]])
+    mirrored.run(lambda: made["on_read_SUM"].assign_add(5.0))
+    return made
+
+
+def all_components(variables):
+    strategy = sg.distribute.get_strategy()
+    return {
+        name: [np.asarray(part).tolist() for part in strategy.experimental_local_results(v)]
+        for name, v in variables.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "mirrored", "on_read_SUM", "on_read_MEAN", "central", "optimizer"]
+)
+def test_a_refusal_changes_nothing(strategy, tmp_path, kind):
+    variables = variables_of_every_kind()
+    training = Training(strategy, ADAM, steps=1)
+    held = {**variables, "optimizer": training.optimizer, "of_training": training.variables}
+    path = sg.train.Checkpoint(**held).save(tmp_path / "ckpt")
+    for variable in variables.values():
+        variable.assign(np.full(variable.shape, 7, variable.dtype))
+    training.steps(1)
+    before = all_components(variables), training.everything()
+
+    def check(held, error, message):
+        with pytest.raises(error, match=message):
+            sg.train.Checkpoint(**held).restore(path)
+        assert (all_components(variables), training.everything()) == before
+
+    name = f"{kind}/here/4" if kind == "optimizer" else kind
+    file = tmp_path / "ckpt-1" / f"{name}.npy"
+    data = file.read_bytes()
+    flipped = data[:-1] + bytes([data[-1] ^ 1])
+    for damaged in (b"", data[:-1], data + b"x", flipped, b"not an array", data[:50] + data[60:]):
+        file.write_bytes(damaged)
+        check(held, sg.errors.DataLossError, rf"{file}.* is damaged")
+    file.unlink()
+    check(held, sg.errors.DataLossError, rf"{file}.* cannot be read")
+    file.write_bytes(data)
+    if kind != "optimizer":
+        other_shape, other_type = sg.Variable(np.ones((3, 3), np.float32)), sg.Variable([True])
+        for other in (other_shape, other_type):
+            check({**held, kind: other}, ValueError, f"Variable {kind!r} is .* but the checkpoint")
+    missing = {"missing": held[kind]}
+    check({**held, **missing}, FileNotFoundError, "missing")
+    sg.train.Checkpoint(**held).restore(path)
+    assert float(variables["on_read_SUM"]) == 16
+
+
+def test_only_outside_of_replicas_and_functions(strategy, tmp_path):
+    plain = sg.Variable(0.0)
+    with strategy.scope():
+        mirrored = sg.Variable(1.0)
+    checkpoint = sg.train.Checkpoint(a=plain, b=mirrored)
+    path = checkpoint.save(tmp_path / "ckpt")
+    plain.assign(5.0)
+
+    @sg.function
+    def restore():
+        checkpoint.restore(path)
+
+    for call in (
+        restore,
+        lambda: strategy.run(checkpoint.restore, args=(path,)),
+        lambda: strategy.run(checkpoint.save, args=(tmp_path / "ckpt",)),
+    ):
+        with pytest.raises(sg.errors.ContextError, match="Call it outside"):
+            call()
+    assert float(plain) == 5
+    assert [p.name for p in tmp_path.iterdir()] == ["ckpt-1"]
+
+
+# --- directories ----------------------------------------------------------------------------------
+
+
+def test_several_processes_with_one_prefix_take_different_numbers(tmp_path, monkeypatch):
+    """Another process takes the number between our looking and taking it."""
+    checkpoint = sg.train.Checkpoint(v=sg.Variable(1.0))
+    rename = Path.rename
+    others = [1, 2]
+
+    def rename_late(self, target):
+        if others:
+            taken = tmp_path / f"ckpt-{others.pop(0)}"
+            taken.mkdir()
+            (taken / "checkpoint.json").write_text("")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename_late)
+    assert checkpoint.save(tmp_path / "ckpt") == str(tmp_path / "ckpt-3")
+
+
+def test_the_latest_of_equal_age_has_the_highest_number(tmp_path):
+    checkpoint = sg.train.Checkpoint(v=sg.Variable(1.0))
+    for _ in range(10):
+        path = checkpoint.save(tmp_path / "ckpt")
+    for index in tmp_path.glob("*/checkpoint.json"):
+        os.utime(index, (1, 1))
+    assert sg.train.latest_checkpoint(tmp_path) == path == str(tmp_path / "ckpt-10")
+
+
+# --- the format of before -------------------------------------------------------------------------
+
+
+def write_version_1(directory, arrays, optimizers=()):
+    described = {}
+    for name, value in arrays.items():
+        value = np.asarray(value)
+        file = directory / f"{name}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as opened:
+            np.lib.format.write_array(opened, value, version=(2, 0))
+        described[name] = {"shape": list(value.shape), "dtype": value.dtype.name}
+    index = {"version": 1, "arrays": described, "optimizers": list(optimizers)}
+    (directory / "checkpoint.json").write_text(json.dumps(index, indent=1))
+    return directory
+
+
+@pytest.mark.parametrize("built", [0, 1])
+def test_checkpoints_of_version_1_are_read(strategy, tmp_path, built):
+    first = Training(strategy, ADAM, steps=3)
+    w, b, *state = (np.asarray(value, np.float32) for value in first.everything())
+    state[0] = state[0].astype(np.int32)
+    here = {f"optimizer/here/{k}": leaf for k, leaf in enumerate(state)}
+    path = write_version_1(tmp_path / "old-1", {"model/w": w, "model/b": b, **here}, ["optimizer"])
+    again = Training(strategy, ADAM, steps=built)
+    again.checkpoint.restore(path)
+    new = again.checkpoint.save(tmp_path / "new")  # as it is, if it has not been used
+    for training in (first, again):
+        training.steps(2)
+    assert again.everything() == first.everything()
+    third = Training(strategy, ADAM)
+    third.checkpoint.restore(new)
+    third.steps(2)
+    assert third.everything() == first.everything()
+    wrong = Training(strategy, RMSPROP, steps=1)
+    before = wrong.everything()
+    with pytest.raises(ValueError, match="another optimizer"):
+        wrong.checkpoint.restore(path)
+    assert wrong.everything() == before
+
+
+def test_a_damaged_index_of_version_1_is_named(tmp_path):
+    v = sg.Variable([1.0, 2.0])
+    path = write_version_1(tmp_path / "old-1", {"v": v.numpy()})
+    index = path / "checkpoint.json"
+    text = index.read_bytes()
+    assert b'"shape"' in text
+    v.assign([5.0, 6.0])
+    for damage in (
+        (b'"shape"', b'"shbpe"'), (b'"dtype"', b'"dtypf"'), (b"float32", b"flobt32"),
+        (b'"arrays"', b'"array5"'), (b'"version": 1', b'"version": 2'), (b"[\n", b"{\n"),
+        (b"2", b"-2"), (b"2", b"true"), (b"2", b"null"), (b'"v"', b'"\xff"'), (b"{", b"[" * 100_000),
+    ):  # fmt: skip
+        index.write_bytes(text.replace(*damage, 1))
+        with pytest.raises(sg.errors.DataLossError, match=rf"{index} is damaged"):
+            sg.train.Checkpoint(v=v).restore(path)
+    index.write_bytes(text.replace(b'"arrays": {', b'"arrays": {}, "x": {', 1))
+    with pytest.raises(sg.errors.DataLossError, match=rf"{index} is damaged"):
+        sg.train.Checkpoint(v=v).restore(path)
+    assert v.numpy().tolist() == [5, 6]
+
+
+def test_a_later_version_is_no_damage(tmp_path, monkeypatch):
+    v = sg.Variable(1.0)
+    monkeypatch.setattr("stratagem.training.checkpoint_index.VERSION", 3)
+    path = sg.train.Checkpoint(v=v).save(tmp_path / "ckpt")
+    monkeypatch.undo()
+    with pytest.raises(
+        sg.errors.InvalidArgumentError, match="version 3, this library reads 1 to 2"
+    ):
+        sg.train.Checkpoint(v=v).restore(path)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
+import os
 import selectors
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +34,13 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
+        self._calls: deque[Callback] = deque()
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wake, False)
+        self._waking = threading.Lock()
+        self._is_closed = False
+        self.add_reader(self._woken, self._make_calls)
         self._timers: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
 
@@ -46,6 +57,20 @@ class EventLoop:
         """Calls back when ``time.monotonic()`` has reached the moment."""
         heapq.heappush(self._timers, (moment, next(self._order), callback))
 
+    def call_soon(self, callback: Callback) -> None:
+        """Calls back in the loop's thread. From any thread, at any time."""
+        self._calls.append(callback)
+        with self._waking:
+            if not self._is_closed:
+                with contextlib.suppress(BlockingIOError):  # then it is to wake already
+                    os.write(self._wake, b"!")
+
+    def _make_calls(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, 4096)
+        for _ in range(len(self._calls)):  # later ones wake the loop again
+            self._calls.popleft()()
+
     def run_once(self) -> None:
         """Waits until something happens and makes the calls that are due."""
         seconds = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
@@ -60,4 +85,8 @@ class EventLoop:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with self._waking:
+            self._is_closed = True
         self._selector.close()
+        os.close(self._woken)
+        os.close(self._wake)

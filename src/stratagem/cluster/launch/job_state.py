@@ -98,6 +98,10 @@ class JobState:
         """The nodes that have not joined this attempt."""
         return [node for node in range(self._num_nodes) if node not in self._offers]
 
+    def tasks_of(self, node: int) -> tuple[Task, ...]:
+        """Returns the tasks that a node runs in this attempt."""
+        return self._plan.tasks.get(node, ())
+
     @singledispatchmethod
     def handle(self, report: Report) -> list[Order]:
         """Takes in a report and returns what all nodes are to do."""

@@ -15,10 +15,10 @@ from stratagem.cluster.launch.job_host import JobHost
 from stratagem.cluster.launch.job_state import JobState, Phase
 from stratagem.cluster.launch.node_runner import Node, NodeRunner
 from stratagem.cluster.launch.program import Program
-from stratagem.cluster.launch.secret import new_secret
 from stratagem.cluster.launch.signal_pipe import SignalPipe
 from stratagem.cluster.launch.task_counts import TaskCounts
 from stratagem.cluster.launch.task_ending import TaskEnding
+from stratagem.cluster.secret import new_secret
 
 __all__ = ["Deadline", "JobResult", "run_local_job"]
 

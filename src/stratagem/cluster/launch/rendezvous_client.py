@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import signal
-import socket
 import time
 from collections.abc import Callable
 
+from stratagem.cluster.conversation import Conversation
 from stratagem.cluster.errors import RendezvousError
 from stratagem.cluster.launch.event_loop import EventLoop
 from stratagem.cluster.launch.events import Finish, Interrupted, NodeStopped, Order, Report, Stop
-from stratagem.cluster.launch.frames import (
-    LARGEST_FRAME,
-    LARGEST_GREETING,
-    FrameReader,
-    next_body,
-    to_json,
-)
-from stratagem.cluster.launch.greeting import Seals, answer_challenge
 from stratagem.cluster.launch.messages import order_from_json, report_to_json
-from stratagem.cluster.launch.rendezvous import Rendezvous, watch_over
+from stratagem.cluster.launch.rendezvous import HOST, NODE_ROLE, Rendezvous
+from stratagem.cluster.transport import Connection, Identity, connect
+from stratagem.core.background import Background
+from stratagem.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
 
 __all__ = ["RendezvousClient"]
 
 _SECONDS_BETWEEN_TRIES = 0.2
+_SECONDS_TO_CONNECT = 10.0
+_SECONDS_TO_LEAVE = 5.0
 
 
 class RendezvousClient:
@@ -45,15 +44,14 @@ class RendezvousClient:
         self._obey: Callable[[Order], None] = lambda _: None
         self._was_interrupted = False
         self._is_lost = False
-        self._connection, self._seals = _connect(rendezvous)
-        self._reader = FrameReader(LARGEST_FRAME)
-        watch_over(self._connection)
-        loop.add_reader(self._connection, self._read)
-
-    @property
-    def own_host(self) -> str:
-        """The address of this machine on the way to node 0, where the other nodes reach it."""
-        return str(self._connection.getsockname()[0])
+        self._is_over = False
+        self.own_host, self._conversation = _join(rendezvous)
+        # An error that nobody expected ends the launcher: the loop raises it.
+        self._background = Background(
+            f"node {rendezvous.node_rank}",
+            on_failure=lambda _: loop.call_soon(self._background.check),
+        )
+        self._background.start(self._listen, name="rendezvous-hear")
 
     def obey_with(self, obey: Callable[[Order], None]) -> None:
         """Calls back with every order from now on."""
@@ -71,35 +69,12 @@ class RendezvousClient:
             if self._was_interrupted:  # node 0 may be slow, the second Ctrl-C is not
                 self._obey(Stop(signal.SIGKILL, 0.0))
             self._was_interrupted = True
-        try:
-            self._connection.sendall(self._seals.to_node_0.seal(report_to_json(report)))
-        except OSError:
-            self._lose()
-
-    def _read(self) -> None:
-        try:
-            received = self._connection.recv(64 * 1024)
-            bodies = self._reader.feed(received)
-            orders = [order_from_json(self._seals.from_node_0.open(body)) for body in bodies]
-        except (OSError, RendezvousError):
-            received, orders = b"", []
-        for order in orders:
-            self._obey(order)
-            if isinstance(order, Finish):
-                return
-        if not received:
-            self._lose()
-
-    def _lose(self) -> None:
-        if not self._is_lost:
-            self._is_lost = True
-            self.close()
-            self._obey(Stop(signal.SIGTERM, self._grace_seconds))
+        self._conversation.say(report_to_json(report))
 
     def close(self) -> None:
         """Ends the conversation."""
-        self._loop.remove_reader(self._connection)
-        self._connection.close()
+        self._is_over = True
+        self._conversation.finish(_SECONDS_TO_LEAVE)
 
     def __enter__(self) -> RendezvousClient:
         return self
@@ -107,54 +82,73 @@ class RendezvousClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                order = order_from_json(self._conversation.hear())
+                self._loop.call_soon(functools.partial(self._hear, order))
+        self._loop.call_soon(self._lose)
+
+    def _hear(self, order: Order) -> None:
+        if not self._is_over:
+            self._is_over = isinstance(order, Finish)
+            self._obey(order)
+
+    def _lose(self) -> None:
+        if not (self._is_over or self._is_lost):
+            self._is_lost = True
+            self._obey(Stop(signal.SIGTERM, self._grace_seconds))
+
 
 class _MayRetry(Exception):
     """Node 0 cannot be joined yet."""
 
 
-def _connect(rendezvous: Rendezvous) -> tuple[socket.socket, Seals]:
+def _join(rendezvous: Rendezvous) -> tuple[str, Conversation]:
+    """Returns the address of this machine on the way to node 0, and the conversation."""
     deadline = time.monotonic() + rendezvous.timeout_seconds
     while True:
         try:
-            return _try_to_connect(rendezvous, deadline)
-        except (OSError, _MayRetry) as error:
+            connection = _connect(rendezvous, deadline)
+            return connection.own_host, _introduce(rendezvous, Conversation(connection), deadline)
+        except _MayRetry as error:
             if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
                 raise RendezvousError(
                     f"Node {rendezvous.node_rank} waited {rendezvous.timeout_seconds:g} s for "
-                    f"node 0 at {rendezvous.endpoint}, but: {error}. Start 'stratagem run' there "
+                    f"node 0 at {rendezvous.endpoint}, but: {error} Start 'stratagem run' there "
                     "with --node-rank 0 and the same --rdzv-endpoint."
                 ) from None
         time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
-def _try_to_connect(rendezvous: Rendezvous, deadline: float) -> tuple[socket.socket, Seals]:
-    endpoint = (rendezvous.endpoint.host, rendezvous.endpoint.port)
-    seconds = max(0.1, deadline - time.monotonic())
-    connection = socket.create_connection(endpoint, timeout=min(seconds, 10.0))
+def _connect(rendezvous: Rendezvous, deadline: float) -> Connection:
     try:
-        seals, answer = answer_challenge(
-            rendezvous.secret,
-            next_body(connection, LARGEST_GREETING),
-            rendezvous.node_rank,
-            rendezvous.num_nodes,
+        return connect(
+            rendezvous.endpoint,
+            rendezvous.credentials,
+            own=Identity(NODE_ROLE, rendezvous.node_rank),
+            wanted=HOST,
+            deadline=deadline,
         )
-        connection.sendall(answer)
-        _check_welcome(rendezvous, seals, next_body(connection, LARGEST_GREETING))
-    except BaseException:
-        connection.close()
-        raise
-    return connection, seals
+    except (UnavailableError, DeadlineExceededError) as error:
+        raise _MayRetry(str(error)) from None
+    except UnauthenticatedError as error:
+        raise RendezvousError(f"Node {rendezvous.node_rank} cannot join node 0. {error}") from None
 
 
-def _check_welcome(rendezvous: Rendezvous, seals: Seals, body: bytes) -> None:
+def _introduce(rendezvous: Rendezvous, conversation: Conversation, deadline: float) -> Conversation:
+    conversation.say({"num_nodes": rendezvous.num_nodes})
     try:
-        seals.from_node_0.open(body)
-    except RendezvousError:
-        refused = to_json(body)
-        reason = str(refused.get("refused"))
-        if refused.get("may_retry") is True:
-            raise _MayRetry(reason) from None
-        raise RendezvousError(
-            f"Node 0 at {rendezvous.endpoint} refused node {rendezvous.node_rank}: {reason}. Run "
-            "the same command with the same secret on every node."
-        ) from None
+        answer = conversation.hear(min(deadline, time.monotonic() + _SECONDS_TO_CONNECT))
+    except OSError as error:
+        conversation.close()
+        raise _MayRetry(f"it left ({error}).") from None
+    if "refused" not in answer:
+        return conversation
+    conversation.close()
+    if answer.get("may_retry") is True:
+        raise _MayRetry(f"{answer['refused']}.")
+    raise RendezvousError(
+        f"Node 0 at {rendezvous.endpoint} refused node {rendezvous.node_rank}: {answer['refused']}. Run "
+        "the same command on every node."
+    )

@@ -16,9 +16,9 @@ from stratagem.cluster.launch.program import Program
 from stratagem.cluster.launch.rendezvous import Rendezvous
 from stratagem.cluster.launch.rendezvous_client import RendezvousClient
 from stratagem.cluster.launch.rendezvous_server import RendezvousServer
-from stratagem.cluster.launch.secret import job_secret
 from stratagem.cluster.launch.signal_pipe import SignalPipe
 from stratagem.cluster.launch.task_counts import TaskCounts
+from stratagem.cluster.secret import job_secret
 
 __all__ = ["run_rendezvous_job"]
 
@@ -91,7 +91,7 @@ def _run_as_node_0(
         runner.obey(order)
 
     host.add_node(0, obey)
-    with RendezvousServer(loop, rendezvous, host, console.message), runner, signals:
+    with RendezvousServer(loop, rendezvous, host), runner, signals:
         signals.attach(loop, host.report)
         expect_nodes(0)
         runner.join()

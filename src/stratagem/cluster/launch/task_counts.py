@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ class TaskCounts:
         """Yields the job of every task, chief first."""
         numbers = (int(self.chief), self.workers, self.ps, int(self.evaluator))
         for job, number in zip(JOBS, numbers, strict=True):
-            yield from (job,) * number
+            yield from itertools.repeat(job, number)
 
     @property
     def num_ports(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stratagem.cluster.launch.secret import FILE_VARIABLE, SECRET_VARIABLE
+from stratagem.cluster.secret import FILE_VARIABLE, SECRET_VARIABLE
 
 __all__ = ["task_environment"]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from stratagem.cluster.errors import RendezvousError
 from stratagem.cluster.meeting.worker_status import PeerView, WorkerStatus
 
-__all__ = ["Board", "Send"]
+__all__ = ["Board", "Send", "runs_of", "values_of"]
 
 
 _FORGOTTEN_SECONDS = 60.0
+_MOST_EXCHANGES = 4096
 
 
 class Send(NamedTuple):
@@ -20,20 +23,50 @@ class Send(NamedTuple):
     message: dict[str, Any]
 
 
+def runs_of(values: Sequence[Any]) -> list[list[Any]]:
+    """Returns values as pairs of a value and how often it follows itself.
+
+    Mostly all workers say the same. Then what each of them is told does not grow with their number.
+
+    >>> runs_of([4, 4, 4, 3])
+    [[4, 3], [3, 1]]
+    """
+    runs: list[list[Any]] = []
+    for value in values:
+        if runs and runs[-1][0] == value:
+            runs[-1][1] += 1
+        else:
+            runs.append([value, 1])
+    return runs
+
+
+def values_of(runs: Sequence[Sequence[Any]]) -> list[Any]:
+    """Returns the values that ``runs_of`` made runs of.
+
+    >>> values_of([[4, 3], [3, 1]])
+    [4, 4, 4, 3]
+    """
+    return [value for value, count in runs for _ in range(count)]
+
+
 class Board:
     """Keeps who is there, what each last said, and the exchanges that are not complete.
 
     Args:
         num_workers: How many are expected.
-        start: What every worker is told once all are there.
     """
 
-    def __init__(self, num_workers: int, start: dict[str, Any]) -> None:
+    def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
-        self._start = start
+        self._start: dict[str, Any] | None = None
         self._views = [PeerView() for _ in range(num_workers)]
         self._heard = [0.0] * num_workers
         self._exchanges: dict[str, dict[int, Any]] = {}
+
+    @property
+    def num_exchanges(self) -> int:
+        """How many exchanges some worker has begun and not all have completed."""
+        return len(self._exchanges)
 
     def is_over(self, now: float) -> bool:
         """Returns whether nobody is there any more, after somebody was."""
@@ -49,11 +82,14 @@ class Board:
         """Notes that a worker came; returns what to tell whom."""
         self._set(worker, absent=False)
         self._heard[worker] = now
-        if any(view.absent for view in self._views):
-            return self._tell_views(now)
-        return self._tell_views(now) + self._tell_all({"start": self._start})
+        return self._tell_views(now) + self._tell_start()
 
-    def refusal(self, worker: int, num_workers: int) -> str | None:
+    def open(self, start: dict[str, Any]) -> list[Send]:
+        """Notes what every worker is told once all are there; returns what to tell whom."""
+        self._start = start
+        return self._tell_start()
+
+    def refusal(self, worker: int, num_workers: object) -> str | None:
         """Returns why a worker cannot take part, or ``None`` if it can."""
         if num_workers != self._num_workers:
             return (
@@ -67,19 +103,28 @@ class Board:
         return None
 
     def receive(self, worker: int, message: dict[str, Any], now: float) -> list[Send]:
-        """Notes what a worker says; returns what to tell whom."""
+        """Notes what a worker says; returns what to tell whom.
+
+        Raises:
+            RendezvousError: If no worker of this version says that.
+        """
+        status = message.get("status")
+        if status is not None:
+            self._set(worker, status=WorkerStatus.from_json(status))
         self._heard[worker] = now
-        if "status" in message:
-            self._set(worker, status=WorkerStatus.from_json(message["status"]))
         if "leave" in message:
+            self._exchanges.clear()  # none of them will ever be complete
             self._set(worker, left=str(message["leave"]))
             return self._tell_views(now)
         if "put" in message:
-            return self._put(worker, str(message["put"]), message["value"])
+            return self._put(worker, str(message["put"]), message.get("value"))
+        if "withdraw" in message:
+            self._withdraw(worker, str(message["withdraw"]))
         return []
 
     def lose(self, worker: int, now: float) -> list[Send]:
         """Notes that a worker's connection broke; returns what to tell whom."""
+        self._exchanges.clear()
         if self._views[worker].left is None:
             self._set(worker, gone=True)
         return self._tell_views(now)
@@ -89,13 +134,30 @@ class Board:
         return self._tell_views(now)
 
     def _put(self, worker: int, key: str, value: Any) -> list[Send]:
+        if not self._all_take_part:
+            return []
+        if key not in self._exchanges and len(self._exchanges) >= _MOST_EXCHANGES:
+            raise RendezvousError(
+                f"Workers must complete or withdraw what they exchange: {_MOST_EXCHANGES} exchanges "
+                f"wait for other workers, and process {worker} began another, {key!r}."
+            )
         values = self._exchanges.setdefault(key, {})
         values[worker] = value
         if len(values) < self._num_workers:
             return []
         del self._exchanges[key]
         ordered = [values[index] for index in range(self._num_workers)]
-        return self._tell_all({"exchanged": key, "values": ordered})
+        return self._tell_all({"exchanged": key, "runs": runs_of(ordered)})
+
+    def _withdraw(self, worker: int, key: str) -> None:
+        values = self._exchanges.get(key, {})
+        values.pop(worker, None)
+        if not values:
+            self._exchanges.pop(key, None)
+
+    @property
+    def _all_take_part(self) -> bool:
+        return not any(view.gone or view.left is not None for view in self._views)
 
     def _set(self, worker: int, **changes: Any) -> None:
         self._views[worker] = dataclasses.replace(self._views[worker], **changes)
@@ -106,6 +168,11 @@ class Board:
             for view, heard in zip(self._views, self._heard, strict=True)
         ]
         return self._tell_all({"peers": views})
+
+    def _tell_start(self) -> list[Send]:
+        if self._start is None or any(view.absent for view in self._views):
+            return []
+        return self._tell_all({"start": self._start})
 
     def _tell_all(self, message: dict[str, Any]) -> list[Send]:
         return [

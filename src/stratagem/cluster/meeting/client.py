@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from stratagem.cluster.address import Address
+from stratagem.cluster.conversation import Conversation
 from stratagem.cluster.errors import RendezvousError
-from stratagem.cluster.launch.frames import LARGEST_FRAME, FrameReader, next_body, to_json
-from stratagem.cluster.launch.greeting import Seals, answer_challenge
+from stratagem.cluster.meeting.board import values_of
+from stratagem.cluster.meeting.identities import MEETING, WORKER_ROLE
 from stratagem.cluster.meeting.worker_status import PeerView, WorkerStatus
+from stratagem.cluster.transport import Credentials, Identity, connect
+from stratagem.core.background import Background
+from stratagem.core.errors import DeadlineExceededError, UnavailableError
 
 __all__ = ["MeetingClient"]
 
 _SECONDS_BETWEEN_TRIES = 0.1
+_SECONDS_TO_CONNECT = 10.0
+_SECONDS_TO_LEAVE = 2.0
 _BEAT_SECONDS = 0.5
-_CHUNK = 65536
 
 
 class MeetingClient:
@@ -29,29 +33,38 @@ class MeetingClient:
         address: Of the meeting point.
         worker: The number of this worker.
         num_workers: How many there are.
-        secret: What they share.
+        credentials: What the workers prove to each other.
         timeout: Seconds until the meeting point must answer.
 
     Raises:
-        OSError: If it does not answer in time.
+        UnavailableError: If it does not answer in time.
+        UnauthenticatedError: If it and this worker do not trust each other.
+        PermissionDeniedError: If the workers have nothing to prove themselves with.
         RendezvousError: If it refuses this worker.
     """
 
     def __init__(
-        self, address: Address, worker: int, num_workers: int, secret: str, timeout: float
+        self,
+        address: Address,
+        worker: int,
+        num_workers: int,
+        credentials: Credentials,
+        timeout: float,
     ) -> None:
         self._changed = threading.Condition()
         self._views = [PeerView() for _ in range(num_workers)]
         self._start: dict[str, Any] | None = None
+        self._exchanging: set[str] = set()
         self._exchanged: dict[str, list[Any]] = {}
         self._lost = False
         self._status = WorkerStatus()
-        self._sending = threading.Lock()
         self._closed = threading.Event()
-        self._socket, self._seals = _connect(address, worker, num_workers, secret, timeout)
-        self._frames = FrameReader(LARGEST_FRAME)
-        for target in (self._read, self._beat):
-            threading.Thread(target=target, name="workers-meeting", daemon=True).start()
+        self._conversation = _connect(address, worker, num_workers, credentials, timeout)
+        self._background = Background(
+            f"worker {worker}'s line to the meeting point", on_failure=lambda _: self._lose()
+        )
+        self._background.start(self._hear, name="meeting-hear")
+        self._background.start(self._beat, name="meeting-beat")
 
     @property
     def start(self) -> dict[str, Any] | None:
@@ -61,10 +74,12 @@ class MeetingClient:
     @property
     def is_lost(self) -> bool:
         """Whether the meeting point is gone."""
+        self._background.check()
         return self._lost
 
     def views(self) -> list[PeerView]:
         """Returns what is known of every worker."""
+        self._background.check()
         with self._changed:
             return list(self._views)
 
@@ -76,13 +91,27 @@ class MeetingClient:
 
     def put(self, key: str, value: Any) -> None:
         """Gives this worker's part of an exchange."""
-        self._tell({"put": key, "value": value})
+        self._background.check()
+        with self._changed:
+            self._exchanging.add(key)
+        self._conversation.say({"put": key, "value": value})
 
     def take(self, key: str, seconds: float) -> list[Any] | None:
         """Returns every worker's part of an exchange, or ``None`` if it is not complete in time."""
+        self._background.check()
         with self._changed:
             self._changed.wait_for(lambda: key in self._exchanged or self._lost, seconds)
-            return self._exchanged.pop(key, None)
+            values = self._exchanged.pop(key, None)
+            if values is not None:
+                self._exchanging.discard(key)
+            return values
+
+    def withdraw(self, key: str) -> None:
+        """Takes this worker's part of an exchange back; nobody keeps anything of it for this worker."""
+        with self._changed:
+            self._exchanging.discard(key)
+            self._exchanged.pop(key, None)
+        self._conversation.say({"withdraw": key})
 
     def wait_for_change(self, ready: Callable[[], bool], seconds: float) -> None:
         """Waits until ``ready`` after some message, for so many seconds at most."""
@@ -91,32 +120,29 @@ class MeetingClient:
 
     def leave(self, reason: str) -> None:
         """Says goodbye and closes the line."""
-        self._tell({"leave": reason})
-        self.close()
+        self._closed.set()
+        self._conversation.say({"leave": reason})
+        self._conversation.finish(_SECONDS_TO_LEAVE)
 
     def close(self) -> None:
         """Closes the line."""
         self._closed.set()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._conversation.close()
 
     def _tell_status(self) -> None:
-        self._tell({"status": self._status.to_json()})
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(self._seals.to_node_0.seal(message))
+        self._conversation.say({"status": self._status.to_json()})
 
     def _beat(self) -> None:
         while not self._closed.wait(_BEAT_SECONDS):
             self._tell_status()
 
-    def _read(self) -> None:
-        with contextlib.suppress(OSError, RendezvousError):
-            while data := self._socket.recv(_CHUNK):
-                for body in self._frames.feed(data):
-                    self._receive(self._seals.from_node_0.open(body))
+    def _hear(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._receive(self._conversation.hear())
+        self._lose()
+
+    def _lose(self) -> None:
         with self._changed:
             self._lost = True
             self._changed.notify_all()
@@ -127,43 +153,37 @@ class MeetingClient:
                 self._start = message["start"]
             elif "peers" in message:
                 self._views = [PeerView.from_json(view) for view in message["peers"]]
-            elif "exchanged" in message:
-                self._exchanged[message["exchanged"]] = message["values"]
+            elif message.get("exchanged") in self._exchanging:
+                self._exchanged[message["exchanged"]] = values_of(message["runs"])
             self._changed.notify_all()
 
 
 def _connect(
-    address: Address, worker: int, num_workers: int, secret: str, timeout: float
-) -> tuple[socket.socket, Seals]:
+    address: Address, worker: int, num_workers: int, credentials: Credentials, timeout: float
+) -> Conversation:
     deadline = time.monotonic() + timeout
+    own = Identity(WORKER_ROLE, worker)
     while True:
         try:
-            return _try_to_connect(address, worker, num_workers, secret)
-        except OSError:
+            give_up = min(deadline, time.monotonic() + _SECONDS_TO_CONNECT)
+            connection = connect(address, credentials, own=own, wanted=MEETING, deadline=give_up)
+            return _introduce(Conversation(connection), address, num_workers, give_up)
+        except (UnavailableError, DeadlineExceededError) as error:
             if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
-                raise
+                raise UnavailableError(str(error)) from None
         time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
-def _try_to_connect(
-    address: Address, worker: int, num_workers: int, secret: str
-) -> tuple[socket.socket, Seals]:
-    connection = socket.create_connection((address.host, address.port), timeout=10.0)
+def _introduce(
+    conversation: Conversation, address: Address, num_workers: int, deadline: float
+) -> Conversation:
+    conversation.say({"num_workers": num_workers})
     try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        greeting = next_body(connection, LARGEST_FRAME)
-        seals, answer = answer_challenge(secret, greeting, worker, num_workers)
-        connection.sendall(answer)
-        body = next_body(connection, LARGEST_FRAME)
-        try:
-            seals.from_node_0.open(body)
-        except RendezvousError:
-            reason = to_json(body).get("refused")
-            raise RendezvousError(
-                f"The leader at {address} refused this process: {reason}."
-            ) from None
-        connection.settimeout(None)
-    except BaseException:
-        connection.close()
-        raise
-    return connection, seals
+        answer = conversation.hear(deadline)
+    except OSError as error:
+        conversation.close()
+        raise UnavailableError(f"The leader at {address} left at once ({error}).") from None
+    if "refused" in answer:
+        conversation.close()
+        raise RendezvousError(f"The leader at {address} refused this process: {answer['refused']}.")
+    return conversation

@@ -31,12 +31,14 @@ class Wait:
         seconds: How long it has been waiting.
         timeout: How long it may.
         in_sequence: Whether it waits in the common sequence of programs; else beside it, for input.
+        may_compute: Whether a program that all have launched may take as long as it likes.
     """
 
     status: WorkerStatus
     seconds: float
     timeout: float
     in_sequence: bool = True
+    may_compute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ def diagnose(
         status = views[index].status
         if status.phase == FAILED and status.culprit != me:
             return Finding(status.culprit, f"{names[index]} gave up: {status.reason}")
+    for index in peers:
+        status = views[index].status
+        if status.phase == FAILED and status.culprit == me:
+            return Finding(me, f"{names[index]} gave up on {names[me]}: {status.reason}")
     for index in peers:
         if views[index].gone:
             return Finding(index, f"{names[index]} is gone: its process was killed or crashed")
@@ -130,15 +136,23 @@ def _find_mismatch(
 
 def _find_late(
     wait: Wait, views: Sequence[PeerView], peers: Sequence[int], names: Sequence[str]
-) -> Finding:
+) -> Finding | None:
     own = wait.status
     late = [i for i in peers if views[i].status.launched < own.launched] or [
         i for i in peers if views[i].status.phase not in (AGREEING, WAITING)
     ]
-    culprits = late or list(peers)
+    if not late and wait.may_compute:
+        return None
+    if not late:
+        everybody = ", ".join(names[i] for i in peers)
+        return Finding(
+            peers[0],
+            f"it did not end within {wait.seconds:.0f} s, though {everybody} wait in it too: it takes "
+            "longer than that, or the workers cannot reach each other",
+        )
     doing = "; ".join(
         f"{names[i]} is alive but has not come: it is busy in its own code"
         + (f" after {views[i].status.at}" if views[i].status.at else "")
-        for i in culprits
+        for i in late
     )
-    return Finding(culprits[0], f"{doing} (waited {wait.seconds:.0f} s)")
+    return Finding(late[0], f"{doing} (waited {wait.seconds:.0f} s)")

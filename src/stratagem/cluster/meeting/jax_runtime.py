@@ -7,6 +7,7 @@ lost, and the meeting point does so instead. Where JAX has changed, ``initialize
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import math
 import os
@@ -17,10 +18,13 @@ import jax
 
 from stratagem.core.errors import BackendStartedError
 
-__all__ = ["check_not_started", "connect"]
+__all__ = ["abandon", "check_not_started", "connect", "disconnect", "is_finished"]
 
 _NEVER = 10**7
 _TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
+
+_client: Any = None
+"""Ours, of a service that runs beside the leader; kept because it must not end before JAX's devices."""
 
 
 def check_not_started() -> None:
@@ -84,7 +88,9 @@ def _join_processes(address: str, num_processes: int, process_id: int, hosted: b
         )
         return
     jax.config.update("jax_enable_recoverability", True)
+    global _client
     client.connect()
+    _client = client
     state = importlib.import_module("jax._src.distributed").global_state
     state.client = client
     state.process_id = process_id
@@ -98,10 +104,53 @@ def _make_client(address: str, process_id: int) -> Any:
         return runtime.get_distributed_runtime_client(
             address,
             process_id,
-            init_timeout=300,
+            # It would abort the process: how long to wait is for us to say.
+            init_timeout=_NEVER,
             heartbeat_timeout=_NEVER,
             shutdown_on_destruction=False,
             use_compression=True,
         )
     except (ImportError, AttributeError, TypeError):
+        return None
+
+
+def disconnect() -> None:
+    """Keeps JAX from saying goodbye at exit to a coordination service that may be gone.
+
+    It would wait for an answer, and it is us that the others hear of. Nothing to do where JAX hosts the
+    service itself.
+    """
+    if _client is not None:
+        state = _private("jax._src.distributed", "global_state")
+        if getattr(state, "client", None) is _client:
+            state.client = None
+
+
+def abandon() -> None:
+    """Keeps JAX from waiting at exit for programs that will never end."""
+    disconnect()
+    for module, name in (
+        ("jax._src.api", "clean_up"),
+        ("jax._src.dispatch", "wait_for_tokens"),
+    ):
+        function = _private(module, name)
+        if function is not None:
+            atexit.unregister(function)
+
+
+def is_finished(array: jax.Array) -> bool:
+    """Returns whether an array has been computed, or does not exist any more."""
+    if array.is_deleted():
+        return True
+    is_ready = getattr(array, "is_ready", None)
+    try:
+        return is_ready is None or bool(is_ready())
+    except RuntimeError:  # deleted meanwhile
+        return True
+
+
+def _private(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
         return None

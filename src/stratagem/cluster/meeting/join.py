@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import jax
+
 from stratagem.cluster.address import Address
-from stratagem.cluster.environment_variables import is_set
 from stratagem.cluster.errors import RendezvousError, UnknownAddressesError
-from stratagem.cluster.launch.secret import FILE_VARIABLE, SECRET_VARIABLE, read_secret
 from stratagem.cluster.leadership import worker_tasks
 from stratagem.cluster.meeting import jax_runtime
 from stratagem.cluster.meeting.client import MeetingClient
-from stratagem.cluster.meeting.host import host_meeting
+from stratagem.cluster.meeting.host import MeetingHost
 from stratagem.cluster.meeting.relay import Relay
 from stratagem.cluster.meeting.watch import ClusterWatch
 from stratagem.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem.cluster.transport import Credentials
 from stratagem.core.devices import name_processes
-from stratagem.core.errors import ContextError, UnavailableError
+from stratagem.core.errors import ContextError, UnauthenticatedError, UnavailableError
+from stratagem.core.hard_exit import HardExit
 from stratagem.core.launch import watch_processes
 
 __all__ = ["JoinedCluster", "WorkerName", "join_cluster", "joined_cluster"]
@@ -64,13 +64,16 @@ def joined_cluster() -> JoinedCluster | None:
 DEFAULT_TIMEOUT_SECONDS = 300.0
 
 
-def join_cluster(resolver: ClusterResolver, timeout: float | None = None) -> JoinedCluster:
+def join_cluster(
+    resolver: ClusterResolver, timeout: float | None = None, *, platform: str | None = None
+) -> JoinedCluster:
     """Joins the workers of a cluster, once in a process.
 
     Args:
         resolver: Says who they are.
         timeout: Seconds until all must be there, and that a program may later wait for the others;
             default 300.
+        platform: Where to wait for the others as on this platform; default the platform of the devices.
 
     Raises:
         UnavailableError: If some worker does not come in time; it names those.
@@ -87,34 +90,41 @@ def join_cluster(resolver: ClusterResolver, timeout: float | None = None) -> Joi
                 f"{', '.join(map(str, _joined.workers))}, and was asked to join "
                 f"{', '.join(map(str, workers))}. Start another process for the other cluster."
             )
+        _joined.watch.check_usable()
         _joined.watch.timeout = timeout
         return _joined
     jax_runtime.check_not_started()
     leader = resolver.coordinator_address
     assert leader is not None  # with several processes there is one
     coordinator = Address.parse(leader)
-    secret = read_secret() if is_set(SECRET_VARIABLE) or is_set(FILE_VARIABLE) else ""
-    host = host_meeting(coordinator, len(workers), secret) if process_id == 0 else None
+    credentials = Credentials.from_environment()
+    host = MeetingHost(coordinator, len(workers), credentials) if process_id == 0 else None
     deadline = time.monotonic() + timeout
-    client = _connect(coordinator, process_id, workers, secret, timeout)
+    client = _connect(coordinator, process_id, workers, credentials, timeout)
     start = _wait_for_all(client, workers, process_id, deadline, timeout)
-    service = Address(coordinator.host, start["service_port"])
-    hosted = start["hosted"]
-    address = Relay(service.host, service.port).address if hosted else str(service)
-    jax_runtime.connect(
-        address,
-        len(workers),
-        process_id,
-        local_device_ids=resolver.local_device_ids,
-        hosted=hosted,
-        timeout=timeout + 1.0,
-    )
     watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
+    hard_exit = HardExit(watch.is_stuck)
+    watch.when_stuck(hard_exit.observe)
+    # JAX closes its devices at exit too; callbacks run last one first.
+    atexit.register(_leave, watch, host, hard_exit)
+    hosted = start["hosted"]
     _joined = JoinedCluster(workers, process_id, watch)
+    watch.start_together(
+        "the start of JAX",
+        lambda: jax_runtime.connect(
+            Relay(coordinator, credentials, process_id).address
+            if hosted
+            else str(Address(coordinator.host, start["service_port"])),
+            len(workers),
+            process_id,
+            local_device_ids=resolver.local_device_ids,
+            hosted=hosted,
+            timeout=timeout + 1.0,
+        ),
+    )
+    watch.use_platform(platform or jax.default_backend())
     watch_processes(watch)
     name_processes([(worker.job, worker.index) for worker in workers])
-    # JAX closes its devices at exit too; callbacks run last one first.
-    atexit.register(_leave, watch, host)
     return _joined
 
 
@@ -134,17 +144,17 @@ def _connect(
     coordinator: Address,
     process_id: int,
     workers: tuple[WorkerName, ...],
-    secret: str,
+    credentials: Credentials,
     timeout: float,
 ) -> MeetingClient:
     try:
-        return MeetingClient(coordinator, process_id, len(workers), secret, timeout)
-    except OSError as error:
+        return MeetingClient(coordinator, process_id, len(workers), credentials, timeout)
+    except UnavailableError as error:
         raise UnavailableError(
             f"{workers[process_id]} waited {timeout:g} s for the leader {workers[0]} at {coordinator}, "
             f"but it does not answer ({error}). Start it, and check its address and the firewall."
         ) from None
-    except RendezvousError as error:
+    except (RendezvousError, UnauthenticatedError) as error:
         raise UnavailableError(f"{workers[process_id]} cannot join the cluster. {error}") from None
 
 
@@ -180,15 +190,16 @@ def _wait_for_all(
     return client.start
 
 
-def _leave(watch: ClusterWatch, host: subprocess.Popen[bytes] | None) -> None:
+def _leave(watch: ClusterWatch, host: MeetingHost | None, hard_exit: HardExit) -> None:
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if watch.has_failed or error is not None:
         reason = "its program ended" if error is None else f"its program failed with {error!r}"
         watch.leave(reason, wait_seconds=0)
     else:
         watch.leave("its program ended", wait_seconds=watch.timeout)
-    if host is not None and host.stdin is not None:
-        with contextlib.suppress(OSError):
-            host.stdin.close()
-        # It stays for the others, without us.
-        host.returncode = 0
+    if hard_exit.decide():
+        jax_runtime.abandon()
+    else:
+        jax_runtime.disconnect()
+    if host is not None:
+        host.release()

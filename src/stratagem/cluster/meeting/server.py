@@ -2,162 +2,178 @@
 
 It is a process of its own so that the workers can still hear of each other, and JAX's clients of its
 coordination service do not abort theirs, when the leader dies. It ends when the last worker has gone.
-It imports neither JAX nor the rest of the library, to be there at once.
+It does not import JAX, to be there at once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
+import os
+import signal
 import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
-from stratagem.cluster.errors import RendezvousError
-from stratagem.cluster.launch.frames import LARGEST_FRAME, LARGEST_GREETING, FrameReader
-from stratagem.cluster.launch.greeting import Seals, challenge, check_answer, refusal
+from stratagem.cluster.conversation import Conversation
 from stratagem.cluster.launch.held_ports import HeldPorts
 from stratagem.cluster.meeting.board import Board, Send
+from stratagem.cluster.meeting.identities import MEETING, RELAY_ROLE, WORKER_ROLE
+from stratagem.cluster.meeting.private_socket import PrivateSocket
+from stratagem.cluster.meeting.relay import serve_relay
+from stratagem.cluster.transport import Connection, Credentials, Listener
+from stratagem.core.background import Background
 
 __all__ = ["MeetingServer", "main"]
 
 _TICK_SECONDS = 0.5
-_GREETING_SECONDS = 10.0
-_CHUNK = 65536
+_SECONDS_TO_SAY_WHO = 10.0
+_SECONDS_TO_REFUSE = 5.0
+_NEVER = 10**7
 
 
 class MeetingServer:
-    """Serves one job.
+    """Serves one job, in the threads of those who call.
 
     Args:
         num_workers: How many workers are expected.
-        secret: What they share.
-        start: What they are told once all are there.
+        service: The path of the socket of JAX's coordination service.
     """
 
-    def __init__(self, num_workers: int, secret: str, start: dict[str, Any]) -> None:
-        self._board = Board(num_workers, start)
-        self._secret = secret
-        self._writers: dict[int, tuple[asyncio.StreamWriter, Seals]] = {}
+    def __init__(self, num_workers: int, service: str) -> None:
+        self._board = Board(num_workers)
+        self._service = service
+        self._members: dict[int, Conversation] = {}
         self._leader_is_gone = False
-        self._look_up = asyncio.Event()
+        self._changed = threading.Condition()
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Serves until the last worker has gone."""
-        server = await asyncio.start_server(self._serve_connection, sock=listener)
-        async with server:
+    def serve(self, connection: Connection) -> None:
+        """Serves one connection until it ends."""
+        assert connection.peer is not None
+        if connection.peer.role == RELAY_ROLE:
+            serve_relay(connection, self._service)
+        elif connection.peer.role == WORKER_ROLE:
+            self._serve_worker(Conversation(connection), connection.peer.index)
+
+    def open(self, start: dict[str, Any]) -> None:
+        """Says what workers are told once all are there."""
+        with self._changed:
+            self._tell(self._board.open(start))
+
+    def wait(self) -> None:
+        """Returns when the last worker has gone, and tells them of each other until then."""
+        with self._changed:
             while True:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._look_up.wait(), _TICK_SECONDS)
-                self._look_up.clear()
                 now = time.monotonic()
-                self._send(self._board.tick(now))
-                if self._board.is_over(now) or (self._leader_is_gone and not self._writers):
+                self._tell(self._board.tick(now))
+                if self._board.is_over(now) or (self._leader_is_gone and not self._members):
                     return
+                self._changed.wait(_TICK_SECONDS)
 
     def leader_is_gone(self) -> None:
         """Notes that the leader's process ended."""
-        self._leader_is_gone = True
+        with self._changed:
+            self._leader_is_gone = True
+            self._changed.notify_all()
 
-    async def _serve_connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        worker: int | None = None
-        frames = FrameReader(LARGEST_GREETING)
-        with contextlib.suppress(RendezvousError, OSError, asyncio.IncompleteReadError):
+    def _serve_worker(self, conversation: Conversation, worker: int) -> None:
+        try:
+            opening = conversation.hear(time.monotonic() + _SECONDS_TO_SAY_WHO)
+            reason = self._admit(conversation, worker, opening.get("num_workers"))
+            if reason is not None:
+                conversation.say({"refused": reason})
+                conversation.finish(_SECONDS_TO_REFUSE)
+                return
             try:
-                nonce, greeting = challenge()
-                writer.write(greeting)
-                [body] = await asyncio.wait_for(_read(reader, frames), _GREETING_SECONDS)
-                try:
-                    answer = check_answer(self._secret, nonce, body)
-                except RendezvousError:
-                    writer.write(refusal("it does not know the job's secret", may_retry=False))
-                    await writer.drain()
-                    return
-                reason = self._board.refusal(answer.node, answer.num_nodes)
-                if reason is not None:
-                    writer.write(refusal(reason, may_retry=False))
-                    await writer.drain()
-                    return
-                worker = answer.node
-                frames.limit = LARGEST_FRAME
-                self._writers[worker] = (writer, answer.seals)
-                self._send(self._board.join(worker, time.monotonic()))
                 while True:
-                    for body in await _read(reader, frames):
-                        message = answer.seals.to_node_0.open(body)
-                        self._send(self._board.receive(worker, message, time.monotonic()))
-            except (TimeoutError, asyncio.CancelledError):
-                pass
+                    message = conversation.hear()
+                    with self._changed:
+                        self._tell(self._board.receive(worker, message, time.monotonic()))
             finally:
-                writer.close()
-                if worker is not None:
-                    del self._writers[worker]
-                    self._send(self._board.lose(worker, time.monotonic()))
-                    self._look_up.set()
+                with self._changed:
+                    del self._members[worker]
+                    self._tell(self._board.lose(worker, time.monotonic()))
+                    self._changed.notify_all()
+        finally:
+            conversation.close()
 
-    def _send(self, messages: list[Send]) -> None:
+    def _admit(self, conversation: Conversation, worker: int, num_workers: object) -> str | None:
+        with self._changed:
+            reason = self._board.refusal(worker, num_workers)
+            if reason is None:
+                self._members[worker] = conversation
+                conversation.say({"welcome": True})
+                self._tell(self._board.join(worker, time.monotonic()))
+        return reason
+
+    def _tell(self, messages: list[Send]) -> None:
         for worker, message in messages:
-            if worker in self._writers:
-                writer, seals = self._writers[worker]
-                writer.write(seals.from_node_0.seal(message))
+            if worker in self._members:
+                self._members[worker].say(message)
 
 
-async def _read(reader: asyncio.StreamReader, frames: FrameReader) -> list[bytes]:
-    """Returns the next messages, at least one.
-
-    Raises:
-        IncompleteReadError: At the end of the connection.
-    """
-    while True:
-        data = await reader.read(_CHUNK)
-        if not data:
-            raise asyncio.IncompleteReadError(b"", None)
-        bodies = frames.feed(data)
-        if bodies:
-            return bodies
-
-
-def _host_service(num_workers: int) -> tuple[Any, dict[str, Any]]:
+def _host_service(num_workers: int, place: PrivateSocket) -> tuple[Any, dict[str, Any]]:
     """Starts JAX's coordination service; returns it and what to tell the workers.
 
     Where this JAX has no such thing to host, the leader is told to.
     """
-    with HeldPorts(1) as ports:
-        [port] = ports
-        try:
-            from jaxlib import _jax
+    try:
+        from jaxlib import _jax
 
-            # It never takes a worker for dead: that is for us to say, because it would abort the rest.
-            service = _jax.get_distributed_runtime_service(
-                f"[::]:{port}", num_workers, heartbeat_timeout=10**7, recoverable=True
-            )
-        except (ImportError, AttributeError, TypeError):
-            return None, {"service_port": port, "hosted": False}
-    return service, {"service_port": port, "hosted": True}
+        # It never takes a worker for dead: that is for us to say, because it would abort the rest.
+        service = _jax.get_distributed_runtime_service(
+            place.grpc_address,
+            num_workers,
+            heartbeat_timeout=_NEVER,
+            cluster_register_timeout=_NEVER,
+            recoverable=True,
+        )
+    except (ImportError, AttributeError, TypeError):
+        with HeldPorts(1) as ports:
+            return None, {"hosted": False, "service_port": next(iter(ports))}
+    return service, {"hosted": True}
 
 
 def main() -> None:
     """Serves on the socket and with the settings that the leader hands over on standard input."""
+    # Ctrl-C is for the workers, who need it to hear of each other's end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
-    listener = socket.socket(fileno=settings["listener"])
-    service, start = _host_service(settings["num_workers"])
+    place = PrivateSocket()
+    server = MeetingServer(settings["num_workers"], place.path)
+    listener = Listener(
+        settings["address"],
+        Credentials.from_environment(),
+        MEETING,
+        server.serve,
+        listening=socket.socket(fileno=settings["listener"]),
+    )
+    listener.start()
+    # Meanwhile workers come. The service lives as long as this function.
+    _service, start = _host_service(settings["num_workers"], place)
+    server.open(start)
 
-    async def serve() -> None:
-        server = MeetingServer(settings["num_workers"], settings["secret"], start)
-
-        def watch_leader() -> None:
+    def watch_leader() -> None:
+        with contextlib.suppress(OSError):
             sys.stdin.read()
-            with contextlib.suppress(RuntimeError):  # the loop has ended already
-                loop.call_soon_threadsafe(server.leader_is_gone)
+        server.leader_is_gone()
 
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=watch_leader, daemon=True).start()
-        await server.serve(listener)
+    Background("the meeting point").start(watch_leader, name="watch-leader")
+    code = 1
+    try:
+        server.wait()
+        listener.shutdown()
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    place.close()
+    # Not by the service's own end: it would tell a worker that was stopped and wakes up later that its
+    # calls are cancelled, and JAX's client aborts the process that hears so.
+    os._exit(code)
 
-    asyncio.run(serve())
-    del service
+
+if __name__ == "__main__":
+    main()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import queue
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +10,10 @@ from typing import Any
 import jax
 
 from stratagem.cluster.meeting.client import MeetingClient
-from stratagem.cluster.meeting.diagnosis import SILENT_SECONDS, Wait, diagnose
+from stratagem.cluster.meeting.diagnosis import SILENT_SECONDS, Finding, Wait, diagnose
+from stratagem.cluster.meeting.patience import Patience
+from stratagem.cluster.meeting.program_runner import ProgramRunner, Running
+from stratagem.cluster.meeting.watchdog import Watchdog
 from stratagem.cluster.meeting.worker_status import (
     AGREEING,
     FAILED,
@@ -23,14 +22,13 @@ from stratagem.cluster.meeting.worker_status import (
     WAITING,
     WorkerStatus,
 )
-from stratagem.core import jax_settings
+from stratagem.core.background import Background
 from stratagem.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
 
 __all__ = ["ClusterWatch"]
 
 _POLL_SECONDS = 0.25
-# Nobody else's, hopefully; its handler is the C library's pause().
-_FREEZE_SIGNAL = signal.SIGRTMAX - 3 if sys.platform == "linux" else signal.SIGUSR2
+_LAST_PROGRAM_SECONDS = 5.0
 _LOST = "the meeting point beside the leader is gone: its machine or process was ended"
 
 
@@ -38,18 +36,27 @@ class ClusterWatch:
     """Watches over the programs that all workers run together.
 
     Before a program that is another than the last one the workers make sure that all of them are to run
-    the same: XLA ends a process whose collectives meet others of another size. While one waits for a
-    program it looks whether the others are still there, and gives up with an error that names them.
+    the same: XLA ends a process whose collectives meet others of another size.
+
+    On CPU it waits for each program, looks meanwhile whether the others are still there, and gives up with
+    an error that names them. Elsewhere programs are only launched, and a watchdog looks: its error is
+    raised by the next call, and ends the process if that does not come.
 
     Args:
         client: The line to the meeting point.
         worker: The number of this worker.
         names: What every worker is called, with its address.
         timeout: Seconds that a program may wait for the others.
+        platform: What the programs run on, as JAX calls it.
     """
 
     def __init__(
-        self, client: MeetingClient, worker: int, names: Sequence[str], timeout: float
+        self,
+        client: MeetingClient,
+        worker: int,
+        names: Sequence[str],
+        timeout: float,
+        platform: str = "cpu",
     ) -> None:
         self._client = client
         self._worker = worker
@@ -61,12 +68,50 @@ class ClusterWatch:
         self._counts: dict[str, int] = {}
         self._counts_lock = threading.Lock()
         self._failure: StratagemError | None = None
-        self._runner = _Runner()
+        self._has_left = False
+        self._is_told = False
+        self._when_stuck: Callable[[], None] = lambda: None
+        self.use_platform(platform)
+        self._background = Background("the watch over the workers")
+        self._runner = ProgramRunner(self._background)
+        self._watchdog = Watchdog(
+            self._background, self._find_loss, lambda: self._is_told, lambda: self.timeout
+        )
 
     @property
     def has_failed(self) -> bool:
         """Whether this worker has given up on the others."""
         return self._failure is not None
+
+    def use_platform(self, platform: str) -> None:
+        """Sets what the programs run on, when it is known."""
+        self.waits_for_programs = platform == "cpu"
+
+    def is_stuck(self) -> bool:
+        """Returns whether a program that nobody waits for has not ended."""
+        return self._runner.is_busy or (self.has_failed and self._watchdog.has_unfinished())
+
+    def when_stuck(self, function: Callable[[], None]) -> None:
+        """Has ``function`` called when an error is raised while a program is stuck."""
+        self._when_stuck = function
+
+    def check_usable(self) -> None:
+        """Checks that this worker has not given up on the others.
+
+        Raises:
+            UnavailableError: If it has.
+            ReplicaMismatchError: If it has because they ran different programs.
+        """
+        if self._failure is not None:
+            self._note_told()
+            raise type(self._failure)(
+                f"The cluster is not usable any more since: {self._failure} Start all workers again, "
+                "from a checkpoint."
+            )
+        if self._has_left:
+            raise UnavailableError(
+                f"{self._names[self._worker]} has left the cluster: it is ending."
+            )
 
     # --- programs -----------------------------------------------------------------------------------
 
@@ -81,7 +126,9 @@ class ClusterWatch:
             ReplicaMismatchError: If another worker is to run something else.
             UnavailableError: If another worker does not come.
         """
-        self._check_usable()
+        self.check_usable()
+        if not self.waits_for_programs:
+            self._look(0.0, self._status, in_sequence=False)
         if fingerprint != self._last_program:
             programs = self.exchange("programs", [name, fingerprint], name)
             if any(program != programs[0] for program in programs):
@@ -98,29 +145,55 @@ class ClusterWatch:
         self._launched += 1
         self._be(WAITING, name)
 
+    def start_together(self, what: str, start: Callable[[], Any]) -> None:
+        """Calls ``start``, which waits for the other workers to do so too, and watches over it."""
+        self._be(WAITING, what)
+        try:
+            self._run_to_end(start)
+        except StratagemError:
+            raise
+        except Exception as error:
+            reason = f"{what} failed in {self._names[self._worker]}: {error}"
+            self._fail(UnavailableError(reason), self._worker, reason)
+            raise
+
     def run(self, program: Callable[[], Any]) -> Any:
-        """Launches a program and returns its results when it has computed them.
+        """Launches a program and returns its results; on CPU when it has computed them.
 
         Raises:
             UnavailableError: If another worker is gone, stopped, or does not come in time.
             ReplicaMismatchError: If another worker waits for this one elsewhere.
         """
-        begun = time.monotonic()
+        if self.waits_for_programs:
+            return self._run_to_end(program)
         try:
-            running = self._runner.begin(program)
-            while not running.unfinished.acquire(timeout=_POLL_SECONDS):
-                self._look(begun)
-            if running.error is not None and _lost_connection(running.error):
-                self._explain(running.error, begun)
-        except StratagemError:
+            return self._watchdog.launch(program)
+        except Exception as error:
+            if _lost_connection(error):
+                self._explain(error)
             raise
-        except BaseException:
-            self._fail_interrupted(self._status.at)
+
+    def _run_to_end(self, program: Callable[[], Any]) -> Any:
+        running = self._runner.begin(program)
+        try:
+            if not running.unfinished.acquire(timeout=_POLL_SECONDS):
+                self._wait_for(running)
+            if running.error is not None and _lost_connection(running.error):
+                self._explain(running.error)
+        except BaseException as error:
+            self._note_told()
+            if not isinstance(error, StratagemError):
+                self._fail_interrupted(self._status.at)
             raise
         self._be(IDLE, self._status.at)
         if running.error is not None:
             raise running.error
         return running.results
+
+    def _wait_for(self, running: Running) -> None:
+        patience = Patience()
+        while not running.unfinished.acquire(timeout=_POLL_SECONDS):
+            self._look(patience.seconds())
 
     # --- values -------------------------------------------------------------------------------------
 
@@ -130,6 +203,7 @@ class ClusterWatch:
         value: Any,
         what: str,
         *,
+        turn: int | None = None,
         in_sequence: bool = True,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
@@ -137,25 +211,29 @@ class ClusterWatch:
 
         Args:
             channel: Exchanges of one channel happen in the same order on all workers.
+            turn: Which exchange of the channel this is, if the caller counts them: then nothing is
+                kept of a channel that is used for a while only.
             value: Plain data of this worker.
             what: What for, in messages.
             in_sequence: Whether it belongs to the common sequence of programs.
             cancelled: Whether the values are not wanted any more.
         """
-        self._check_usable()
-        with self._counts_lock:
-            number = self._counts[channel] = self._counts.get(channel, 0) + 1
-        key = f"{channel}/{number}"
+        self.check_usable()
+        if turn is None:
+            with self._counts_lock:
+                turn = self._counts[channel] = self._counts.get(channel, 0) + 1
+        key = f"{channel}/{turn}"
         if in_sequence:
             self._be(AGREEING, what)
-        begun = time.monotonic()
+        patience = Patience()
         status = self._status if in_sequence else WorkerStatus(AGREEING, at=what)
         try:
             self._client.put(key, value)
             while (values := self._client.take(key, _POLL_SECONDS)) is None:
                 if cancelled():
+                    self._client.withdraw(key)
                     return []
-                self._look(begun, status, in_sequence=in_sequence)
+                self._look(patience.seconds(), status, in_sequence=in_sequence)
         except StratagemError:
             raise
         except BaseException:
@@ -164,6 +242,10 @@ class ClusterWatch:
         if in_sequence:
             self._be(IDLE, what)
         return values
+
+    def give(self, channel: str, value: Any, turn: int) -> None:
+        """Gives this worker's part of an exchange, for the others: it does not want theirs."""
+        self._client.put(f"{channel}/{turn}", value)
 
     # --- leaving ------------------------------------------------------------------------------------
 
@@ -177,15 +259,17 @@ class ClusterWatch:
         if wait_seconds > 0 and self._failure is None:
             self._be(LEAVING, "the end of its program", tell_now=True)
             self._client.put("leave", None)
-            deadline = time.monotonic() + wait_seconds
+            patience = Patience()
             while self._client.take("leave", _POLL_SECONDS) is None:
-                begun = deadline - wait_seconds
-                wait = Wait(self._status, time.monotonic() - begun, wait_seconds, in_sequence=False)
-                views = self._client.views()
-                if self._client.is_lost or diagnose(self._worker, wait, views, self._names):
+                wait = Wait(self._status, patience.seconds(), wait_seconds, in_sequence=False)
+                if self._find(wait):
                     break
         self._client.leave(reason)
-        self._runner.close()
+        self._has_left = True
+        is_given_up = self.has_failed and self._runner.is_busy
+        # Another thread of this process may be at a program still.
+        self._runner.close(0.0 if is_given_up else _LAST_PROGRAM_SECONDS)
+        self._watchdog.close()
 
     # --- failures -----------------------------------------------------------------------------------
 
@@ -193,34 +277,50 @@ class ClusterWatch:
         self._status = WorkerStatus(phase, self._launched, at)
         self._client.set_status(self._status, tell_now=tell_now)
 
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise type(self._failure)(
-                f"The cluster is not usable any more since: {self._failure} Start all workers again, "
-                "from a checkpoint."
-            )
-
     def _look(
-        self, begun: float, status: WorkerStatus | None = None, *, in_sequence: bool = True
+        self, seconds: float, status: WorkerStatus | None = None, *, in_sequence: bool = True
     ) -> None:
         """Raises if waiting is in vain."""
+        self._background.check()
         status = status or self._status
         if self._failure is not None:
+            self._note_told()
             raise self._failure
-        if self._client.is_lost:
-            self._give_up(UnavailableError, f"{self._names[0]} is gone: {_LOST}.", 0, status.at)
-        wait = Wait(status, time.monotonic() - begun, self.timeout, in_sequence)
-        finding = diagnose(self._worker, wait, self._client.views(), self._names)
+        finding = self._find(Wait(status, seconds, self.timeout, in_sequence))
         if finding is not None:
-            kind = UnavailableError if finding.culprit is not None else ReplicaMismatchError
-            self._give_up(kind, f"{finding.text}.", finding.culprit, status.at)
+            error = self._give_up(finding, status.at)
+            self._note_told()
+            raise error
 
-    def _explain(self, error: BaseException, begun: float) -> None:
+    def _note_told(self) -> None:
+        self._is_told = True
+        if self.is_stuck():
+            self._when_stuck()
+
+    def _find(self, wait: Wait) -> Finding | None:
+        # It was read to its end: what it said last of the others is known, and says more.
+        is_lost = self._client.is_lost
+        finding = diagnose(self._worker, wait, self._client.views(), self._names)
+        if finding is None and is_lost:
+            return Finding(0, f"{self._names[0]} is gone: {_LOST}")
+        return finding
+
+    def _find_loss(self, seconds: float, num_launched_since: int) -> str | None:
+        """Returns why a program that is in flight will not end, after noting that."""
+        if self._failure is None:
+            launched = self._launched - num_launched_since
+            status = WorkerStatus(WAITING, launched, self._status.at)
+            finding = self._find(Wait(status, seconds, self.timeout, may_compute=True))
+            if finding is not None:
+                self._give_up(finding, status.at)
+        return None if self._failure is None else str(self._failure)
+
+    def _explain(self, error: BaseException) -> None:
         """Raises for a program that failed, once it is known whose fault it was."""
-        deadline = time.monotonic() + SILENT_SECONDS + 2.0
-        while time.monotonic() < deadline:
+        patience = Patience()
+        while patience.seconds() < SILENT_SECONDS + 2.0:
             try:
-                self._look(begun)
+                self._look(patience.seconds())
             except StratagemError as explained:
                 raise explained from error
             time.sleep(_POLL_SECONDS / 5)
@@ -231,10 +331,12 @@ class ClusterWatch:
         self._fail(unexplained, self._worker, str(unexplained))
         raise unexplained from error
 
-    def _give_up(self, kind: type[StratagemError], text: str, culprit: int | None, at: str) -> None:
-        error = kind(f"{self._names[self._worker]} waited in {at}, but {text}")
-        self._fail(error, culprit, text)
-        raise error
+    def _give_up(self, finding: Finding, at: str) -> StratagemError:
+        """Fails because of a finding; returns the error."""
+        kind = UnavailableError if finding.culprit is not None else ReplicaMismatchError
+        error = kind(f"{self._names[self._worker]} waited in {at}, but {finding.text}.")
+        self._fail(error, finding.culprit, finding.text)
+        return error
 
     def _fail_interrupted(self, at: str) -> None:
         reason = f"{self._names[self._worker]} was interrupted in {at}."
@@ -250,62 +352,3 @@ class ClusterWatch:
 def _lost_connection(error: BaseException) -> bool:
     """Returns whether a program failed because of another worker, and not on its own."""
     return isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and "Gloo" in str(error)
-
-
-class _Running:
-    """A program that runs, and what became of it."""
-
-    def __init__(self, program: Callable[[], Any]) -> None:
-        self.program: Callable[[], Any] | None = program
-        self.settings = jax_settings.current_settings()
-        # A bare lock, because an event takes longer to wait for: held until the program has finished.
-        self.unfinished = threading.Lock()
-        self.unfinished.acquire()
-        self.results: Any = None
-        self.error: BaseException | None = None
-
-
-class _Runner:
-    """Runs programs in a thread of its own, so that the caller can look up meanwhile.
-
-    Launching one may take as long as running it: XLA runs small programs at once.
-    """
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_Running | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._is_busy = False
-
-    def begin(self, program: Callable[[], Any]) -> _Running:
-        """Begins to run ``program``, with the JAX settings of this thread."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="workers-program", daemon=True)
-            self._thread.start()
-        running = _Running(program)
-        self._queue.put(running)
-        return running
-
-    def close(self) -> None:
-        """Ends the thread; if a program is stuck in it, stops it for good.
-
-        Else it might come back from XLA while Python shuts down, which ends in an abort.
-        """
-        self._queue.put(None)
-        if self._is_busy and self._thread is not None and self._thread.ident is not None:
-            libc = ctypes.CDLL(None)
-            libc.signal(_FREEZE_SIGNAL, libc.pause)
-            signal.pthread_kill(self._thread.ident, _FREEZE_SIGNAL)
-
-    def _work(self) -> None:
-        while (running := self._queue.get()) is not None:
-            self._is_busy = True
-            try:
-                with jax_settings.applied(running.settings):
-                    assert running.program is not None
-                    running.results = jax.block_until_ready(running.program())
-            except BaseException as error:
-                running.error = error
-            running.program = None
-            self._is_busy = False
-            running.unfinished.release()
-            del running

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from stratagem.cluster.errors import RendezvousError
+
 __all__ = ["AGREEING", "FAILED", "IDLE", "LEAVING", "WAITING", "PeerView", "WorkerStatus"]
 
 IDLE, AGREEING, WAITING = "idle", "agreeing", "waiting"
 LEAVING, FAILED = "leaving", "failed"
+_PHASES = (IDLE, AGREEING, WAITING, LEAVING, FAILED)
+_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,25 @@ class WorkerStatus:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> WorkerStatus:
-        """Returns the status that was written as plain data."""
-        return cls(**data)
+    def from_json(cls, data: Any) -> WorkerStatus:
+        """Returns the status that was written as plain data.
+
+        Raises:
+            RendezvousError: If something else was.
+        """
+        match data:
+            case {
+                "phase": str(phase),
+                "launched": int(launched),
+                "at": str(at),
+                "culprit": int() | None as culprit,
+                "reason": str(reason),
+            } if phase in _PHASES:
+                return cls(phase, launched, at, culprit, reason)
+        raise RendezvousError(
+            "All workers must run the same version of stratagem, but one gave a status that was not "
+            f"understood: {str(data)[:_SHOWN_CHARACTERS]}."
+        )
 
 
 @dataclass(frozen=True, slots=True)

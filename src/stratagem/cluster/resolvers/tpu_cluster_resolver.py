@@ -120,12 +120,16 @@ class TPUClusterResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Returns the URL of a host, by default of the first; ``""`` for a local TPU."""
+        """Returns the URL of a host; ``""`` for a local TPU.
+
+        By default it is that of the first host, or of the one that ``task_id`` was set to.
+        """
         spec = self.cluster_spec()
         if not spec:
             return ""
         task_type = self.task_type if task_type is None else task_type
-        address = spec.task_address(str(task_type), 0 if task_id is None else task_id)
+        task_id = (self._task_id or 0) if task_id is None else task_id
+        address = spec.task_address(str(task_type), task_id)
         return format_master_url(address, rpc_layer or self.rpc_layer)
 
     def get_master(self) -> str:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 import threading
 import time
 
 from stratagem.cluster.address import Address
+from stratagem.cluster.transport.connecting import connect, unavailable
 from stratagem.cluster.transport.connection import Connection
 from stratagem.cluster.transport.credentials import Credentials
 from stratagem.cluster.transport.frames import Kind
-from stratagem.cluster.transport.greeting import greet_server
-from stratagem.cluster.transport.local_peer import check_same_user
+from stratagem.cluster.transport.identity import Identity
 from stratagem.cluster.transport.message import Message
 from stratagem.cluster.transport.remote_error import exception_from_bytes
-from stratagem.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
+from stratagem.core.errors import DeadlineExceededError, UnavailableError
 
 __all__ = ["Channel"]
 
-_SECONDS_TO_CONNECT = 10.0
 _MOST_IDLE = 64
 
 
@@ -32,13 +29,26 @@ class Channel:
     Args:
         address: ``host:port`` of the task.
         credentials: What this task proves, and the other has to.
-        task: What errors call the other task, such as ``/job:ps/task:0``.
+        wanted: Who the other task must be.
+        own: Who this task is.
+        name: What errors call the other task, if not by its identity.
     """
 
-    def __init__(self, address: str, credentials: Credentials, task: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        credentials: Credentials,
+        *,
+        wanted: Identity,
+        own: Identity,
+        name: str = "",
+    ) -> None:
         self._address = Address.parse(address)
         self._credentials = credentials
-        self._peer = f"{task} at {self._address}" if task else str(self._address)
+        self._wanted = wanted
+        self._own = own
+        self._name = name
+        self._peer = f"{name or wanted} at {self._address}"
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
@@ -64,7 +74,7 @@ class Channel:
             Exception: What the method raised, as itself, with a note that holds the task's traceback.
         """
         deadline = time.monotonic() + timeout
-        connection = self._take() or self._connect(deadline, timeout)
+        connection = self._take() or self._connect(deadline)
         try:
             connection.send(Kind.REQUEST, method, message, deadline)
             kind, _, answer = connection.receive(deadline)
@@ -119,69 +129,24 @@ class Channel:
             self._busy.discard(connection)
         connection.close()
 
-    def _connect(self, deadline: float, timeout: float) -> Connection:
-        give_up = min(deadline, time.monotonic() + _SECONDS_TO_CONNECT)
-        connected = None
-        try:
-            connected = socket.create_connection(
-                (self._address.host, self._address.port), _remaining(give_up)
+    def _connect(self, deadline: float) -> Connection:
+        if not self._closed:
+            connection = connect(
+                self._address,
+                self._credentials,
+                own=self._own,
+                wanted=self._wanted,
+                deadline=deadline,
+                name=self._name,
             )
-            if self._credentials.tls is not None:
-                connected.settimeout(_remaining(give_up))
-                connected = self._credentials.tls.client_context.wrap_socket(
-                    connected, server_hostname=self._address.host
-                )
-            connection = Connection(connected)
-            greet_server(connection, self._credentials.secret, give_up)
-            if not self._credentials.prove_something:
-                check_same_user(connected)
-        except UnauthenticatedError as error:
-            _close(connected)
-            raise UnauthenticatedError(f"{self._peer} was not trusted. {error}") from None
-        except ssl.SSLError as error:
-            _close(connected)
-            raise UnauthenticatedError(
-                f"{self._peer} was not trusted: no TLS connection ({error.reason or error}). The "
-                "STRATAGEM_TLS_ variables must be set in both tasks, with certificates of the same "
-                "authority that name the host."
-            ) from None
-        except TimeoutError:
-            _close(connected)
-            if give_up == deadline:
-                raise DeadlineExceededError(
-                    f"{self._peer} did not accept a connection within {timeout:g} s."
-                ) from None
-            raise UnavailableError(
-                f"{self._peer} did not accept a connection within {_SECONDS_TO_CONNECT:g} s."
-            ) from None
-        except OSError as error:
-            _close(connected)
-            raise self._unavailable(error) from None
-        except BaseException:
-            _close(connected)
-            raise
-        with self._lock:
-            if not self._closed:
-                self._busy.add(connection)
-                return connection
-        connection.close()
+            with self._lock:
+                if not self._closed:
+                    self._busy.add(connection)
+                    return connection
+            connection.close()
         raise self._unavailable(ConnectionAbortedError())
 
     def _unavailable(self, error: OSError) -> UnavailableError:
         if self._closed:
             return UnavailableError(f"The channel to {self._peer} was closed.")
-        reason = error.strerror.lower() if error.strerror else error
-        return UnavailableError(
-            f"{self._peer} cannot be reached: {reason}. It may have ended, or not have started yet."
-        )
-
-
-def _remaining(deadline: float) -> float:
-    if (remaining := deadline - time.monotonic()) <= 0:
-        raise TimeoutError
-    return remaining
-
-
-def _close(connected: socket.socket | None) -> None:
-    if connected is not None:
-        connected.close()
+        return unavailable(self._peer, error)

@@ -1,54 +1,66 @@
-"""``Connection``: a socket on which messages go one way, then the other."""
+"""``Connection``: messages between two tasks, in both directions at any time."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import ssl
-import sys
-import time
+import threading
 from typing import Any
 
 import numpy as np
 
 from stratagem.cluster.transport.frames import HEAD_BYTES, encode, parse_head, parse_layout
+from stratagem.cluster.transport.identity import Identity
 from stratagem.cluster.transport.message import Message
+from stratagem.cluster.transport.records import RecordReader, RecordWriter
+from stratagem.cluster.transport.stream import Stream
 
-__all__ = ["Connection", "PeerGone"]
+__all__ = ["Connection"]
 
-_READ_AHEAD_BYTES = 64 * 1024
 _ALIGNMENT = 64
-_BULK_BYTES = 1024 * 1024
-_MOST_PIECES = 64
-_TLS_PIECE_BYTES = 1024 * 1024
-_SECONDS_WITHOUT_PROGRESS = 60.0
-_SECONDS_UNTIL_PROBED = 15
-_PROBES = 3
-
-
-class PeerGone(ConnectionError):
-    """The other end closed the connection."""
 
 
 class Connection:
-    """One end of a connection between two tasks.
+    """One end of a connection.
 
-    The ends take turns, so what is read ahead always belongs to the message being received.
+    Both ends may send whenever they want. Any thread may send, while one receives.
 
     Deadlines are times on the monotonic clock. Without one, there is no limit on how long to wait for
-    a message to begin, but a message that has begun must not stand still for a minute.
+    a message to begin, but a message that has begun must not stand still for a minute. An error in the
+    middle of a message ends the connection.
 
     Args:
-        connected: The socket, which the connection closes.
+        stream: The bytes, which the connection closes.
+
+    Attributes:
+        peer: Who is at the other end. Only a greeting can tell.
     """
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._ahead = memoryview(bytearray(_READ_AHEAD_BYTES))
-        # Other systems may wait for more than their buffers hold; TLS reads records of its own size.
-        self._wakes_for_bulk = sys.platform == "linux" and not isinstance(connected, ssl.SSLSocket)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _probe_when_silent(connected)
+    def __init__(self, stream: Stream) -> None:
+        self.peer: Identity | None = None
+        self._stream = stream
+        self._writer = RecordWriter(stream)
+        self._reader = RecordReader(stream)
+        self._sending = threading.Lock()
+        self._receiving = threading.Lock()
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate by which the other end proved itself, if TLS protects the connection."""
+        return self._stream.peer_certificate
+
+    @property
+    def own_host(self) -> str:
+        """The address of this machine on the way to the other end."""
+        return self._stream.own_host
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a small message can be sent without waiting for the other end."""
+        return self._stream.has_room
+
+    def protect(self, sending_key: bytes, receiving_key: bytes) -> None:
+        """Encrypts all that is sent from now on, and takes what comes for encrypted."""
+        self._writer.protect(sending_key)
+        self._reader.protect(receiving_key)
 
     def send(self, kind: int, method: str, message: Message, deadline: float | None) -> None:
         """Sends a message.
@@ -60,142 +72,89 @@ class Connection:
             deadline: When to give up.
 
         Raises:
+            InvalidArgumentError: If it has an array that cannot travel. Nothing is sent.
             TimeoutError: If it takes too long.
             OSError: If the connection breaks.
         """
-        pieces, num_bytes = encode(kind, method, message)
-        if num_bytes <= _READ_AHEAD_BYTES:
-            pieces = [b"".join(pieces)]
-        unsent = [memoryview(piece) for piece in pieces]
-        first = 0
-        while first < len(unsent):
-            self._allow_until(deadline)
-            sent = self._send_some(unsent[first : first + _MOST_PIECES])
-            while first < len(unsent) and sent >= len(unsent[first]):
-                sent -= len(unsent[first])
-                first += 1
-            if sent:
-                unsent[first] = unsent[first][sent:]
-
-    def _send_some(self, pieces: list[memoryview]) -> int:
-        if isinstance(self._socket, ssl.SSLSocket):
-            return self._socket.send(pieces[0][:_TLS_PIECE_BYTES])
-        return self._socket.sendmsg(pieces)
+        pieces = encode(kind, method, message)
+        with self._sending:
+            try:
+                self._writer.write(pieces, deadline)
+            except BaseException:
+                self.interrupt()
+                raise
 
     def receive(self, deadline: float | None) -> tuple[int, str, Message]:
         """Waits for a message and returns its kind, its method and itself.
 
         Raises:
-            TimeoutError: If it takes too long.
+            TimeoutError: If it takes too long. If no message had begun, one may try again.
             PeerGone: If the other end closes the connection.
+            TamperedError: If what comes is not what the other end sent.
             OSError: If the connection breaks.
+            ValueError: If the other end is of another version.
         """
-        ahead = self._ahead
-        if deadline is None:
-            self._socket.settimeout(None)
-        else:
-            self._allow_until(deadline)
-        filled = self._fill(ahead)
-        filled = self._fill_to(ahead, filled, HEAD_BYTES, deadline)
-        head = parse_head(ahead)
-        text_end = HEAD_BYTES + head.text_bytes
-        if text_end <= len(ahead):
-            filled = self._fill_to(ahead, filled, text_end, deadline)
-            text = bytes(ahead[HEAD_BYTES:text_end])
-            rest = ahead[text_end:filled]
-        else:
-            whole = bytearray(head.text_bytes)
-            whole[: filled - HEAD_BYTES] = ahead[HEAD_BYTES:filled]
-            self._fill_to(memoryview(whole), filled - HEAD_BYTES, len(whole), deadline)
-            text = bytes(whole)
-            rest = ahead[:0]
-        body_start = head.method_bytes + head.layout_bytes
-        layout = parse_layout(text[head.method_bytes : body_start])
-        arrays: tuple[np.ndarray[Any, Any], ...] = ()
-        if layout.places:
-            buffer = _aligned_buffer(layout.num_bytes)
-            view = buffer.data
-            view[: len(rest)] = rest
-            self._fill_in_bulk(view, len(rest), deadline)
-            arrays = layout.cut(buffer)
-        return head.kind, text[: head.method_bytes].decode(), Message(text[body_start:], arrays)
+        with self._receiving:
+            self._reader.wait(deadline)
+            try:
+                return self._receive_message(deadline)
+            except BaseException:
+                self.interrupt()
+                raise
+
+    def _receive_message(self, deadline: float | None) -> tuple[int, str, Message]:
+        text = self._reader.read(deadline)
+        head = parse_head(text)
+        if head.end > len(text):
+            text = self._read_rest(text, head.end, deadline)
+        method = text[HEAD_BYTES : head.layout_start].decode()
+        body = text[head.body_start : head.end]
+        if head.layout_bytes == 0:
+            return head.kind, method, Message(body)
+        layout = parse_layout(text[head.layout_start : head.body_start])
+        buffer = _aligned_buffer(layout.num_bytes)
+        view, early = buffer.data, text[head.end :]
+        view[: len(early)] = early
+        self._reader.read_into(view[len(early) :], deadline)
+        return head.kind, method, Message(body, layout.cut(buffer))
 
     def send_bytes(self, data: bytes, deadline: float) -> None:
         """Sends bytes as they are."""
-        self._allow_until(deadline)
-        self._socket.sendall(data)
+        sent = 0
+        while sent < len(data):
+            sent += self._stream.send([data[sent:]], deadline)
 
     def receive_bytes(self, num_bytes: int, deadline: float) -> bytes:
-        """Waits for so many bytes and returns them."""
-        data = bytearray(num_bytes)
-        self._fill_to(memoryview(data), 0, num_bytes, deadline)
+        """Waits for so many bytes, takes no more, and returns them."""
+        data = memoryview(bytearray(num_bytes))
+        filled = 0
+        while filled < num_bytes:
+            filled += self._stream.receive_into(data[filled:], deadline)
         return bytes(data)
 
     def is_idle(self) -> bool:
         """Returns whether the other end is there and silent, as it must be between two calls."""
-        try:
-            self._socket.setblocking(False)
-            self._socket.recv(1)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return True
-        except OSError:
-            return False
-        return False
+        return self._reader.is_empty and self._stream.is_silent()
 
     def interrupt(self) -> None:
         """Wakes whoever waits on the connection, on any thread, with an error."""
-        with contextlib.suppress(OSError):
-            # Not the one of SSLSocket, which another thread may be using.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        self._stream.interrupt()
 
     def close(self) -> None:
-        """Closes the connection. Only for the thread that uses it."""
+        """Ends the connection; whoever waits on it gets an error."""
         self.interrupt()
-        self._socket.close()
+        with self._sending, self._receiving:
+            self._stream.close()
 
-    def _fill_in_bulk(self, view: memoryview, filled: int, deadline: float | None) -> None:
-        if len(view) - filled < _BULK_BYTES or not self._wakes_for_bulk:
-            self._fill_to(view, filled, len(view), deadline)
-            return
-        # To be woken for every few packets costs more than to copy them.
-        while filled < len(view):
-            wanted = min(_BULK_BYTES, len(view) - filled)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
-            self._allow_until(deadline)
-            filled += self._fill(view[filled:])
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-
-    def _fill_to(
-        self, view: memoryview, filled: int, num_bytes: int, deadline: float | None
-    ) -> int:
-        while filled < num_bytes:
-            self._allow_until(deadline)
-            filled += self._fill(view[filled:])
-        return filled
-
-    def _fill(self, view: memoryview) -> int:
-        received = self._socket.recv_into(view)
-        if not received:
-            raise PeerGone("it closed the connection")
-        return received
-
-    def _allow_until(self, deadline: float | None) -> None:
-        if deadline is None:
-            remaining = _SECONDS_WITHOUT_PROGRESS
-        elif (remaining := deadline - time.monotonic()) <= 0:
-            raise TimeoutError
-        self._socket.settimeout(remaining)
+    def _read_rest(self, begun: bytes, num_bytes: int, deadline: float | None) -> bytes:
+        # NumPy does not write to memory until data comes, so whatever was announced takes none.
+        whole = np.empty(num_bytes, np.uint8)
+        whole.data[: len(begun)] = begun
+        self._reader.read_into(whole.data[len(begun) :], deadline)
+        return whole.tobytes()
 
 
 def _aligned_buffer(num_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT
     return buffer[start : start + num_bytes]
-
-
-def _probe_when_silent(connected: socket.socket) -> None:
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # not on every system
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SECONDS_UNTIL_PROBED)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SECONDS_UNTIL_PROBED)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)

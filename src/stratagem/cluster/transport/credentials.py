@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import os
 import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from stratagem.cluster.environment_variables import is_set
 from stratagem.cluster.errors import EnvironmentVariableError, MissingVariableError
-from stratagem.cluster.launch.secret import FILE_VARIABLE, SECRET_VARIABLE, read_secret
+from stratagem.cluster.secret import FILE_VARIABLE, SECRET_VARIABLE, read_secret
+from stratagem.cluster.transport.local_secret import local_secret
+from stratagem.cluster.transport.loopback import loopback_address
+from stratagem.core.errors import PermissionDeniedError
 
-__all__ = ["Credentials", "TLSFiles"]
+__all__ = ["Credentials", "SecretKind", "TLSFiles"]
 
 AUTHORITY_VARIABLE = "STRATAGEM_TLS_AUTHORITY"
 CERTIFICATE_VARIABLE = "STRATAGEM_TLS_CERTIFICATE"
@@ -22,6 +27,7 @@ _TLS_VARIABLES = {
     CERTIFICATE_VARIABLE: "the path of this task's certificate",
     KEY_VARIABLE: "the path of the private key of this task's certificate",
 }
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,13 @@ class TLSFiles:
         """How a client speaks: the server's certificate must name the host it connects to."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
+    @functools.cached_property
+    def own_certificate(self) -> bytes:
+        """This task's certificate, in the binary form in which peers see it."""
+        text = Path(self.certificate).read_text(encoding="ascii", errors="replace")
+        first = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
+        return ssl.PEM_cert_to_DER_cert(first)
+
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -65,11 +78,20 @@ class TLSFiles:
         return context
 
 
+class SecretKind(enum.IntEnum):
+    """Whose secret it is that peers have to know."""
+
+    NONE = 0
+    CLUSTER = 1
+    USER = 2
+
+
 @dataclass(frozen=True)
 class Credentials:
     """A shared secret, TLS files, both, or neither.
 
-    With neither a server is only reachable from its own machine.
+    With neither, the tasks of one user on one machine share a secret that they find by themselves, and
+    no others can be reached.
 
     >>> from stratagem.cluster.transport import Credentials
     >>> Credentials(secret="correct horse battery staple")
@@ -78,10 +100,12 @@ class Credentials:
     Args:
         secret: What every task of the cluster knows. It never travels and is never shown.
         tls: Files for mutual TLS.
+        kind: Whose secret it is.
     """
 
     secret: str | None = field(default=None, repr=False)
     tls: TLSFiles | None = None
+    kind: SecretKind = field(default=SecretKind.CLUSTER, repr=False)
 
     def check(self) -> None:
         """Raises ``EnvironmentVariableError`` if the TLS files cannot be used."""
@@ -90,9 +114,34 @@ class Credentials:
             self.tls.client_context  # noqa: B018
 
     @property
-    def prove_something(self) -> bool:
-        """Whether peers have to prove that they belong to the cluster."""
-        return self.secret is not None or self.tls is not None
+    def secret_kind(self) -> SecretKind:
+        """Whose secret peers have to know, if any."""
+        return SecretKind.NONE if self.secret is None else self.kind
+
+    def for_host(self, host: str) -> Credentials:
+        """Returns what is proved to and by a task on a host: never nothing.
+
+        Raises:
+            PermissionDeniedError: If there is neither secret nor TLS and the host is not this machine.
+        """
+        if self.secret is not None or self.tls is not None:
+            return self
+        if loopback_address(host) is not None:
+            return self.for_loopback()
+        raise PermissionDeniedError(
+            "Without a secret or TLS only tasks of this machine may connect, so the address must be "
+            f"loopback, got the host {host!r}. Set STRATAGEM_CLUSTER_SECRET or the STRATAGEM_TLS_ "
+            "variables in every task ('stratagem run' makes a secret), or use 127.0.0.1."
+        )
+
+    @classmethod
+    def for_loopback(cls) -> Self:
+        """Returns the credentials that the processes of this user on this machine share.
+
+        Raises:
+            PermissionDeniedError: If there is no place for them that is this user's alone.
+        """
+        return cls(local_secret(), kind=SecretKind.USER)
 
     @classmethod
     def from_environment(cls) -> Self:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+import operator
 import struct
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import ml_dtypes  # noqa: F401  (makes bfloat16 and its like known to NumPy)
 import numpy as np
 
 from stratagem.cluster.transport.message import Message
+from stratagem.cluster.transport.records import Piece
 from stratagem.core.errors import InvalidArgumentError
 
 __all__ = ["HEAD_BYTES", "Head", "Kind", "Layout", "encode", "parse_head", "parse_layout"]
@@ -30,6 +33,7 @@ class Kind:
     REQUEST = 0
     RESULT = 1
     ERROR = 2
+    EVENT = 3
 
 
 class Head(NamedTuple):
@@ -41,9 +45,19 @@ class Head(NamedTuple):
     body_bytes: int
 
     @property
-    def text_bytes(self) -> int:
-        """Everything before the arrays."""
-        return self.method_bytes + self.layout_bytes + self.body_bytes
+    def layout_start(self) -> int:
+        """Where the description of the arrays begins."""
+        return HEAD_BYTES + self.method_bytes
+
+    @property
+    def body_start(self) -> int:
+        """Where the body begins."""
+        return HEAD_BYTES + self.method_bytes + self.layout_bytes
+
+    @property
+    def end(self) -> int:
+        """Where everything but the arrays ends."""
+        return self.body_start + self.body_bytes
 
 
 class Layout(NamedTuple):
@@ -59,11 +73,14 @@ class Layout(NamedTuple):
         )
 
 
-_NO_ARRAYS = Layout((), 0)
-
-
 def parse_head(data: bytes | bytearray | memoryview) -> Head:
-    """Returns the head that the first ``HEAD_BYTES`` hold."""
+    """Returns the head that the first ``HEAD_BYTES`` hold.
+
+    Raises:
+        ValueError: If there are fewer.
+    """
+    if len(data) < HEAD_BYTES:
+        raise ValueError(f"a message must begin with {HEAD_BYTES} bytes, got {len(data)}")
     return Head(*_HEAD.unpack_from(data))
 
 
@@ -71,24 +88,36 @@ def parse_head(data: bytes | bytearray | memoryview) -> Head:
 def parse_layout(description: bytes) -> Layout:
     """Returns the layout that a description spells.
 
+    Raises:
+        ValueError: If it spells none.
+
     >>> from stratagem.cluster.transport.frames import parse_layout
     >>> parse_layout(b'[["<f4", [2, 3]], ["bfloat16", []]]').num_bytes
     66
     """
-    if not description:
-        return _NO_ARRAYS
     places, end = [], 0
-    for name, shape in json.loads(description):
-        offset = end + -end % _ALIGNMENT
-        dtype = np.dtype(name)
-        places.append((offset, dtype, tuple(shape)))
-        end = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    try:
+        for name, sizes in json.loads(description):
+            offset = end + -end % _ALIGNMENT
+            dtype, shape = np.dtype(name), tuple(map(operator.index, sizes))
+            if dtype.hasobject or any(size < 0 for size in shape):
+                raise ValueError(f"no array of {dtype} and shape {shape} can travel")
+            places.append((offset, dtype, shape))
+            end = offset + dtype.itemsize * math.prod(shape)
+    except (TypeError, RecursionError) as error:
+        raise ValueError("a description of arrays is malformed") from error
     return Layout(tuple(places), end)
 
 
-def encode(kind: int, method: str, message: Message) -> tuple[list[Any], int]:
-    """Returns a message as pieces of memory to send one after the other, and their total size."""
+def encode(kind: int, method: str, message: Message) -> list[Piece]:
+    """Returns a message as pieces of memory to send one after the other, its text first.
+
+    Raises:
+        InvalidArgumentError: If an array cannot travel.
+    """
     name = method.encode()
+    if not message.arrays:
+        return [_HEAD.pack(kind, len(name), 0, len(message.body)) + name + message.body]
     arrays = [np.ascontiguousarray(array) for array in message.arrays]
     # ascontiguousarray makes arrays without dimensions one-dimensional.
     description = _describe(
@@ -96,7 +125,7 @@ def encode(kind: int, method: str, message: Message) -> tuple[list[Any], int]:
     )
     head = _HEAD.pack(kind, len(name), len(description), len(message.body))
     text = b"".join((head, name, description, message.body))
-    pieces: list[Any] = [text]
+    pieces: list[Piece] = [text]
     end = 0
     for array in arrays:
         if padding := -end % _ALIGNMENT:
@@ -104,13 +133,11 @@ def encode(kind: int, method: str, message: Message) -> tuple[list[Any], int]:
         if array.nbytes:
             pieces.append(array.reshape(-1).view(np.uint8).data)
         end += padding + array.nbytes
-    return pieces, len(text) + end
+    return pieces
 
 
 @functools.lru_cache(maxsize=1024)
 def _describe(arrays: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]) -> bytes:
-    if not arrays:
-        return b""
     return json.dumps([[_dtype_name(dtype), shape] for dtype, shape in arrays]).encode()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from stratagem.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
@@ -31,7 +31,7 @@ class Node(ABC):
     """
 
     inputs: tuple[Node, ...] = ()
-    batch_levels: ClassVar[int | None] = None
+    batch_levels: int | None = None
     _spec: Any = None
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import secrets
-from typing import Self
+import weakref
+from typing import Protocol, Self
 
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.plan.node import Epoch, Node, walk
 
-__all__ = ["Run", "Seed", "Seeded"]
+__all__ = ["Run", "Seed", "Seeded", "Threaded"]
 
 Key = list[int]
 """Numbers that determine random choices."""
@@ -68,15 +69,26 @@ class Seeded(Node):
         return node
 
 
+class Threaded(Protocol):
+    """A part of an iteration that has threads."""
+
+    def rest(self) -> None:
+        """Ends the threads until more is asked of them."""
+
+
 class Run:
-    """The random choices of one iteration over a plan.
+    """The random choices of one iteration over a plan, and whoever works for it in threads.
 
     Args:
         plan: The plan as the user wrote it.
         keys: What ``get_state`` of an earlier run returned, to make the same choices again.
+        outer: The run that this one is a part of.
     """
 
-    def __init__(self, plan: Node, keys: list[Key] | None = None) -> None:
+    def __init__(self, plan: Node, keys: list[Key] | None = None, outer: Run | None = None) -> None:
+        self._threaded: weakref.WeakSet[Threaded] = (
+            weakref.WeakSet() if outer is None else outer._threaded
+        )
         seeds = _seeds(plan)
         if keys is None:
             keys = [seed.next_iteration() for seed in seeds]
@@ -89,10 +101,19 @@ class Run:
         self._state = keys
 
     @classmethod
-    def within(cls, plan: Node, outer: Key, number: int) -> Run:
+    def within(cls, plan: Node, outer: Run, key: Key, number: int) -> Run:
         """Returns a run that follows from where the iteration that starts it stands."""
         seeds = _seeds(plan)
-        return cls(plan, [seed.within(outer, [number, i]) for i, seed in enumerate(seeds)])
+        return cls(plan, [seed.within(key, [number, i]) for i, seed in enumerate(seeds)], outer)
+
+    def note(self, threaded: Threaded) -> None:
+        """Notes somebody who works for this iteration in threads."""
+        self._threaded.add(threaded)
+
+    def rest(self) -> None:
+        """Ends the threads of the iteration until its next element is asked for."""
+        for threaded in list(self._threaded):
+            threaded.rest()
 
     def key(self, seed: Seed, epoch: Epoch) -> Key:
         """Returns the key for one epoch of one step."""

@@ -135,7 +135,8 @@ class _GeneratorStream(Stream):
 
     def close(self) -> None:
         close = getattr(self._elements, "close", None)
-        if close is not None:
+        # One that runs in a thread that was left alone is closed by that thread.
+        if close is not None and not getattr(self._elements, "gi_running", False):
             close()
 
 

@@ -1,8 +1,8 @@
-"""``batch`` and ``rebatch``: elements, or rows of batches, stacked into batches."""
+"""``batch``: elements stacked into batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stratagem.core.errors import InvalidArgumentError
@@ -30,14 +30,16 @@ def num_batches(num_elements: int, sizes: tuple[int, ...], drop_remainder: bool)
 class Batch(Node):
     """Elements stacked into batches of the given sizes, over and over."""
 
-    batch_levels = 1
+    batch_levels: int | None = 1
+
+    _smallest_size = 1
 
     def __init__(self, source: Node, sizes: int | Sequence[int], drop_remainder: bool) -> None:
         self.inputs = (source,)
         if isinstance(sizes, Sequence) and not sizes:
             raise InvalidArgumentError("batch_size must not be an empty sequence.")
         listed = sizes if isinstance(sizes, Sequence) else (sizes,)
-        self.sizes = tuple(at_least(1, "batch_size", size) for size in listed)
+        self.sizes = tuple(at_least(self._smallest_size, "batch_size", size) for size in listed)
         self.drop_remainder = bool(drop_remainder)
 
     def cardinality(self) -> int:
@@ -54,21 +56,38 @@ class Batch(Node):
         return cycles * sum(self.sizes) + sum(self.sizes[:last])
 
     def _compute_spec(self) -> Any:
-        fixed = self.drop_remainder and len(set(self.sizes)) == 1
+        fixed = len(set(self.sizes)) == 1 and (self.drop_remainder or self._are_all_full())
         size = self.sizes[0] if fixed else None
         return map_structure(lambda spec: spec.batched(size), self.inputs[0].element_spec)
 
+    def _are_all_full(self) -> bool:
+        """Returns whether what it reads is known to leave no remainder."""
+        return False
+
+    def _without_rows(self) -> Any:
+        """Returns a batch without rows, for a size of 0."""
+        raise NotImplementedError
+
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""
-        return _BatchStream(self.inputs[0].open(run, epoch), self.sizes, self.drop_remainder)
+        source = self.inputs[0].open(run, epoch)
+        return _BatchStream(source, self.sizes, self.drop_remainder, self._without_rows)
 
 
 class _BatchStream(UnaryStream):
-    def __init__(self, source: Stream, sizes: tuple[int, ...], drop_remainder: bool) -> None:
+    def __init__(
+        self,
+        source: Stream,
+        sizes: tuple[int, ...],
+        drop_remainder: bool,
+        without_rows: Callable[[], Any],
+    ) -> None:
         super().__init__(source)
         self._sizes = sizes
+        self._without_rows = without_rows
         self._drop_remainder = drop_remainder
         self._turn = 0
+        self._was_short = False
 
     @property
     def uniform(self) -> bool:
@@ -81,7 +100,11 @@ class _BatchStream(UnaryStream):
 
     def __next__(self) -> Any:
         size = self._next_size()
-        rows = self._source.next_rows(size)
+        if size == 0 and not self._was_short:
+            return self._without_rows()
+        rows = self._source.next_rows(size) if size else None
+        if 0 in self._sizes and rows_or_zero(rows) < size:
+            self._was_short = True
         if rows is None or (self._drop_remainder and rows_or_zero(rows) < size):
             raise StopIteration
         return rows
@@ -90,13 +113,17 @@ class _BatchStream(UnaryStream):
         for skipped in range(count):
             size = self._next_size()
             found = self._source.skip(size)
-            if found == 0 or (self._drop_remainder and found < size):
+            if (found == 0 and (size > 0 or self._was_short)) or (
+                self._drop_remainder and found < size
+            ):
                 return skipped
+            self._was_short = found < size
         return count
 
     def get_state(self) -> State:
-        return {"turn": self._turn, "input": self._source.get_state()}
+        return {"turn": self._turn, "was_short": self._was_short, "input": self._source.get_state()}
 
     def set_state(self, state: State) -> None:
         self._turn = state["turn"]
+        self._was_short = state["was_short"]
         self._source.set_state(state["input"])

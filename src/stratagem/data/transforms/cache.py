@@ -65,7 +65,7 @@ class Cache(Node):
         def open_source(how: State) -> Stream:
             if how is None:
                 return source.open(run, epoch)
-            return source.open(Run(source, how["run"]), tuple(how["epoch"]))
+            return source.open(Run(source, how["run"], run), tuple(how["epoch"]))
 
         mine = {"run": run.state_of(source), "epoch": list(epoch)}
         return _CacheStream(self._store, open_source, mine)
@@ -78,6 +78,10 @@ class _CachedAccess(RandomAccess):
         self._rows: Any = None
         self._lock = threading.Lock()
         self.read_ahead = below.read_ahead
+
+    def __reduce__(self) -> Any:
+        # Another process makes the rows itself.
+        return type(self), (self._below,)
 
     def __len__(self) -> int:
         return len(self._below)

@@ -46,6 +46,10 @@ class MemoryStore(CacheStore):
     def __init__(self) -> None:
         self.elements: list[Any] = []
 
+    def __reduce__(self) -> Any:
+        # Another process makes the elements itself.
+        return type(self), ()
+
     def read(self) -> Stream:
         """Returns a pass over the list."""
         return _Kept(iter(self.elements), lambda: None)

@@ -22,7 +22,7 @@ from stratagem.data.plan.rows import num_rows, row, slice_rows, stack_elements
 from stratagem.data.structure import flatten, map_structure, pack_like, same_structure
 from stratagem.data.tensor_spec import STRING, TensorSpec
 from stratagem.data.transforms.exact_operations import exact_compilers
-from stratagem.data.transforms.side_effects import may_have_side_effects
+from stratagem.data.transforms.repeatable_trace import repeatable_trace
 
 __all__ = ["ElementFunction", "call_with"]
 
@@ -57,10 +57,14 @@ class ElementFunction:
         self._compiled: _Compiled | None = None
         self._checked = False
 
+    def __reduce__(self) -> Any:
+        # What was compiled belongs to this process.
+        return type(self), (self._fn,)
+
     def traced_spec(self, element_spec: Any) -> Any | None:
         """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be.
 
-        A function that shows signs of side effects is not traced.
+        A function whose result depends on more than its argument cannot.
         """
         if not self._tried_tracing:
             self._traced = _trace(self._fn, element_spec)
@@ -75,7 +79,10 @@ class ElementFunction:
         """Returns the function of one element."""
         with _wide_types(flatten(element)):
             result = call_with(self._fn, element)
-        return to_element(result)
+        element = to_element(result)
+        if element is None:
+            raise _gives_nothing(self._fn)
+        return element
 
     def rows(self, rows: Any) -> Any:
         """Returns the function of each row, as rows."""
@@ -100,7 +107,7 @@ class ElementFunction:
         wide = _has_wide_type(flatten(rows)) or not uses_jax
         for compiler in self._traced.compilers:
             try:
-                compiled = _Compiled(self._fn, compiler, wide)
+                compiled = _Compiled(self._fn, compiler, wide, rows)
                 reference = compiled.one_by_one(rows) if uses_jax else expected
                 if _identical(compiled(rows), reference):
                     self._compiled, expected = compiled, reference
@@ -114,14 +121,21 @@ class ElementFunction:
 class _Compiled:
     """``jit(vmap(fn))`` on the host, for few different numbers of rows."""
 
-    def __init__(self, fn: Callable[..., Any], compiler: dict[str, str], wide: bool) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], compiler: dict[str, str], wide: bool, like: Any
+    ) -> None:
         import jax
 
-        def leaves(element: Any) -> Any:
-            return map_structure(
+        self._nest: Any = None
+        nest = map_structure(lambda _: 0, like)
+
+        def leaves(*arrays: Any) -> list[Any]:
+            result = map_structure(
                 lambda leaf: leaf if isinstance(leaf, jax.Array) else to_leaf(leaf),
-                call_with(fn, element),
+                call_with(fn, pack_like(nest, list(arrays))),
             )
+            self._nest = map_structure(lambda _: 0, result)
+            return flatten(result)
 
         self._jax = jax
         self._wide = wide
@@ -152,7 +166,16 @@ class _Compiled:
     def _run(self, function: Callable[..., Any], element: Any) -> Any:
         jax = self._jax
         with jax.enable_x64(self._wide), jax.default_device(self._device):
-            return map_structure(np.asarray, function(element))
+            arrays = [np.asarray(array) for array in function(*flatten(element))]
+        return pack_like(self._nest, arrays)
+
+
+def _gives_nothing(fn: Callable[..., Any]) -> InvalidArgumentError:
+    name = getattr(fn, "__qualname__", repr(fn))
+    return InvalidArgumentError(
+        f"map_func must return an array or a nest of arrays, and {name} returned None. "
+        "None may stand beside arrays, as in (x, None)."
+    )
 
 
 def _read_only(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -179,8 +202,6 @@ def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
     specs = flatten(element_spec)
     if any(spec.dtype == STRING or not spec.shape.is_fully_defined() for spec in specs):
         return None
-    if may_have_side_effects(fn):
-        return None
     import jax
 
     nest: Any = None
@@ -192,14 +213,18 @@ def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
             call_with(fn, pack_like(element_spec, list(leaves))),
         )
         nest = map_structure(TensorSpec.of, result)
+        if nest is None:
+            raise _gives_nothing(fn)
         return flatten(result)
 
     make_shape: Any = jax.ShapeDtypeStruct
     shapes = [make_shape(tuple(spec.shape), spec.dtype) for spec in specs]
     try:
         with jax.enable_x64(True), jax.checking_leaks():
-            traced = jax.make_jaxpr(leaves_of)(*shapes)
+            traced = repeatable_trace(lambda: jax.make_jaxpr(leaves_of)(*shapes))
     except Exception:
+        return None
+    if traced is None:
         return None
     return _Traced(nest, exact_compilers(traced.jaxpr))
 

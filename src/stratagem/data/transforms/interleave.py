@@ -68,6 +68,7 @@ class Interleave(Seeded):
         return _InterleaveStream(
             lambda: self.inputs[0].open(run, epoch),
             self.make_plan,
+            run,
             run.key(self.seed, epoch),
             self._cycle_length,
             self._block_length,
@@ -88,6 +89,7 @@ class _InterleaveStream(Stream):
         self,
         open_source: Callable[[], Stream],
         make_plan: Callable[[Any], Node],
+        run: Run,
         key: list[int],
         cycle_length: int,
         block_length: int,
@@ -96,6 +98,7 @@ class _InterleaveStream(Stream):
         self._open_source = open_source
         self._source = open_source()
         self._make_plan = make_plan
+        self._run = run
         self._key = key
         self._num_started = 0
         self._block_length = block_length
@@ -107,10 +110,10 @@ class _InterleaveStream(Stream):
 
     def _start(self, element: Any, before: State, number: int) -> _Open:
         plan = self._make_plan(element)
-        run = Run.within(plan, self._key, number)
+        run = Run.within(plan, self._run, self._key, number)
         stream = lower(plan).open(run, ())
         if self._turn < self._num_threads:
-            stream = PrefetchStream(stream, max(_READ_AHEAD, self._block_length))
+            stream = PrefetchStream(stream, max(_READ_AHEAD, self._block_length), run)
         return _Open(before, number, stream)
 
     def _next_turn(self) -> None:

@@ -62,7 +62,7 @@ class Map(Node):
         """Starts a pass."""
         source = self.inputs[0].open(run, epoch)
         if self._num_parallel_calls is not None:
-            return ParallelMapStream(source, self._function, self._num_parallel_calls)
+            return ParallelMapStream(source, self._function, self._num_parallel_calls, run)
         return _MapStream(source, self._function)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,20 +59,14 @@ class PaddedBatch(Node):
         leaves = flatten(like)
         if self._padded_shapes is None:
             return [None] * len(leaves)
-        shapes = _flatten_shapes(self._padded_shapes, like)
+        shapes = _flatten_along("padded_shapes", self._padded_shapes, like)
         return [TensorShape([None if d == -1 else d for d in shape]) for shape in shapes]
 
     def _paddings(self, like: Any) -> list[Any]:
         leaves = flatten(like)
         values = self._padding_values
-        if isinstance(values, tuple | dict):
-            given = flatten(values)
-            if len(given) != len(leaves):
-                raise InvalidArgumentError(
-                    f"padding_values must be one value or one per component, got {len(given)} for "
-                    f"{len(leaves)} components."
-                )
-            return given
+        if isinstance(values, tuple | Mapping):
+            return _flatten_along("padding_values", values, like)
         return [values] * len(leaves)
 
     def _compute_spec(self) -> Any:
@@ -125,22 +120,22 @@ class _PaddedBatchStream(UnaryStream):
         return self._node.next_batch(self._source)
 
 
-def _flatten_shapes(shapes: Any, like: Any) -> list[Any]:
-    """A shape may be a tuple, so the nest of shapes is read along the nest of an element."""
+def _flatten_along(name: str, values: Any, like: Any) -> list[Any]:
+    """A shape may be a tuple, so a nest of shapes or values is read along the nest of an element."""
     if isinstance(like, tuple):
-        if not isinstance(shapes, tuple) or len(shapes) != len(like):
+        if not isinstance(values, tuple) or len(values) != len(like):
             raise InvalidArgumentError(
-                f"padded_shapes must have one shape per component ({len(like)}), got {shapes!r}."
+                f"{name} must have one entry per component ({len(like)}), got {values!r}."
             )
-        pairs = zip(shapes, like, strict=True)
-        return [leaf for shape, part in pairs for leaf in _flatten_shapes(shape, part)]
-    if isinstance(like, dict):
-        if not isinstance(shapes, dict) or shapes.keys() != like.keys():
-            raise InvalidArgumentError(
-                f"padded_shapes must have the keys {sorted(like)}, got {shapes!r}."
-            )
-        return [leaf for key in sorted(like) for leaf in _flatten_shapes(shapes[key], like[key])]
-    return [shapes]
+        pairs = zip(values, like, strict=True)
+        return [leaf for value, part in pairs for leaf in _flatten_along(name, value, part)]
+    if isinstance(like, Mapping):
+        if not isinstance(values, Mapping) or values.keys() != like.keys():
+            raise InvalidArgumentError(f"{name} must have the keys {sorted(like)}, got {values!r}.")
+        return [
+            leaf for key in sorted(like) for leaf in _flatten_along(name, values[key], like[key])
+        ]
+    return [] if like is None else [values]
 
 
 def _pad_column(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from stratagem.data.options import AUTOTUNE
 from stratagem.data.plan.anchors import Anchors
+from stratagem.data.plan.run import Run
 from stratagem.data.plan.stream import State, Stream, UnaryStream
+from stratagem.data.transforms.parallel_calls import Call, ParallelCalls
 
 __all__ = ["ParallelMapStream"]
 
@@ -19,16 +20,17 @@ class ParallelMapStream(UnaryStream):
     """Calls ``function`` on the next elements in threads while the consumer works on this one."""
 
     def __init__(
-        self, source: Stream, function: Callable[[Any], Any], num_parallel_calls: int
+        self, source: Stream, function: Callable[[Any], Any], num_parallel_calls: int, run: Run
     ) -> None:
         super().__init__(source)
-        self._function = function
         automatic = num_parallel_calls == AUTOTUNE
         self._window = max(2, os.cpu_count() or 1) if automatic else num_parallel_calls
-        self._pool: ThreadPoolExecutor | None = None
-        self._pending: deque[Future[Any]] = deque()
+        self._calls = ParallelCalls(function, self._window)
+        self._pending: deque[Call] = deque()
         self._anchors = Anchors(source, self._window)
+        self._source_failed = False
         self._given = 0
+        run.note(self)
 
     @property
     def uniform(self) -> bool:
@@ -36,8 +38,6 @@ class ParallelMapStream(UnaryStream):
         return False
 
     def _fill(self) -> None:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._window, thread_name_prefix="stratagem-map")
         while len(self._pending) <= self._window:
             self._anchors.before_read()
             try:
@@ -47,19 +47,21 @@ class ParallelMapStream(UnaryStream):
                 return
             except BaseException as error:
                 # It belongs after the results that are still pending.
-                failed: Future[Any] = Future()
-                failed.set_exception(error)
-                self._pending.append(failed)
+                self._pending.append(Call.failed(error))
+                self._source_failed = True
                 return
-            self._pending.append(self._pool.submit(self._function, element))
+            self._pending.append(self._calls.begin(element))
 
     def __next__(self) -> Any:
-        if not (self._pending and self._pending[-1].done() and self._pending[-1].exception()):
+        if not self._source_failed:
             self._fill()
         if not self._pending:
             raise StopIteration
         self._given += 1
-        return self._pending.popleft().result()
+        call = self._pending.popleft()
+        if not self._pending:
+            self._source_failed = False
+        return call.wait()
 
     def get_state(self) -> State:
         """Returns where the input stood before the first result that was not given out."""
@@ -70,9 +72,11 @@ class ParallelMapStream(UnaryStream):
         self._given = state["given"]
         self._anchors.resume(state["input"], self._given)
 
+    def rest(self) -> None:
+        """Ends the threads until the next result is asked for."""
+        self._calls.rest()
+
     def close(self) -> None:
-        """Ends the threads once their current calls return."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        """Ends the threads once their current calls return, and closes the input."""
+        self._calls.close()
         super().close()

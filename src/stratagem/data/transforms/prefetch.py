@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from typing import Any
 
+from stratagem.core.background import Background
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.checks import as_integer
 from stratagem.data.options import AUTOTUNE
@@ -17,7 +18,7 @@ from stratagem.data.plan.stream import State, Stream, UnaryStream
 __all__ = ["Prefetch", "PrefetchStream"]
 
 _AUTOMATIC_BUFFER = 2
-_SECONDS_TO_END = 10.0
+_SECONDS_TO_END = 1.0
 
 
 class Prefetch(Node):
@@ -37,24 +38,19 @@ class Prefetch(Node):
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""
         source = self.inputs[0].open(run, epoch)
-        return PrefetchStream(source, self._buffer_size) if self._buffer_size else source
+        return PrefetchStream(source, self._buffer_size, run) if self._buffer_size else source
 
 
 class PrefetchStream(UnaryStream):
     """A thread that fills a buffer from the input, started by the first ``next``."""
 
-    def __init__(self, source: Stream, buffer_size: int) -> None:
+    def __init__(self, source: Stream, buffer_size: int, run: Run) -> None:
         super().__init__(source)
         self._buffer = _Buffer(source, buffer_size)
-        self._thread: threading.Thread | None = None
         self._given = 0
+        run.note(self)
 
     def __next__(self) -> Any:
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._buffer.fill, name="stratagem-prefetch", daemon=True
-            )
-            self._thread.start()
         element = self._buffer.take()
         self._given += 1
         return element
@@ -68,15 +64,13 @@ class PrefetchStream(UnaryStream):
         self._given = state["given"]
         self._buffer.resume(state["input"], self._given)
 
+    def rest(self) -> None:
+        """Ends the thread until the next element is asked for."""
+        self._buffer.rest()
+
     def close(self) -> None:
-        """Ends the thread, then closes the input."""
-        self._buffer.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_SECONDS_TO_END)
-            if self._thread.is_alive():
-                # It is inside a user's function, and still holds the input.
-                return
-        super().close()
+        """Ends the thread and closes the input; if the thread is held up there, it does so itself."""
+        self._buffer.close()
 
 
 class _Buffer:
@@ -90,36 +84,52 @@ class _Buffer:
         self._source = source
         self._size = size
         self._anchors = Anchors(source, size)
+        self._background = Background("a dataset's prefetch")
         self._ready: deque[Any] = deque()
         self._taken: deque[Any] = deque()
         self._num_started = 0
         self._num_given = 0
         self._changed = threading.Condition()
+        self._is_filling = False
+        self._is_resting = False
         self._stopped = False
-        self._end: BaseException | None = None
+        self._left_alone = False
+        self._ended = False
+        self._error: BaseException | None = None
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         try:
             while self._wait_for_room():
                 element = next(self._source)
                 with self._changed:
                     self._ready.append(element)
                     self._changed.notify_all()
+        except StopIteration:
+            self._finish(None)
         except BaseException as error:
-            with self._changed:
-                self._end = error
-                self._changed.notify_all()
+            self._finish(error)
+        if self._left_alone:
+            self._source.close()
+
+    def _finish(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._ended, self._error = True, error
+            self._is_filling = False
+            self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        return self._stopped or self._num_started - self._num_given < self._size
+        ended = self._stopped or self._is_resting
+        return ended or self._num_started - self._num_given < self._size
 
     def _wait_for_room(self) -> bool:
         with self._changed:
             self._changed.wait_for(self._has_room)
-            if not self._stopped:
-                self._num_started += 1
-                self._anchors.before_read()
-            return not self._stopped
+            if self._stopped or self._is_resting:
+                self._is_filling = False
+                return False
+            self._num_started += 1
+            self._anchors.before_read()
+            return True
 
     def take(self) -> Any:
         if not self._taken:
@@ -133,14 +143,21 @@ class _Buffer:
 
     def _take_ready(self) -> None:
         with self._changed:
+            self._start_filling()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._ready or self._end or self._stopped)
+            self._changed.wait_for(lambda: self._ready or self._ended or self._stopped)
             if self._ready:
                 self._taken, self._ready = self._ready, self._taken
-            elif self._end is not None and not isinstance(self._end, StopIteration):
-                raise self._end
+            elif self._error is not None:
+                raise self._error
             else:
                 raise StopIteration
+
+    def _start_filling(self) -> None:
+        self._is_resting = False
+        if not self._is_filling and not self._stopped and not self._ended:
+            self._is_filling = True
+            self._background.start(self._fill, name="stratagem-prefetch")
 
     def get_state(self, given: int) -> State:
         with self._changed:
@@ -149,8 +166,19 @@ class _Buffer:
     def resume(self, state: State, given: int) -> None:
         self._anchors.resume(state, given)
 
-    def stop(self) -> None:
+    def rest(self) -> None:
+        with self._changed:
+            self._is_resting = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
         with self._changed:
             self._stopped = True
             self._ready.clear()
             self._changed.notify_all()
+        if not self._background.join_or_leave(_SECONDS_TO_END):
+            with self._changed:
+                self._left_alone = self._is_filling
+            if self._left_alone:
+                return
+        self._source.close()

@@ -49,7 +49,7 @@ class Shard(Node):
 
 
 class ShardHint(Node):
-    """The place where a distributed dataset is to be sharded; all elements until it is."""
+    """The place where a distributed dataset is to be sharded."""
 
     batch_levels = 0
 
@@ -61,7 +61,7 @@ class ShardHint(Node):
         return self.inputs[0].cardinality()
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
-        """Starts a pass over the input."""
+        """Starts a pass over all elements, to learn what they are; iterators refuse it."""
         return self.inputs[0].open(run, epoch)
 
 

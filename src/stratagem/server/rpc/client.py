@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import jax
 
-from stratagem.cluster.transport import Channel, Credentials
+from stratagem.cluster.transport import Channel, Credentials, Identity
 from stratagem.coordinator.exchange import read_parcel, written_parcel
 from stratagem.coordinator.shipping import pack, unpack
+from stratagem.core.background import Background
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.data.tensor_spec import TensorSpec
 from stratagem.server.protocol_credentials import credentials_for
+from stratagem.server.rpc.server import RPC_SERVER
 from stratagem.server.rpc.status_or_result import StatusOrResult
 
 __all__ = ["Client"]
 
 _SECONDS_WITHOUT_TIMEOUT = 600.0
+_OWN = Identity("rpc-client")
 
 
 class Client:
@@ -30,8 +32,9 @@ class Client:
     """
 
     def __init__(self, address: str, credentials: Credentials, name: str, seconds: float) -> None:
-        self._channel = Channel(address, credentials, name)
+        self._channel = Channel(address, credentials, wanted=RPC_SERVER, own=_OWN, name=name)
         self._seconds = seconds
+        self._background = Background(f"the client of {address}")
 
     @staticmethod
     def create(rpc_layer: str, address: str, name: str = "", timeout_in_ms: int = 0) -> Client:
@@ -75,7 +78,7 @@ class Client:
             else:
                 outcome.set_result(result)
 
-        threading.Thread(target=run, name=f"rpc-{method_name}", daemon=True).start()
+        self._background.start(run, name=f"rpc-{method_name}")
         return StatusOrResult(outcome)
 
     def close(self) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stratagem.cluster.transport import Credentials, Endpoint, Handler, Message
+from stratagem.cluster.transport import Credentials, Endpoint, Handler, Identity, Message
 from stratagem.coordinator.exchange import read_parcel, written_parcel
 from stratagem.coordinator.shipping import pack, unpack
 from stratagem.core.errors import InvalidArgumentError
 from stratagem.server.protocol_credentials import credentials_for
 
-__all__ = ["Server"]
+__all__ = ["RPC_SERVER", "Server"]
+
+RPC_SERVER = Identity("rpc-server")
 
 
 class Server:
@@ -84,7 +86,7 @@ class Server:
             raise InvalidArgumentError(
                 f"A server must be started once, but the one at {self.address} was started before."
             )
-        endpoint = Endpoint(self._address, self._handlers, self._credentials)
+        endpoint = Endpoint(self._address, self._handlers, self._credentials, RPC_SERVER)
         endpoint.start()
         self._endpoint = endpoint
 

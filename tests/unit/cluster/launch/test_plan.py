@@ -8,9 +8,9 @@ from stratagem.cluster import ClusterSpec, Task, is_leader, validate_task
 from stratagem.cluster.errors import EnvironmentVariableError, LaunchError
 from stratagem.cluster.launch.cluster_plan import NodeOffer, plan_cluster
 from stratagem.cluster.launch.completion import job_is_done
-from stratagem.cluster.launch.secret import job_secret, read_secret
 from stratagem.cluster.launch.task_counts import TaskCounts
 from stratagem.cluster.launch.task_environment import task_environment
+from stratagem.cluster.secret import job_secret, read_secret
 
 
 def offer(node, ports, **counts):

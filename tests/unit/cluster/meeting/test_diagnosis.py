@@ -22,8 +22,8 @@ def here(phase=WAITING, launched=5, at="step", **view):
     return PeerView(absent=False, status=WorkerStatus(phase, launched, at), **view)
 
 
-def ask(*peers, seconds=1.0, phase=WAITING, launched=5, in_sequence=True):
-    wait = Wait(WorkerStatus(phase, launched, "step"), seconds, 60.0, in_sequence)
+def ask(*peers, seconds=1.0, phase=WAITING, launched=5, in_sequence=True, may_compute=False):
+    wait = Wait(WorkerStatus(phase, launched, "step"), seconds, 60.0, in_sequence, may_compute)
     return diagnose(0, wait, [here(), *peers], NAMES)
 
 
@@ -57,10 +57,10 @@ def test_the_cause_is_taken_over_from_one_that_gave_up():
     assert finding.text == "worker 1 gave up: worker 2 is gone"
 
 
-def test_one_that_gave_up_on_me_is_not_my_reason():
+def test_one_that_gave_up_on_me_says_why():
     status = WorkerStatus(FAILED, 5, "step", culprit=0, reason="worker 0 is slow")
     finding = ask(PeerView(absent=False, status=status, left="its program ended"), here())
-    assert "has left" in finding.text
+    assert finding.text == "worker 1 gave up on worker 0: worker 0 is slow"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,17 @@ def test_late_ones_are_named():
     assert "worker 1 is alive but has not come" in finding.text
     assert "after evaluate" in finding.text
     assert "worker 2" not in finding.text
+
+
+def test_nobody_is_late_for_a_program_that_all_have_launched():
+    finding = ask(here(), here(), seconds=61.0)
+    assert "did not end within 61 s, though worker 1, worker 2 wait in it too" in finding.text
+
+
+def test_a_program_that_all_have_launched_may_compute():
+    assert ask(here(), here(WAITING, 7), seconds=1000.0, may_compute=True) is None
+    assert ask(here(), here(WAITING, 4), seconds=61.0, may_compute=True).culprit == 2
+    assert ask(here(), here(gone=True), may_compute=True).culprit == 2
 
 
 @given(

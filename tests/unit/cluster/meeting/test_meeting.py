@@ -3,10 +3,11 @@
 import json
 import os
 import socket
-import subprocess
 import threading
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from stratagem.cluster.address import Address
@@ -14,13 +15,22 @@ from stratagem.cluster.errors import LaunchError, RendezvousError
 from stratagem.cluster.launch.held_ports import HeldPorts
 from stratagem.cluster.meeting import jax_runtime
 from stratagem.cluster.meeting.client import MeetingClient
-from stratagem.cluster.meeting.host import host_meeting
-from stratagem.cluster.meeting.relay import Relay
+from stratagem.cluster.meeting.host import MeetingHost
+from stratagem.cluster.meeting.identities import MEETING
+from stratagem.cluster.meeting.relay import Relay, serve_relay
 from stratagem.cluster.meeting.watch import ClusterWatch
-from stratagem.cluster.meeting.worker_status import IDLE, WorkerStatus
-from stratagem.core.errors import BackendStartedError, ReplicaMismatchError, UnavailableError
+from stratagem.cluster.meeting.worker_status import IDLE, PeerView, WorkerStatus
+from stratagem.cluster.transport import Credentials, Listener
+from stratagem.core.errors import (
+    BackendStartedError,
+    PermissionDeniedError,
+    ReplicaMismatchError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 
-SECRET = "correct horse battery staple"
+CREDENTIALS = Credentials(secret="correct horse battery staple")
+OTHERS = Credentials(secret="another secret of mine")
 
 
 class Meeting:
@@ -30,8 +40,8 @@ class Meeting:
         self.clients = []
         self.watches = []
 
-    def join(self, worker, secret=SECRET):
-        client = MeetingClient(self.address, worker, self.num_workers, secret, timeout=20)
+    def join(self, worker, credentials=CREDENTIALS):
+        client = MeetingClient(self.address, worker, self.num_workers, credentials, timeout=20)
         self.clients.append(client)
         return client
 
@@ -43,10 +53,17 @@ class Meeting:
 
 
 @pytest.fixture
-def meeting():
+def secret(monkeypatch):
+    """The meeting point finds its credentials in the environment."""
+    monkeypatch.setenv("STRATAGEM_CLUSTER_SECRET", CREDENTIALS.secret)
+
+
+@pytest.fixture
+def meeting(secret):
     with HeldPorts(1) as ports:
         address = Address("127.0.0.1", next(iter(ports)))
-        process = host_meeting(address, 2, SECRET)
+        host = MeetingHost(address, 2, CREDENTIALS)
+        process = host.process
         meeting = Meeting(address, 2)
         try:
             yield meeting
@@ -54,11 +71,15 @@ def meeting():
                 watch.leave("the test is over", wait_seconds=0)
             for client in meeting.clients:
                 client.close()
-            process.stdin.close()
-            process.wait(20)
+            host.release()
+            assert ended(host) == 0
         finally:
             process.kill()
-            process.wait()
+
+
+def ended(host, seconds=20.0):
+    """Waits for the end of the meeting point and returns its exit code."""
+    return psutil.Process(host.process.pid).wait(seconds)
 
 
 def watches(meeting, timeout=20.0):
@@ -66,6 +87,13 @@ def watches(meeting, timeout=20.0):
     clients = meeting.join_all()
     meeting.watches = [ClusterWatch(client, i, names, timeout) for i, client in enumerate(clients)]
     return meeting.watches
+
+
+def poll(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.01)
 
 
 def both(first, second):
@@ -94,12 +122,11 @@ def test_workers_start_when_all_are_there(meeting):
     meeting.join(1)
     first.wait_for_change(lambda: first.start is not None, 20)
     assert first.start["hosted"] is True
-    assert isinstance(first.start["service_port"], int)
 
 
 def test_a_wrong_secret_is_refused(meeting):
-    with pytest.raises(RendezvousError, match="does not know the job's secret"):
-        meeting.join(0, secret="another secret of mine")
+    with pytest.raises(UnauthenticatedError, match="does not know this task's cluster secret"):
+        meeting.join(0, OTHERS)
 
 
 def test_the_same_worker_twice_is_refused(meeting):
@@ -115,15 +142,15 @@ def test_garbage_does_not_disturb(meeting):
 
 
 def test_nobody_answers():
-    with HeldPorts(1) as ports, pytest.raises(OSError, match="refused"):
-        MeetingClient(Address("127.0.0.1", next(iter(ports))), 1, 2, SECRET, timeout=0.3)
+    with HeldPorts(1) as ports, pytest.raises(UnavailableError, match="refused"):
+        MeetingClient(Address("127.0.0.1", next(iter(ports))), 1, 2, CREDENTIALS, timeout=0.3)
 
 
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(LaunchError, match=f"must listen on its address {address}"):
-            host_meeting(address, 2, SECRET)
+            MeetingHost(address, 2, CREDENTIALS)
 
 
 def test_values_are_exchanged_in_the_order_of_the_workers(meeting):
@@ -213,25 +240,127 @@ def test_the_end_is_waited_for(meeting):
     assert both(leave_early, leave_late)[0] == [1]
 
 
-def test_the_meeting_point_outlives_its_host_and_ends_with_the_last_worker():
+def test_the_meeting_point_outlives_its_host_and_ends_with_the_last_worker(secret, caplog):
     with HeldPorts(1) as ports:
         address = Address("127.0.0.1", next(iter(ports)))
-        process = host_meeting(address, 1, SECRET)
-        client = MeetingClient(address, 0, 1, SECRET, timeout=20)
-        process.stdin.close()
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1.0)
+        host = MeetingHost(address, 1, CREDENTIALS)
+        client = MeetingClient(address, 0, 1, CREDENTIALS, timeout=20)
+        host.release()
+        with pytest.raises(psutil.TimeoutExpired):
+            ended(host, 1.0)
         client.set_status(WorkerStatus(IDLE), tell_now=True)
         assert not client.is_lost
         client.close()
-        assert process.wait(20) == 0
+        assert ended(host) == 0
+    assert not caplog.records
 
 
-def test_a_relay_hides_the_end_of_the_service():
-    with socket.create_server(("127.0.0.1", 0)) as service:
-        relay = Relay(*service.getsockname())
-        host, port = relay.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=5) as client:
+def test_an_unexpected_end_of_the_meeting_point_is_reported_with_what_it_said(secret, caplog):
+    with HeldPorts(1) as ports:
+        host = MeetingHost(Address("127.0.0.1", next(iter(ports))), 1, CREDENTIALS)
+        client = MeetingClient(Address("127.0.0.1", next(iter(ports))), 0, 1, CREDENTIALS, 20)
+        with socket.create_connection(("127.0.0.1", next(iter(ports)))) as stranger:
+            stranger.sendall(b"\xff" * 4096)
+        poll(lambda: "refused a connection" in caplog.text)
+        host.process.kill()
+        poll(lambda: "it ended with code -9" in caplog.text)
+        last = caplog.records[-1].getMessage()
+        assert "refused a connection from 127.0.0.1" in last
+        poll(lambda: client.is_lost)
+        client.close()
+        host.release()
+
+
+def test_without_a_secret_the_meeting_point_is_for_this_user_on_this_machine(monkeypatch, tmp_path):
+    for variable in ("STRATAGEM_CLUSTER_SECRET", "STRATAGEM_CLUSTER_SECRET_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    nothing = Credentials.from_environment()
+    with pytest.raises(PermissionDeniedError, match="address must be loopback"):
+        MeetingHost(Address("worker0.example.com", 4321), 1, nothing)
+    with HeldPorts(1) as ports:
+        [port] = ports
+        host = MeetingHost(Address("localhost", port), 1, nothing)
+        [listening] = [
+            connection.laddr
+            for connection in psutil.Process(host.process.pid).net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert listening == ("127.0.0.1", port)
+        client = MeetingClient(Address("localhost", port), 0, 1, nothing, 20)
+        client.close()
+        host.release()
+        assert ended(host) == 0
+        assert (tmp_path / "stratagem" / "local-secret").stat().st_mode & 0o077 == 0
+
+
+def test_the_secret_is_not_in_the_arguments_of_the_meeting_point(secret):
+    with HeldPorts(1) as ports:
+        host = MeetingHost(Address("127.0.0.1", next(iter(ports))), 1, CREDENTIALS)
+        try:
+            assert not any(CREDENTIALS.secret in part for part in host.process.args)
+            assert host.process.args[-2:] == ["-m", "stratagem.cluster.meeting.server"]
+        finally:
+            host.release()
+            ended(host)
+
+
+def test_what_nobody_waits_for_is_not_kept(meeting):
+    first, second = watches(meeting)
+    for watch in (first, second):
+        assert watch.exchange("a", 1, "test", in_sequence=False, cancelled=lambda: True) == []
+    clients = [watch._client for watch in (first, second)]
+    assert [len(client._exchanging) for client in clients] == [0, 0]
+    # Both have come to the meeting point when this is complete.
+    both(lambda: first.exchange("b", 1, "test"), lambda: second.exchange("b", 2, "test"))
+    assert [client._exchanged for client in clients] == [{}, {}]
+
+
+def test_an_error_of_the_reader_is_raised_by_the_next_call(meeting, caplog):
+    first, _ = meeting.join_all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PeerView, "from_json", lambda view: 1 / 0)
+        poll(lambda: first._lost)
+    for call in (first.views, lambda: first.is_lost, lambda: first.put("a", 1)):
+        with pytest.raises(ZeroDivisionError):
+            call()
+    assert "worker 0's line to the meeting point" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"status": {"phase": 1}},
+        {"status": {"phase": "idle", "launched": "x", "at": "", "culprit": None, "reason": ""}},
+        {"status": []},
+        {"put": ["a"], "value": 1},
+        {"withdraw": {}},
+        {"leave": {"a": []}},
+        {"peers": 1},
+        {},
+    ],
+)
+def test_what_a_worker_says_can_end_its_own_part_only(meeting, message):
+    first, second = watches(meeting)
+    second._client._conversation.say(message)
+    second._client._conversation.say({"put": "c", "value": "\ud800"})
+    first._client.put("c", float("nan"))
+    poll(lambda: first._client._exchanged or any(v.gone or v.left for v in first._client.views()))
+    assert not first._client.is_lost
+
+
+def test_a_relay_hides_the_end_of_the_service(tmp_path):
+    path = str(tmp_path / "service")
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(path)
+        service.listen()
+        listener = Listener(
+            "127.0.0.1:0", CREDENTIALS, MEETING, lambda connection: serve_relay(connection, path)
+        )
+        listener.start()
+        relay = Relay(Address.parse(listener.address), CREDENTIALS, 0)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(relay.address.removeprefix("unix:"))
             client.sendall(b"ping")
             served, _ = service.accept()
             assert served.recv(4) == b"ping"
@@ -241,6 +370,17 @@ def test_a_relay_hides_the_end_of_the_service():
             client.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 client.recv(1)
+            client.sendall(b"anybody?")
+        relay.close()
+        listener.shutdown()
+
+
+def test_nobody_else_reaches_a_relay():
+    relay = Relay(Address("127.0.0.1", 1), CREDENTIALS, 0)
+    folder = Path(relay.address.removeprefix("unix:")).parent
+    assert folder.stat().st_mode & 0o077 == 0
+    relay.close()
+    assert not folder.exists()
 
 
 def test_too_late_to_join():

@@ -2,9 +2,10 @@
 
 import pytest
 
-from stratagem.cluster.transport import Channel, Credentials, Endpoint, Message
+from stratagem.cluster.transport import Channel, Credentials, Endpoint, Identity, Message
 
 SECRET = "correct horse battery staple"
+SERVER, CLIENT = Identity.of_task("ps", 0), Identity("coordinator")
 
 
 @pytest.fixture
@@ -17,9 +18,9 @@ def listen(credentials):
     """Starts endpoints: `listen(handlers, credentials)`."""
     started = []
 
-    def start(handlers=None, credentials=credentials, address="127.0.0.1:0"):
+    def start(handlers=None, credentials=credentials, address="127.0.0.1:0", own=SERVER):
         handlers = handlers or {"echo": lambda message: message}
-        endpoint = Endpoint(address, handlers, credentials)
+        endpoint = Endpoint(address, handlers, credentials, own)
         started.append(endpoint)
         endpoint.start()
         return endpoint
@@ -34,9 +35,9 @@ def connect(credentials):
     """Makes channels to endpoints: `connect(endpoint, credentials)`."""
     made = []
 
-    def channel(endpoint, credentials=credentials, task="/job:ps/task:0"):
+    def channel(endpoint, credentials=credentials, wanted=SERVER):
         address = endpoint if isinstance(endpoint, str) else endpoint.address
-        made.append(Channel(address, credentials, task))
+        made.append(Channel(address, credentials, wanted=wanted, own=CLIENT))
         return made[-1]
 
     yield channel

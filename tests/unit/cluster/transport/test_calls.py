@@ -11,10 +11,11 @@ import time
 import numpy as np
 import pytest
 
-from stratagem.cluster.transport import Message
+from stratagem.cluster.transport import Identity, Message
 from stratagem.cluster.transport.connection import Connection
 from stratagem.cluster.transport.frames import Kind, encode
-from stratagem.cluster.transport.greeting import greet_client
+from stratagem.cluster.transport.handshake import greet_client
+from stratagem.cluster.transport.stream import Stream
 from stratagem.core.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
@@ -24,11 +25,12 @@ from stratagem.core.errors import (
 
 PEER = """
 import sys, time
-from stratagem.cluster.transport import Credentials, Endpoint, Message
+from stratagem.cluster.transport import Credentials, Endpoint, Identity, Message
 def slow(message):
     time.sleep(600)
 endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message, "slow": slow},
-                    Credentials(secret="correct horse battery staple"))
+                    Credentials(secret="correct horse battery staple"),
+                    Identity.of_task("ps", 0))
 endpoint.start()
 print(endpoint.address, flush=True)
 sys.stdin.read()
@@ -148,11 +150,11 @@ def test_a_peer_that_sends_half_of_a_large_array(connect, credentials, then_wait
         connected, _ = listening.accept()
         with connected:
             deadline = time.monotonic() + 10
-            connection = Connection(connected)
-            greet_client(connection, credentials.secret, deadline)
+            connection = Connection(Stream(connected))
+            greet_client(connection, credentials, Identity.of_task("ps", 0), deadline)
             connection.receive(deadline)
-            pieces, num_bytes = encode(Kind.RESULT, "", Message(arrays=(np.zeros(1 << 20),)))
-            connection.send_bytes(b"".join(pieces)[: num_bytes // 2], deadline)
+            pieces = encode(Kind.RESULT, "", Message(arrays=(np.zeros(1 << 20),)))
+            connection._writer.write([pieces[0], pieces[1][: 1 << 22]], deadline)
             if then_waits:
                 waited.wait(10)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem.cluster.transport import Channel, Credentials, Endpoint, Message
+from stratagem.cluster.transport import Channel, Credentials, Endpoint, Identity, Message
 from stratagem.core.errors import InvalidArgumentError
 
 DTYPES = [
@@ -28,9 +28,10 @@ SHAPES = [(), (0,), (1,), (3, 0, 2), (2, 3), (1000, 7)]
 @pytest.fixture(scope="module")
 def channel():
     credentials = Credentials(secret="correct horse battery staple")
-    endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials)
+    own = Identity.of_task("ps", 0)
+    endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials, own)
     endpoint.start()
-    channel = Channel(endpoint.address, credentials)
+    channel = Channel(endpoint.address, credentials, wanted=own, own=Identity("coordinator"))
     yield channel
     channel.close()
     endpoint.shutdown()

@@ -1,17 +1,19 @@
 """Mutual TLS, with certificates that the openssl command makes."""
 
+import contextlib
 import dataclasses
 import shutil
 import socket
 import ssl
 import subprocess
+import threading
 
 import numpy as np
 import pytest
 
 import stratagem as sg
 from stratagem.cluster.errors import EnvironmentVariableError
-from stratagem.cluster.transport import Credentials, Message, TLSFiles
+from stratagem.cluster.transport import Credentials, Identity, Message, TLSFiles
 from stratagem.core.errors import UnauthenticatedError, UnavailableError
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -55,6 +57,7 @@ def tasks(tmp_path_factory):
     ours, theirs = make_authority(directory, "ours"), make_authority(directory, "theirs")
     return {
         "member": make_task(directory, ours, "member"),
+        "between": make_task(directory, ours, "between"),
         "elsewhere": make_task(directory, ours, "elsewhere", "DNS:elsewhere.example.com"),
         "stranger": dataclasses.replace(
             make_task(directory, theirs, "stranger"), authority=str(ours[1])
@@ -82,6 +85,46 @@ def test_the_secret_is_proved_as_well_where_there_is_one(listen, connect, echo, 
     assert echo(connect(endpoint, both)) == b"hello"
     with pytest.raises(UnauthenticatedError, match="secret"):
         echo(connect(endpoint, member))
+
+
+def test_another_member_of_the_authority_cannot_stand_between(listen, connect, echo, member, tasks):
+    """It has a certificate, but not the secret: it ends TLS on both sides and passes greetings on."""
+    both = dataclasses.replace(member, secret="correct horse battery staple")
+    called = []
+    host, port = listen({"echo": called.append}, both).address.rsplit(":", 1)
+    between = tasks["between"]
+
+    def pass_on(source, to):
+        with contextlib.suppress(OSError):
+            while received := source.recv(4096):
+                to.sendall(received)
+            to.shutdown(socket.SHUT_RDWR)
+
+    def stand_between(listening):
+        accepted, _ = listening.accept()
+        dialled = socket.create_connection((host, int(port)), timeout=10)
+        with (
+            between.server_context.wrap_socket(accepted, server_side=True) as client,
+            between.client_context.wrap_socket(dialled, server_hostname=host) as server,
+        ):
+            back = threading.Thread(target=pass_on, args=(server, client))
+            back.start()
+            pass_on(client, server)
+            back.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=stand_between, args=(listening,))
+        thread.start()
+        with pytest.raises(UnauthenticatedError, match="secret"):
+            echo(connect(f"127.0.0.1:{listening.getsockname()[1]}", both))
+        thread.join()
+    assert not called
+
+
+def test_a_task_that_is_not_the_wanted_one_is_not_called(listen, connect, echo, member):
+    other = Identity.of_task("worker", 3)
+    with pytest.raises(UnauthenticatedError, match=f"It says that it is not {other}"):
+        echo(connect(listen(credentials=member), member, wanted=other))
 
 
 def test_a_certificate_of_another_authority_is_refused(listen, connect, echo, member, tasks):

@@ -5,21 +5,24 @@ import logging
 import os
 import pickle
 import socket
-import subprocess
-import sys
 import threading
+import time
 
 import pytest
 
 from stratagem.cluster.errors import EnvironmentVariableError, MissingVariableError
-from stratagem.cluster.transport import Channel, Credentials, Endpoint, Message
-from stratagem.cluster.transport.local_peer import check_same_user
-from stratagem.core.errors import PermissionDeniedError, UnauthenticatedError
+from stratagem.cluster.transport import Channel, Credentials, Endpoint, Identity, Message
+from stratagem.core.errors import (
+    InvalidArgumentError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 
 SECRET = "correct horse battery staple"
 WRONG = Credentials(secret="wrong donkey battery staple")
 NONE = Credentials()
-HELLO_BYTES, CODE_BYTES = 49, 32
+SERVER, CLIENT = Identity.of_task("ps", 0), Identity("coordinator")
+HELLO_BYTES, OFFER_BYTES, PROOF_BYTES = 329, 81, 32
 
 
 def host_and_port(endpoint):
@@ -67,10 +70,10 @@ def test_an_impostor_cannot_make_a_client_unpickle(connect, echo):
         connected, _ = listening.accept()
         with connected:
             hello = connected.recv(HELLO_BYTES)
-            connected.sendall(hello)
-            connected.recv(CODE_BYTES)
+            connected.sendall(hello[:OFFER_BYTES])
+            connected.recv(PROOF_BYTES)
             connected.sendall(
-                b"\1" + bytes(CODE_BYTES) + pickle.dumps((pickle.dumps(Bomb()), "", ""))
+                b"\1" + bytes(PROOF_BYTES) + pickle.dumps((pickle.dumps(Bomb()), "", ""))
             )
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -90,10 +93,10 @@ def test_an_overheard_proof_fits_no_other_connection(listen, connect, echo):
         with client, knock(endpoint) as server:
             overheard.append(client.recv(HELLO_BYTES))
             server.sendall(overheard[0])
-            client.sendall(server.recv(HELLO_BYTES))
-            overheard.append(client.recv(CODE_BYTES))
+            client.sendall(server.recv(OFFER_BYTES))
+            overheard.append(client.recv(PROOF_BYTES))
             server.sendall(overheard[1])
-            client.sendall(server.recv(1 + CODE_BYTES))
+            client.sendall(server.recv(1 + PROOF_BYTES))
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=relay, args=(listening,))
@@ -103,13 +106,16 @@ def test_an_overheard_proof_fits_no_other_connection(listen, connect, echo):
         thread.join()
     with knock(endpoint) as again:
         again.sendall(overheard[0])
-        assert len(again.recv(HELLO_BYTES)) == HELLO_BYTES
+        assert len(again.recv(OFFER_BYTES)) == OFFER_BYTES
         again.sendall(overheard[1])
-        assert again.recv(1 + CODE_BYTES) == bytes(1 + CODE_BYTES)
+        assert again.recv(1 + PROOF_BYTES) == bytes(1 + PROOF_BYTES)
         assert is_closed(again)
 
 
-@pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", b"stratagem-task-1" + bytes(33)])
+@pytest.mark.parametrize(
+    "start",
+    [b"GET / HTTP/1.1\r\n", b"stratagem-task-1" + bytes(33), b"stratagem-task-2" + bytes(345)],
+)
 def test_a_stranger_that_sends_much_is_cut_off(listen, connect, echo, start):
     endpoint = listen()
     with knock(endpoint) as stranger:
@@ -161,7 +167,7 @@ def test_the_secret_is_never_shown(listen, connect, echo, caplog):
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", "worker0.example.com:0", "[::]:0"])
 def test_without_a_secret_only_loopback_is_bound(address):
     with pytest.raises(PermissionDeniedError, match="must be loopback"):
-        Endpoint(address, {}, NONE)
+        Endpoint(address, {}, NONE, SERVER)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0", "127.8.9.10:0"])
@@ -169,56 +175,66 @@ def test_without_a_secret_the_same_user_may_connect(listen, connect, echo, addre
     assert echo(connect(listen(credentials=NONE, address=address), NONE)) == b"hello"
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux") or os.getuid() != 0, reason="needs two users"
+def test_without_a_secret_other_machines_are_not_called(connect, echo):
+    with pytest.raises(PermissionDeniedError, match=r"got the host '192\.0\.2\.1'"):
+        echo(connect("192.0.2.1:2222", NONE))
+
+
+@pytest.mark.parametrize(
+    "wanted", [Identity.of_task("ps", 1), Identity.of_task("worker", 0), Identity("ps", 0)], ids=str
 )
-def test_without_a_secret_another_user_may_not_connect(listen):
-    host, port = host_and_port(listen(credentials=NONE))
-    program = (
-        "import encodings.idna, os, socket\n"
-        "os.setuid(65534)\n"
-        f"connected = socket.create_connection(({host!r}, {port}), timeout=10)\n"
-        "try:\n"
-        "    print(connected.recv(1))\n"
-        "except ConnectionError:\n"
-        "    print(b'')\n"
-    )
-    command = [sys.executable, "-I", "-S", "-c", program]
-    stranger = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    assert stranger.stdout == "b''\n"
+def test_a_task_that_is_not_the_wanted_one_is_not_called(listen, connect, echo, wanted, caplog):
+    called = []
+    endpoint = listen({"echo": called.append})
+    with pytest.raises(UnauthenticatedError, match=f"It says that it is not {wanted}"):
+        echo(connect(endpoint, wanted=wanted))
+    assert not called
+    deadline = time.monotonic() + 10
+    while f"It wants another task than {SERVER}" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux") or os.getuid() != 0, reason="needs two users"
+def test_a_relay_that_lies_about_who_is_wanted_is_found_out(listen, connect, echo):
+    """It changes the greeting such that another task accepts it."""
+    endpoint = listen()
+
+    def relay(listening):
+        client, _ = listening.accept()
+        with client, knock(endpoint) as server:
+            hello = client.recv(HELLO_BYTES)
+            other = Identity.of_task("worker", 1).to_bytes()
+            assert hello.count(other) == 1
+            server.sendall(hello.replace(other, SERVER.to_bytes()))
+            client.sendall(server.recv(OFFER_BYTES))
+            server.sendall(client.recv(PROOF_BYTES))
+            client.sendall(server.recv(1 + PROOF_BYTES))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=relay, args=(listening,))
+        thread.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(UnauthenticatedError, match="/job:worker/task:1"):
+            echo(connect(address, wanted=Identity.of_task("worker", 1)))
+        thread.join()
+
+
+def test_a_half_of_a_key_exchange_that_is_none_is_refused(listen, connect, echo):
+    endpoint = listen()
+    hello = b"stratagem-task-2\1" + bytes(64) + SERVER.to_bytes() + CLIENT.to_bytes()
+    with knock(endpoint) as stranger:
+        stranger.sendall(hello)
+        assert len(stranger.recv(OFFER_BYTES)) == OFFER_BYTES
+        assert is_closed(stranger)
+    assert echo(connect(endpoint)) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("role", "index"), [("", 0), ("x" * 121, 0), ("a\0b", 0), ("\ud800", 0), ("ps", -1)]
 )
-def test_without_a_secret_a_server_of_another_user_is_not_trusted(connect, echo):
-    program = (
-        "import encodings.ascii, encodings.idna, os, sys\n"
-        "from stratagem.cluster.transport import Credentials, Endpoint\n"
-        "os.setuid(65534)\n"
-        "endpoint = Endpoint('127.0.0.1:0', {'echo': lambda message: message}, Credentials())\n"
-        "endpoint.start()\n"
-        "print(endpoint.address, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    server = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        with pytest.raises(UnauthenticatedError, match="the same user"):
-            echo(connect(server.stdout.readline().strip(), NONE))
-    finally:
-        server.kill()
-        server.communicate()
-
-
-def test_without_a_secret_another_machine_is_not_trusted():
-    class FromElsewhere(socket.socket):
-        def getpeername(self):
-            return "192.0.2.1", 2222
-
-    with FromElsewhere() as connected, pytest.raises(UnauthenticatedError, match="this machine"):
-        check_same_user(connected)
+def test_names_that_do_not_fit_into_a_greeting(role, index):
+    with pytest.raises(InvalidArgumentError, match=r"must have 1 to|must be from 0"):
+        Identity(role, index)
 
 
 def test_a_host_that_is_not_loopback_means_all_interfaces(listen, connect, echo):
@@ -248,7 +264,7 @@ def test_tls_needs_all_its_files(monkeypatch):
 
 
 def test_a_message_to_a_closed_channel_is_not_sent(listen, credentials, echo):
-    channel = Channel(listen().address, credentials)
+    channel = Channel(listen().address, credentials, wanted=SERVER, own=CLIENT)
     assert channel.call("echo", Message(b"x"), timeout=10).body == b"x"
     channel.close()
     with pytest.raises(ConnectionError, match="was closed"):

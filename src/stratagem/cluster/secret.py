@@ -59,7 +59,7 @@ def read_secret() -> str:
 def job_secret(shared: str, job_id: str) -> str:
     """Returns the secret of one run of a job, which does not reveal the one it is derived from.
 
-    >>> from stratagem.cluster.launch.secret import job_secret
+    >>> from stratagem.cluster.secret import job_secret
     >>> job_secret("correct horse battery", "1") == job_secret("correct horse battery", "2")
     False
     """

@@ -1,0 +1,8 @@
+"""The meeting point under a JAX that has no coordination service to host."""
+
+import jaxlib._jax
+
+from stratagem.cluster.meeting.server import main
+
+del jaxlib._jax.get_distributed_runtime_service
+main()

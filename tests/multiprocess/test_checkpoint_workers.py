@@ -1,0 +1,155 @@
+"""Checkpoints of workers that train in step: one name, one writer, and one outcome for all."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import optax
+import pytest
+from task_functions import task
+
+import stratagem as sg
+from stratagem.testing import run_cluster
+from stratagem.training import worker_agreement
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
+
+ON_READ = sg.VariableSynchronization.ON_READ
+SUM, MEAN = sg.VariableAggregation.SUM, sg.VariableAggregation.MEAN
+
+
+class Training:
+    """What every worker has."""
+
+    def __init__(self):
+        options = sg.distribute.experimental.CommunicationOptions(timeout_seconds=30)
+        self.strategy = sg.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        with self.strategy.scope():
+            self.w = sg.Variable([1.0, 2.0])
+            self.seen = sg.Variable(0.0, synchronization=ON_READ, aggregation=SUM)
+            self.average = sg.Variable([0.0], synchronization=ON_READ, aggregation=MEAN)
+        self.optimizer = sg.train.Optimizer(optax.adam(0.1))
+        # Not in the scope: each worker has its own, and moves it by an optimizer of its own.
+        self.own = sg.Variable(10.0 * task()[1])
+        self.of_own = sg.train.Optimizer(optax.sgd(1.0, momentum=1.0))
+        self.held = {
+            "w": self.w, "seen": self.seen, "average": self.average, "optimizer": self.optimizer,
+            "own": {"v": self.own}, "of_own": self.of_own,
+        }  # fmt: skip
+        self.checkpoint = sg.train.Checkpoint(**self.held)
+
+    def step(self):
+        def in_replica():
+            number = sg.distribute.get_replica_context().replica_id_in_sync_group + 1.0
+            self.seen.assign_add(number)
+            self.average.assign([number])
+            self.optimizer.apply_gradients([(self.w * 2.0, self.w)])
+
+        self.strategy.run(in_replica)
+        self.of_own.apply_gradients([(1.0 + task()[1], self.own)])
+
+    def everything(self):
+        optimizers = (*self.optimizer.variables, *self.of_own.variables)
+        variables = (self.w, self.seen, self.average, self.own, *optimizers)
+        results = self.strategy.experimental_local_results
+        return [np.asarray(part).tolist() for v in variables for part in results(v)]
+
+    def values(self):
+        return [v.numpy().tolist() for v in (self.w, self.seen, self.average, self.own)]
+
+    def refused(self, path, held=None):
+        """Restores, and returns the error and whether anything has changed."""
+        before = self.everything()
+        try:
+            sg.train.Checkpoint(**(held or self.held)).restore(path)
+        except sg.errors.StratagemError as error:
+            return type(error).__name__, str(error), self.everything() == before
+        return None
+
+
+def save_and_restore(directory):
+    worker = task()[1]
+    training = Training()
+    found = {"first": training.checkpoint.save(f"{directory}/ckpt")}
+    for _ in range(2):
+        training.step()
+    found["paths"] = [training.checkpoint.save(f"{directory}/ckpt") for _ in range(2)]
+    # As if writing took so long that the others had to hear of it after every piece.
+    worker_agreement._SECONDS_BETWEEN_SIGNS = 0.0
+    found["paths"].append(training.checkpoint.save(f"{directory}/ckpt"))
+    saved = training.values()
+    found["own_path"] = training.checkpoint.save(f"{directory}/of_worker_{worker}/ckpt")
+    training.step()
+    after = training.everything()
+    path = found["paths"][-1]
+
+    # One worker alone cannot restore: nobody does.
+    damaged = f"{directory}/damaged-1"
+    if worker == 1:
+        shutil.copytree(path, damaged)
+        Path(damaged, "seen.npy").write_bytes(b"garbage")
+    found["damaged"] = training.refused(damaged if worker == 1 else path)
+    found["absent"] = training.refused(f"{directory}/none-1" if worker == 1 else path)
+    others = {**training.held, "w": sg.Variable([1.0, 2.0, 3.0])} if worker == 1 else None
+    found["shape"] = training.refused(path, others)
+    found["different"] = training.refused(path if worker == 1 else found["first"])
+
+    training.checkpoint.restore(path)
+    found["restored"] = saved == training.values()
+    training.step()
+    again = training.everything()
+    found["again"] = np.allclose(again[0], after[0], rtol=1e-6) and again[3:] == after[3:]
+    found["own"] = float(training.own)
+    training.checkpoint.restore(found["first"])
+    found["reset"] = [int(training.optimizer.variables[0]), training.w.numpy().tolist()]
+
+    # The leader cannot write: everybody hears of it.
+    Path(f"{directory}/file").write_text("")
+    try:
+        training.checkpoint.save(f"{directory}/file/ckpt")
+    except (OSError, sg.errors.StratagemError) as error:
+        found["unwritable"] = str(error)
+    try:
+        sg.train.Checkpoint(**{"w" if worker == 0 else "v": training.w}).save(f"{directory}/ckpt")
+    except ValueError as error:
+        found["unequal"] = str(error)
+
+    # When the others are gone, a survivor can still save what it has.
+    if worker == 0:
+        with pytest.raises(sg.errors.UnavailableError):
+            training.step()
+        found["survivor"] = sg.train.Checkpoint(w=training.w).save(f"{directory}/ckpt")
+    return found
+
+
+def test_workers_save_and_restore_as_one(tmp_path):
+    results = run_cluster(save_and_restore, 2, (str(tmp_path),), timeout=100)
+    for worker, found in enumerate(results):
+        assert found["first"] == f"{tmp_path}/ckpt-1"
+        assert found["paths"] == [f"{tmp_path}/ckpt-{k}" for k in (2, 3, 4)]
+        assert found["own_path"] == f"{tmp_path}/of_worker_{worker}/ckpt-1"
+        assert found["own"] == 10 * worker - (1 + 2 + 3) * (1 + worker)
+        assert (found["restored"], found["again"]) == (True, True)
+        assert found["reset"] == [0, [1.0, 2.0]]
+        for why, error in (
+            ("damaged", "DataLossError"), ("absent", "NotFoundError"), ("shape", "InvalidArgumentError"),
+            ("different", "InvalidArgumentError"),
+        ):  # fmt: skip
+            kind, text, unchanged = found[why]
+            assert (kind, unchanged) == (error, True), (why, found[why])
+            told = worker == 1 or why == "different"
+            assert told or "worker 1" in text
+        assert "file" in found["unwritable"]
+        assert "All workers must save the same things" in found["unequal"]
+    # What each worker saved under its own prefix is whole.
+    for path in (f"{tmp_path}/ckpt-4", *(found["own_path"] for found in results)):
+        w, seen = sg.Variable([0.0, 0.0]), sg.Variable(0.0)
+        sg.train.Checkpoint(w=w, seen=seen).restore(path)
+        assert float(seen) == 2 * (1 + 2)
+    w = sg.Variable([0.0, 0.0])
+    sg.train.Checkpoint(w=w).restore(results[0]["survivor"])
+    assert w.numpy().tolist() == [1, 2]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        *(f"ckpt-{k}" for k in range(1, 6)), "damaged-1", "file", "of_worker_0", "of_worker_1",
+    }  # fmt: skip
