@@ -30,7 +30,8 @@ def _tpu(num_replicas, num_cores):
 @functools.cache
 def _parameter_servers():
     """Returns two parameter servers in this process, which all tests share."""
-    return [sg.distribute.Server({"ps": ["127.0.0.1:0"]}, "ps", 0) for _ in range(2)]
+    cluster = {"ps": ["127.0.0.1:0"] * 2}
+    return [sg.distribute.Server(cluster, "ps", index) for index in range(2)]
 
 
 class _Resolver(sg.distribute.cluster_resolver.SimpleClusterResolver):
