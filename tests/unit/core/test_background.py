@@ -53,3 +53,21 @@ def test_a_thread_may_join_its_siblings():
     background.start(lambda: left.append(background.join(5)), name="joining")
     background.join(10)
     assert left == [[]]
+
+
+def test_threads_held_up_in_other_code_are_left_with_a_warning_that_names_it(caplog):
+    release, held = threading.Event(), threading.Event()
+
+    def users_function():
+        held.set()
+        release.wait()
+
+    background = Background("somebody")
+    background.start(users_function, name="held up")
+    assert held.wait(10)
+    with caplog.at_level(logging.WARNING, "stratagem"):
+        assert not background.join_or_leave(0.01)
+    assert "'held up' of somebody" in caplog.text
+    assert "users_function" in caplog.text
+    release.set()
+    assert background.join_or_leave(10)
