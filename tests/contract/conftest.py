@@ -107,6 +107,7 @@ ON_SERVERS = {
         "test_effects_of_a_creating_call_happen_once",
         "test_lazily_created_variables_are_used_by_run_in_the_same_call",
         "test_variables_created_inside_replicas",
+        "test_variables_created_inside_replicas_with_names_of_their_own",
         "test_variables_created_on_a_functions_first_call",
         "test_variables_created_on_every_call_raise",
     ],
@@ -116,6 +117,7 @@ ON_SERVERS = {
         "test_sync_on_read_assigned_from_outside",
         "test_sync_on_read_updates_stay_in_their_replica",
         "test_update_of_a_sync_on_read_variable",
+        "test_update_of_a_sync_on_read_variable_inside_a_replica",
     ],
 }
 # Of other strategies these test the same code: it does not matter where variables are.

@@ -39,11 +39,9 @@ def test_a_training_step_with_merge_call_and_update(strategy, execute):
 
 def test_reduce_to_gives_mirrored_values(many, execute):
     values = many.run(lambda: replica().replica_id_in_sync_group + jnp.ones(2))
-    with many.scope():
-        v = sg.Variable([0.0, 0.0])
 
     def call(values):
-        mirrored = many.extended.reduce_to("SUM", values, destinations=v)
+        mirrored = many.extended.reduce_to("SUM", values, destinations=values)
         assert isinstance(mirrored, sg.distribute.Mirrored)
         return mirrored, mirrored * 2
 
@@ -90,6 +88,56 @@ def test_update_with_a_per_replica_value_would_make_copies_diverge(many):
     values = many.run(lambda: replica().replica_id_in_sync_group + 1.0)
     with pytest.raises(ValueError, match="diverge"):
         many.extended.update(v, lambda v, x: v.assign(x), args=(values,))
+
+
+def test_update_inside_a_replica(strategy, execute):
+    """As optimizers write it that have all-reduced the gradients: the replicas meet, and do it once."""
+    n = strategy.num_replicas_in_sync
+    with strategy.scope():
+        v = sg.Variable([1.0, 2.0])
+    called = []
+
+    def subtract(variable, gradient, rate):
+        called.append(sg.distribute.in_cross_replica_context())
+        return variable.assign_sub(rate * gradient)
+
+    def step():
+        gradient = replica().all_reduce("MEAN", replica().replica_id_in_sync_group + jnp.ones(2))
+        strategy.extended.update(v, subtract, args=(gradient,), kwargs={"rate": 0.5})
+
+    execute(lambda: strategy.run(step))
+    np.testing.assert_allclose(v.numpy(), np.array([1, 2]) - 0.5 * (n + 1) / 2)
+    if not isinstance(strategy, sg.distribute.ParameterServerStrategy):  # called on the server
+        assert called == [True]
+        results = strategy.run(
+            lambda: strategy.extended.update(v, lambda v, x: x, args=("done",), group=False)
+        )
+        assert results == ("done",)
+
+
+def test_update_of_a_sync_on_read_variable_inside_a_replica(many, execute):
+    with many.scope():
+        v = sg.Variable(0.0, synchronization=sg.VariableSynchronization.ON_READ)
+
+    def step():
+        x = replica().replica_id_in_sync_group + 1.0
+        many.extended.update(v, lambda v, x: v.assign_add(x), args=(x,))
+
+    execute(lambda: many.run(step))
+    expected = [i + 1.0 for i in range(many.num_replicas_in_sync)]
+    assert [float(c) for c in components(many, v)] == expected
+
+
+def test_what_differs_between_replicas_is_the_first_ones_in_an_update(many, execute):
+    with many.scope():
+        v = sg.Variable(0.0)
+
+    def step():
+        x = replica().replica_id_in_sync_group + 5.0
+        many.extended.update(v, lambda v, x: v.assign(x), args=(x,))
+
+    execute(lambda: many.run(step))
+    assert {float(c) for c in v.values} == {5.0}
 
 
 def test_update_returns_what_the_function_returns(strategy):
@@ -145,7 +193,11 @@ def test_distribute_values_from_function(strategy):
         return {"id": context.replica_id_in_sync_group, "array": np.ones(2, np.int64)}
 
     value = strategy.experimental_distribute_values_from_function(value_fn)
-    assert isinstance(value["id"], sg.distribute.PerReplica)
+    wrapped = not isinstance(strategy, sg.distribute.OneDeviceStrategy)
+    if strategy is not sg.distribute.get_strategy() and wrapped:
+        assert isinstance(value["id"], sg.distribute.PerReplica)
+    else:
+        assert float(value["array"].sum()) == 2.0
     assert [int(v) for v in components(strategy, value["id"])] == list(range(n))
 
 

@@ -157,6 +157,13 @@ def test_reduce_of_python_numbers(many):
     assert int(many.reduce("SUM", numbers, axis=None)) == sum(range(many.num_replicas_in_sync))
 
 
+@pytest.mark.parametrize("axis", [None, 0.0, (0,), 2])
+def test_gather_along_what_is_no_axis(many, execute, axis):
+    value = distribute(many, numbers(many, (2, 3)))
+    with pytest.raises(ValueError, match="axis"):
+        execute(lambda x: many.gather(x, axis=axis), value)
+
+
 def test_gather_shows_shapes_that_do_not_fit(many):
     arrays = [np.zeros((2, i + 1)) for i in range(many.num_replicas_in_sync)]
     with pytest.raises(ValueError, match=r"\(2, 1\), \(2, 2\)"):

@@ -102,7 +102,7 @@ def test_contexts(strategy, execute):
         with strategy.scope():
             assert sg.distribute.get_strategy() is strategy
             assert sg.distribute.has_strategy() is not default
-            assert sg.distribute.in_cross_replica_context()
+            assert sg.distribute.in_cross_replica_context() is not default
             with strategy.scope():
                 strategy.run(replica)
 
@@ -253,3 +253,28 @@ def test_replicas_take_turns_in_a_definite_order(many):
     many.run(step)
     ids = local_ids(many)
     assert seen == [*ids, *(i + 100 for i in ids)]
+
+
+def test_older_names(strategy):
+    size, local_size = strategy.num_replicas_in_sync, strategy.replica_group.local_size
+    assert strategy.unwrap(5) == strategy.experimental_local_results(5) == (5,)
+    numbers = numbered(strategy)
+    assert len(strategy.unwrap(numbers)) == local_size
+    assert strategy.group(7) == 7
+    assert (strategy.group(numbers) is None) == (local_size > 1)
+    assert strategy.experimental_run(lambda: "done") == "done"
+    dataset = sg.data.Dataset.range(4 * size).batch(2 * size)
+    batch = strategy.experimental_run(lambda x: x, strategy.make_dataset_iterator(dataset))
+    assert strategy.reduce("SUM", batch, axis=0) == sum(range(2 * size))
+    iterator = strategy.make_input_fn_iterator(
+        lambda context: sg.data.Dataset.range(2 * size).batch(2)
+    )
+    assert [x.shape for x in strategy.unwrap(next(iterator))] == [(2,)] * local_size
+    with pytest.raises(ValueError, match="once for each worker"):
+        strategy.make_input_fn_iterator(
+            lambda context: None, sg.distribute.InputReplicationMode.PER_REPLICA
+        )
+    assert strategy.configure() is None
+    assert strategy.update_config_proto("as it is") == "as it is"
+    with pytest.raises(NotImplementedError, match="no sessions"):
+        strategy.configure(task_type="worker")

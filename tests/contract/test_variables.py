@@ -261,41 +261,51 @@ def test_scatter_from_outside(strategy, execute, method):
 
 
 @pytest.mark.parametrize("method", SCATTERS)
-@pytest.mark.parametrize("aggregation", [Aggregation.MEAN, Aggregation.ONLY_FIRST_REPLICA])
-def test_scatter_in_replica_context_of_equal_rows(many, execute, method, aggregation):
-    """The mean, and the first, of equal updates is that update."""
-    v = make(many, [10.0, 20.0, 30.0], aggregation=aggregation)
+def test_scatter_in_replica_context_of_the_first(many, execute, method):
+    v = make(many, [10.0, 20.0, 30.0], aggregation=Aggregation.ONLY_FIRST_REPLICA)
 
     def step():
-        slices = sg.IndexedSlices(jnp.array([1.0, 2.0]), jnp.array([0, 2]))
+        slices = sg.IndexedSlices(jnp.array([1.0, 2.0]) * replica_value(), jnp.array([0, 2]))
         getattr(v, method)(slices)
 
-    if method in ("scatter_min", "scatter_max") and aggregation is Aggregation.MEAN:
-        with pytest.raises(ValueError, match="ONLY_FIRST_REPLICA"):
-            execute(lambda: many.run(step))
-        return
     execute(lambda: many.run(step))
     np.testing.assert_allclose(v.numpy(), SCATTERS[method], rtol=1e-6)
 
 
-def test_scatter_in_replica_context_is_summed(many, execute):
+@pytest.mark.parametrize("method", ["scatter_add", "scatter_sub", "scatter_mul", "scatter_div"])
+@pytest.mark.parametrize("aggregation", [Aggregation.SUM, Aggregation.MEAN])
+def test_scatter_in_replica_context_applies_all_rows(many, execute, method, aggregation):
+    """Each replica's rows are applied, for MEAN divided by the number of replicas."""
     n = many.num_replicas_in_sync
-    v = make(many, np.zeros((n + 1, 2), np.float32), aggregation=Aggregation.SUM)
-    m = make(many, np.ones(2, np.float32), aggregation=Aggregation.SUM)
+    v = make(many, np.full(n + 1, 12.0, np.float32), aggregation=aggregation)
 
     def step():
         i = sg.distribute.get_replica_context().replica_id_in_sync_group
-        v.scatter_add(sg.IndexedSlices(jnp.ones((2, 2)), jnp.stack([i, i + 1])))
-        m.scatter_mul(sg.IndexedSlices(replica_value()[None], jnp.array([1])))
-        with pytest.raises(ValueError, match="cannot be aggregated"):
-            m.scatter_max(sg.IndexedSlices(jnp.ones(1), jnp.array([1])))
+        rows = jnp.stack([replica_value() + 1, replica_value() + 1])
+        getattr(v, method)(sg.IndexedSlices(rows, jnp.stack([0, i + 1])))
 
     execute(lambda: many.run(step))
-    expected = np.zeros((n + 1, 2))
+    change = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[method[-3:]]
+    expected = np.full(n + 1, 12.0)
     for i in range(n):
-        expected[i : i + 2] += 1
-    np.testing.assert_allclose(v.numpy(), expected)
-    np.testing.assert_allclose(m.numpy(), [1, sum(range(1, n + 1))])
+        operand = (i + 2) / (n if aggregation is Aggregation.MEAN else 1)
+        for row in (0, i + 1):
+            expected[row] = change(expected[row], operand)
+    np.testing.assert_allclose(v.numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["scatter_min", "scatter_max", "scatter_update"])
+@pytest.mark.parametrize("aggregation", [Aggregation.SUM, Aggregation.MEAN])
+def test_scatters_that_cannot_be_aggregated(many, execute, method, aggregation):
+    v = make(many, [1.0, 2.0], aggregation=aggregation)
+    slices = sg.IndexedSlices(jnp.ones(1), jnp.array([1]))
+    with pytest.raises(NotImplementedError, match="ONLY_FIRST_REPLICA") as raised:
+        execute(lambda: many.run(lambda: getattr(v, method)(slices)))
+    assert isinstance(raised.value, ValueError)
+    if isinstance(v, sg.distribute.DistributedValues) and len(v.values) > 1:
+        with pytest.raises(NotImplementedError, match="mirrored"):
+            execute(lambda: getattr(v, method)(slices))
+    np.testing.assert_array_equal(v.numpy(), [1.0, 2.0])
 
 
 def test_scatter_without_aggregation_raises(many, execute):
@@ -333,6 +343,70 @@ def test_attributes(placed_strategy):
     assert v.ref().deref() is v
     with pytest.raises(TypeError):
         hash(v)
+
+
+def test_arguments_at_creation(strategy):
+    def constraint(x):
+        return jnp.clip(x, 0, 1)
+
+    v = make(strategy, [5.0, 6.0], aggregation=None, constraint=constraint, shape=[2])
+    assert v.aggregation is Aggregation.NONE
+    assert v.constraint is constraint
+    v.assign([7.0, 8.0])
+    np.testing.assert_array_equal(v.numpy(), [7.0, 8.0])  # that is for optimizers to apply
+    assert v.get_shape() == v.shape == sg.TensorShape([2])
+    assert make(strategy, 1.0).constraint is None
+    assert make(strategy, lambda: np.ones((3, 2)), shape=sg.TensorShape([3, 2])).shape == (3, 2)
+    with pytest.raises(ValueError, match="constraint must be a function"):
+        make(strategy, 1.0, constraint=3)
+    with pytest.raises(ValueError, match="must have the shape that is given"):
+        make(strategy, [1.0, 2.0], shape=[3])
+    for shape in ([None], sg.TensorShape(None)):
+        with pytest.raises(NotImplementedError, match="is fixed"):
+            make(strategy, [1.0, 2.0], shape=shape)
+    with pytest.raises(ValueError, match="bogus"):
+        make(strategy, 1.0, aggregation="bogus")
+    with pytest.raises(TypeError):
+        make(strategy, 1.0, True, "a name where TensorFlow has validate_shape")
+
+
+def test_the_strategy_of_a_variable(placed_strategy):
+    for synchronization in (Synchronization.AUTO, ON_READ):
+        v = make(placed_strategy, 1.0, synchronization=synchronization)
+        assert v.distribute_strategy is placed_strategy
+        default = sg.distribute.get_strategy()
+        assert not default.extended.variable_created_in_scope(v)
+    plain = sg.Variable(1.0)
+    assert not hasattr(plain, "distribute_strategy")
+    assert default.extended.variable_created_in_scope(plain)
+
+
+def test_a_plain_variable_has_nothing_to_aggregate():
+    v = sg.Variable(1, aggregation=Aggregation.MEAN, synchronization=Synchronization.NONE)
+    assert (v.aggregation, v.synchronization) == (Aggregation.MEAN, Synchronization.NONE)
+
+
+def test_arguments_of_updates(strategy, execute):
+    v = make(strategy, [1.0, 2.0])
+    value = np.ones(2, np.float32)
+    rows = sg.IndexedSlices(value[:1], np.array([1]))
+
+    def step():
+        assert v.assign(value, use_locking=True, name="set", read_value=True) is v
+        assert v.assign(value, False, "set", False) is None
+        assert v.assign_add(delta=value, use_locking=False, name="add") is v
+        assert v.assign_add(value, True, None, False) is None
+        assert (
+            v.assign_sub(delta=value, use_locking=False, name="subtract", read_value=False) is None
+        )
+        for method in ("scatter_add", "scatter_sub", "scatter_mul", "scatter_div", "scatter_max"):
+            assert getattr(v, method)(rows, use_locking=True, name=method) is v
+        v.scatter_min(sparse_delta=rows, name="least")
+        v.scatter_update(rows, False, "update")
+        v.assign(value=value + 1)
+
+    execute(step)
+    np.testing.assert_array_equal(v.numpy(), [2.0, 2.0])
 
 
 def test_rows_are_read(strategy, execute):
@@ -383,8 +457,11 @@ def test_wrong_operands(strategy, execute):
         (lambda: v.scatter_add(sg.IndexedSlices(jnp.ones(2), jnp.array([0]))), "vector of n"),
     ]
     for case, message in cases:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=message) as raised:
             execute(case)
+        assert isinstance(raised.value, TypeError) is (
+            message not in ("needs shape", "vector of n")
+        )
     with pytest.raises(ValueError, match=r"indices in \[0, 2\)"):
         v.scatter_add(sg.IndexedSlices(jnp.ones(1), jnp.array([2])))
     np.testing.assert_array_equal(v.numpy(), [1, 2])
@@ -500,6 +577,20 @@ def test_variables_created_inside_replicas(strategy, execute):
     np.testing.assert_array_equal(made["v"].numpy(), [2, 2])
     execute(lambda: strategy.run(replica))
     np.testing.assert_array_equal(made["v"].numpy(), [3, 3])
+
+
+@one_process("workers must agree on a variable's name")
+def test_variables_created_inside_replicas_with_names_of_their_own(strategy):
+    made = []
+
+    def replica():
+        index = int(sg.distribute.get_replica_context().replica_id_in_sync_group)
+        made.append(sg.Variable(1.0 + index, name=f"inner_{index}"))
+
+    strategy.run(replica)
+    first = made[0]
+    assert all(v is first for v in made)
+    assert (first.name, float(first)) == ("inner_0:0", 1.0)
 
 
 def test_variables_created_on_every_call_raise(strategy):

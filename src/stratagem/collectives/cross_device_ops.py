@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.collectives.destinations import check_destinations, placed_on
 from stratagem.collectives.gathering import gather
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.collectives.replica_programs import spmd_map
-from stratagem.core.errors import ShapeMismatchError
+from stratagem.core.errors import InvalidArgumentError, NotAnArrayError, ShapeMismatchError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem.core.tracing import is_tracer
 from stratagem.values.array_operators import array_of, operand_of
-from stratagem.values.mirrored import Mirrored
+from stratagem.values.as_per_replica import is_per_replica, per_replica_of
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 
 __all__ = ["CrossDeviceOps", "check_same_shape", "find_group"]
@@ -70,31 +70,76 @@ class CrossDeviceOps:
         Args:
             reduce_op: How to combine the replicas' values.
             value_destination_pairs: Each value, with what says where the result is wanted: a
-                ``ReplicaGroup``, or a distributed value or variable.
+                distributed value, a variable, an array, or the name of a device. What has one value for
+                all replicas is not combined.
             options: Packing.
 
         Returns:
-            One array for each pair, on every device of the group.
+            For each pair a ``Mirrored`` value, or an array if it is wanted on one device.
         """
-        op = ReduceOp(reduce_op)
+        for pair in value_destination_pairs:
+            if not isinstance(pair, tuple):
+                raise InvalidArgumentError(
+                    f"value_destination_pairs must be pairs (value, destinations), got {pair!r}."
+                )
+            check_destinations(pair[1])
+        values = [per_replica_of(value) for value, _ in value_destination_pairs]
+        results = [
+            value if is_per_replica(value) else jnp.asarray(operand_of(value)) for value in values
+        ]
+        distributed = [position for position, value in enumerate(values) if is_per_replica(value)]
+        group = None
+        if distributed:
+            group = find_group([values[position] for position in distributed])
+            pairs = [(values[i], value_destination_pairs[i][1]) for i in distributed]
+            reduced = self.reduce_over(group, ReduceOp(reduce_op), pairs, options)
+            for position, result in zip(distributed, reduced, strict=True):
+                results[position] = result
+        return [
+            placed_on(destinations, result, group)
+            for result, (_, destinations) in zip(results, value_destination_pairs, strict=True)
+        ]
+
+    def reduce_over(
+        self,
+        group: ReplicaGroup,
+        op: ReduceOp,
+        pairs: Sequence[tuple[Any, Any]],
+        options: CommunicationOptions | None = None,
+    ) -> list[Any]:
+        """Reduces per-replica values of ``group``; returns arrays that are on every one of its devices.
+
+        Args:
+            group: The replicas.
+            op: How to combine.
+            pairs: Each value with its destinations, for ``batch_reduce_implementation`` to see.
+            options: Packing.
+        """
         options = options or CommunicationOptions()
-        group = find_group([value for value, _ in value_destination_pairs])
-        results: list[Any] = [None] * len(value_destination_pairs)
+        results: list[Any] = [None] * len(pairs)
         dense: list[int] = []
-        for position, (value, _) in enumerate(value_destination_pairs):
+        for position, (value, _) in enumerate(pairs):
             if isinstance(value, IndexedSlices):
                 results[position] = _reduce_slices(op, value, group)
             else:
                 dense.append(position)
         if dense:
-            pairs = [value_destination_pairs[position] for position in dense]
-            reduced = self._reduce_dense(op, pairs, group, options)
+            reduced = self._reduce_dense(op, [pairs[i] for i in dense], group, options)
             for position, result in zip(dense, reduced, strict=True):
                 results[position] = result
         return results
 
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
-        """Returns ``tensor`` as a ``Mirrored`` value with a copy on every destination."""
+        """Returns ``tensor`` where it is wanted.
+
+        Args:
+            tensor: An array, a number, a ``Mirrored`` value or a variable.
+            destinations: A distributed value, a variable, an array, or the name of a device.
+
+        Returns:
+            A ``Mirrored`` value, or an array if it is wanted on one device.
+        """
+        check_destinations(destinations)
         return self.broadcast_implementation(tensor, destinations)
 
     def reduce_implementation(
@@ -124,12 +169,12 @@ class CrossDeviceOps:
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
         """Returns ``tensor`` on every destination."""
-        group = (
-            destinations if isinstance(destinations, ReplicaGroup) else find_group([destinations])
-        )
-        if is_tracer(tensor):
-            return Mirrored(group, tensor)
-        return Mirrored(group, group.replicate(operand_of(tensor)))
+        if is_per_replica(tensor):
+            raise NotAnArrayError(
+                "broadcast() sends one value to all, got a PerReplica. Reduce it, or take one of its "
+                "values."
+            )
+        return placed_on(destinations, jnp.asarray(operand_of(tensor)), None)
 
     def _reduce_dense(
         self,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.collectives.replica_programs import run_on_replicas, spmd_map
-from stratagem.core.errors import ShapeMismatchError
+from stratagem.core.errors import InvalidArgumentError, ShapeMismatchError
 from stratagem.core.launch import process_watch
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
@@ -104,6 +104,8 @@ def gather_spmd(local: Any, axis: int) -> Any:
 
 
 def _check_axis(ndim: int, axis: int) -> int:
+    if not isinstance(axis, (int, np.integer)):
+        raise InvalidArgumentError(f"gather needs one axis, a whole number, got {axis!r}.")
     if not -ndim <= axis < ndim:
         raise ShapeMismatchError(
             f"gather needs an axis of the value, which has {ndim} dimensions, got axis {axis}."

@@ -5,7 +5,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["CollectiveCommunication", "CommunicationImplementation", "CommunicationOptions"]
+__all__ = [
+    "CollectiveCommunication",
+    "CollectiveHints",
+    "CommunicationImplementation",
+    "CommunicationOptions",
+]
 
 
 class CommunicationImplementation(enum.Enum):
@@ -47,4 +52,25 @@ class CommunicationOptions:
             raise ValueError(f"bytes_per_pack must be >= 0, got {self.bytes_per_pack}.")
         if self.timeout_seconds is not None and self.timeout_seconds <= 0:
             raise ValueError(f"timeout_seconds must be > 0, got {self.timeout_seconds}.")
-        object.__setattr__(self, "implementation", CommunicationImplementation(self.implementation))
+        chosen = self.implementation
+        if isinstance(chosen, str):
+            chosen = CommunicationImplementation(chosen.upper())
+        object.__setattr__(self, "implementation", CommunicationImplementation(chosen))
+
+
+class CollectiveHints:
+    """The older name of ``CommunicationOptions``: making one gives those.
+
+    Args:
+        bytes_per_pack: As of ``CommunicationOptions``.
+        timeout_seconds: Likewise.
+
+    >>> CollectiveHints(bytes_per_pack=1024) == CommunicationOptions(bytes_per_pack=1024)
+    True
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls, bytes_per_pack: int = 0, timeout_seconds: float | None = None
+    ) -> CommunicationOptions:
+        """Returns the options."""
+        return CommunicationOptions(bytes_per_pack, timeout_seconds)

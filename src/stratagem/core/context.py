@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Frame",
+    "Scope",
     "current_frame",
+    "default_frame",
     "enter",
     "experimental_set_strategy",
     "get_replica_context",
@@ -56,7 +58,8 @@ def register_default_strategy(factory: Callable[[], Frame]) -> None:
     _default_factory = factory
 
 
-def _default_frame() -> Frame:
+def default_frame() -> Frame:
+    """Returns the frame that is current when no strategy was chosen."""
     global _default
     if _default is None:
         assert _default_factory is not None, "stratagem registers the default strategy"
@@ -69,7 +72,7 @@ def current_frame() -> Frame:
     frames = _stack.frames
     if frames:
         return frames[-1]
-    return _process_wide or _default_frame()
+    return _process_wide or default_frame()
 
 
 @contextlib.contextmanager
@@ -82,6 +85,33 @@ def enter(frame: Frame) -> Iterator[Frame]:
     finally:
         popped = frames.pop()
         assert popped is frame, "context frames must be left in the reverse order of entering"
+
+
+class Scope:
+    """Makes a frame the current one; may be entered again, inside of itself or later.
+
+    Args:
+        frame: The frame.
+        check: Called before it is entered, to refuse where it must not be.
+    """
+
+    def __init__(self, frame: Frame, check: Callable[[], None]) -> None:
+        self._frame = frame
+        self._check = check
+
+    def __enter__(self) -> Any:
+        self._check()
+        _stack.frames.append(self._frame)
+        return self._frame.strategy
+
+    def __exit__(self, *_: object) -> None:
+        frames = _stack.frames
+        if not frames or frames[-1] is not self._frame:
+            raise ContextError(
+                f"A scope of {self._frame.strategy!r} is left that is not the innermost one of this "
+                "thread. Use `with strategy.scope():`, and leave scopes in the reverse order."
+            )
+        frames.pop()
 
 
 def get_strategy() -> Any:
@@ -102,7 +132,7 @@ def has_strategy() -> bool:
     >>> has_strategy()
     False
     """
-    return current_frame().strategy is not _default_frame().strategy
+    return current_frame().strategy is not default_frame().strategy
 
 
 def get_replica_context() -> Any:
@@ -139,7 +169,7 @@ def experimental_set_strategy(strategy: Any) -> None:
             "experimental_set_strategy() cannot be called inside a strategy's scope() or run(). "
             "Leave the `with strategy.scope():` block first."
         )
-    if strategy is None or strategy is _default_frame().strategy:
+    if strategy is None or strategy is default_frame().strategy:
         _process_wide = None
     else:
         _process_wide = Frame(strategy, None)
@@ -152,14 +182,14 @@ def require_cross_replica(strategy: Any, caller: str) -> None:
         ContextError: Inside a replica, or inside another strategy's scope.
     """
     frame = current_frame()
-    if frame is _default_frame():
+    if frame is default_frame():
         return
     if frame.strategy is not strategy:
         raise ContextError(
             f"{caller}() of {strategy!r} was called inside the scope of {frame.strategy!r}. "
             "Strategies cannot be mixed: leave the other scope first."
         )
-    if frame.replica_context is not None and strategy is not _default_frame().strategy:
+    if frame.replica_context is not None and strategy is not default_frame().strategy:
         raise ContextError(
             f"{caller}() must be called in cross-replica context, but this is replica context "
             "(inside the function given to strategy.run()). Call it outside of run(), or from a "

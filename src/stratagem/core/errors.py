@@ -11,6 +11,8 @@
     ├── ShapeMismatchError (ValueError)        shapes that do not fit together
     ├── NotAnArrayError (ValueError)           a per-replica value used as one array
     ├── VariableError (ValueError)             an update or read that a variable cannot do
+    │   ├── OperandTypeError (also TypeError)  an update with something of another type
+    │   └── UnsupportedError (also NotImplementedError) what variables of this kind do not have
     ├── TracedValueError (TypeError)           Python needed the value of a traced array
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
@@ -67,6 +69,14 @@ class NotAnArrayError(StratagemError, ValueError):
 
 class VariableError(StratagemError, ValueError):
     """A read or update that the variable's synchronization or aggregation does not allow."""
+
+
+class OperandTypeError(VariableError, TypeError):
+    """An update of a variable with something of another type than it takes."""
+
+
+class UnsupportedError(VariableError, NotImplementedError):
+    """Something that values of this kind, or in this context, do not support."""
 
 
 class TracedValueError(StratagemError, TypeError):

@@ -116,6 +116,9 @@ class ReplicaGroup:
             return value
         return value if value.is_fully_addressable else value.addressable_data(0)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReplicaGroup:
+        return self  # there is one for the same devices
+
     def __repr__(self) -> str:
         return f"ReplicaGroup({', '.join(self.device_names)})"
 

@@ -17,7 +17,15 @@ from typing import Any, ClassVar, Protocol
 import jax
 import numpy as np
 
-__all__ = ["Container", "ValueLeaf", "flatten", "leaves_of", "map_structure", "open_container"]
+__all__ = [
+    "Container",
+    "ValueLeaf",
+    "flatten",
+    "has_containers",
+    "leaves_of",
+    "map_structure",
+    "open_container",
+]
 
 
 class ValueLeaf:
@@ -109,6 +117,14 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
     if all(open_container(leaf) is None for leaf in unknown):
         return leaves, structure
     return jax.tree.flatten(_open_all(tree, is_leaf), is_leaf)
+
+
+def has_containers(structure: Any) -> bool:
+    """Returns whether objects were opened to get this form, which JAX alone would take for leaves."""
+    node = structure.node_data()
+    return (node is not None and node[0] is _Opened) or any(
+        has_containers(child) for child in structure.children()
+    )
 
 
 def leaves_of(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:

@@ -124,7 +124,9 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
         "debug_infs": jax_settings.DEBUG_INFS,
         "debug_nans": jax_settings.DEBUG_NANS,
         "default_prng_impl": jax_settings.DEFAULT_PRNG_IMPL,
-        "flatten": structures.flatten,
+        "flatten": (
+            structures.flatten if structures.has_containers(inputs.structure) else jax.tree.flatten
+        ),
         "group": program.group,
         "is_value_leaf": is_value_leaf,
         "jitted": program.jitted,

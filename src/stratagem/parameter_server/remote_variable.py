@@ -7,7 +7,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -124,6 +124,18 @@ class RemoteVariable(RemotelyHeldVariable):
             trainable=handle.trainable,
             synchronization=handle.synchronization,
             aggregation=handle.aggregation,
+        )
+
+    def _duplicate(self) -> Self:
+        return type(self)(
+            self._strategy,
+            self._client,
+            InitialValue.of(self.pull()),
+            servers=[shard.server for shard in self.shards],
+            name=self._name,
+            trainable=self._trainable,
+            synchronization=self._synchronization,
+            aggregation=self._aggregation,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ class ShardedVariable(RemoteVariable):
 
     >>> import numpy as np
     >>> import stratagem as sg
-    >>> servers = [sg.distribute.Server({"ps": ["127.0.0.1:0"]}, "ps", 0) for _ in range(2)]
+    >>> servers = [sg.distribute.Server({"ps": ["127.0.0.1:0"] * 2}, "ps", i) for i in range(2)]
     >>> cluster = sg.train.ClusterSpec({
     ...     "ps": [server.target.removeprefix("grpc://") for server in servers],
     ...     "worker": ["127.0.0.1:2222"]})

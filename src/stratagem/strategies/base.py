@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +23,11 @@ from stratagem.input.input_options import InputOptions
 from stratagem.strategies.extended import (
     StrategyExtended,
     flatten_reducible,
-    is_per_replica,
-    per_replica_of,
 )
+from stratagem.strategies.older_names import OlderNames
 from stratagem.strategies.replica_context import ValueContext
 from stratagem.strategies.run_options import RunOptions
+from stratagem.values.as_per_replica import is_per_replica, per_replica_of
 from stratagem.values.distributed_values import is_value_leaf
 from stratagem.values.mirrored import Mirrored
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Strategy"]
 
 
-class Strategy:
+class Strategy(OlderNames):
     """How state and computation are spread over devices.
 
     Write a step for one replica, ``run`` it, ``reduce`` what it returns; the strategy decides where
@@ -86,13 +85,17 @@ class Strategy:
         """What says which machines take part; ``None`` for strategies of one machine."""
         return None
 
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[Strategy]:
+    def scope(self) -> context.Scope:
         """Makes this strategy current: variables created in the block are placed by it.
 
+        What it returns may be kept and entered several times.
+
         Raises:
-            ContextError: Inside another strategy's scope, or inside a replica.
+            ContextError: On entering, inside another strategy's scope or inside a replica.
         """
+        return context.Scope(context.Frame(self, None), self._check_scope)
+
+    def _check_scope(self) -> None:
         frame = context.current_frame()
         if context.has_strategy():
             if frame.strategy is not self:
@@ -105,8 +108,12 @@ class Strategy:
                     "scope() cannot be entered in replica context (inside the function given to "
                     "strategy.run()). Enter it outside of run()."
                 )
-        with context.enter(context.Frame(self, None)):
-            yield self
+
+    def __copy__(self) -> NoReturn:
+        raise ContextError(
+            f"{self!r} has parts that know it, which a shallow copy would share with it. Use "
+            "copy.deepcopy(strategy), or the strategy itself."
+        )
 
     def run(
         self,
@@ -143,12 +150,6 @@ class Strategy:
         if options is not None:
             options.check((args, kwargs))
         return self._extended.call_for_each_replica(fn, args, kwargs)
-
-    def experimental_run_v2(
-        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Same as ``run``, by its name in older code."""
-        return self.run(fn, args, kwargs)
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None = None
@@ -215,6 +216,10 @@ class Strategy:
         Args:
             value_fn: Takes a ``ValueContext``; returns an array, number or structure of them.
 
+        Returns:
+            The structure, with ``PerReplica`` values of arrays. The default strategy and
+            ``OneDeviceStrategy`` return the only replica's as it is.
+
         >>> import stratagem as sg
         >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         >>> strategy.experimental_distribute_values_from_function(
@@ -236,17 +241,13 @@ class Strategy:
                     "value_fn must return the same structure for each replica, got "
                     f"{structure} for replica 0 and {other} for replica {index}."
                 )
-        columns = zip(*(leaves for leaves, _ in flattened), strict=True)
-        return jax.tree.unflatten(
-            structure,
-            [
-                PerReplica(
-                    [_as_array(v, d) for v, d in zip(column, group.local_devices, strict=True)],
-                    group,
-                )
-                for column in columns
-            ],
-        )
+        columns = [
+            [_as_array(v, d) for v, d in zip(column, group.local_devices, strict=True)]
+            for column in zip(*(leaves for leaves, _ in flattened), strict=True)
+        ]
+        if not self._extended.wraps_single_values:
+            return jax.tree.unflatten(structure, [value for (value,) in columns])
+        return jax.tree.unflatten(structure, [PerReplica(column, group) for column in columns])
 
     def experimental_distribute_dataset(
         self, dataset: Any, options: InputOptions | None = None
@@ -303,12 +304,6 @@ class Strategy:
             self._extended.worker_position(),
             self.num_replicas_in_sync,
         )
-
-    def experimental_distribute_datasets_from_function(
-        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
-    ) -> DistributedDataset:
-        """Same as ``distribute_datasets_from_function``, by its name in older code."""
-        return self.distribute_datasets_from_function(dataset_fn, options)
 
     def experimental_make_numpy_dataset(self, numpy_input: Any) -> Dataset:
         """Returns a dataset of the rows of NumPy arrays; lists of arrays are stacked."""

@@ -21,6 +21,7 @@ from stratagem.values import state
 from stratagem.values.per_replica import PerReplica
 from stratagem.values.regroup import map_values
 from stratagem.values.variable import Variable, create_plain_variable
+from stratagem.values.variable_options import VariableSynchronization
 
 __all__ = ["DefaultStrategy", "default_frame"]
 
@@ -39,11 +40,21 @@ class DefaultStrategy(Strategy):
         """One."""
         return 1
 
+    def scope(self) -> context.Scope:
+        """Changes nothing: what is current without a scope stays so.
+
+        Raises:
+            ContextError: On entering, inside another strategy's scope.
+        """
+        return context.Scope(context.default_frame(), self._check_scope)
+
     def __repr__(self) -> str:
         return "<DefaultStrategy>"
 
 
 class _DefaultExtended(StrategyExtended):
+    wraps_single_values = False
+
     def __init__(self, strategy: DefaultStrategy) -> None:
         self._strategy = strategy
         self._cross_device_ops = NcclAllReduce()
@@ -55,6 +66,12 @@ class _DefaultExtended(StrategyExtended):
 
     def make_variable(self, **options: Any) -> Variable:
         return create_plain_variable(**options)
+
+    def variable_created_in_scope(self, v: Variable) -> bool:
+        return not hasattr(v, "strategy")
+
+    def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
+        """Takes any: a plain variable has one value."""
 
     def _make_sync_on_read(self, **options: Any) -> Variable:
         return create_plain_variable(**options)

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from stratagem.collectives.cross_device_ops import CrossDeviceOps
+from stratagem.collectives.destinations import placed_on
 from stratagem.collectives.gathering import first_replica, gather
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context, structures
-from stratagem.core.devices import resolve_devices
-from stratagem.core.errors import VariableError
+from stratagem.core.errors import ShapeMismatchError, UnsupportedError, VariableError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem.core.tensor_shape import TensorShape
 from stratagem.core.tracing import is_tracer
 from stratagem.execution.single import reduce_alone
 from stratagem.input.splitting import WorkerPosition
@@ -26,8 +27,8 @@ from stratagem.strategies.running import call_for_each_replica
 from stratagem.strategies.update_context import call_in_each_replica
 from stratagem.values import state
 from stratagem.values.array_operators import array_of, operand_of
+from stratagem.values.as_per_replica import is_per_replica, per_replica_of
 from stratagem.values.mirrored import Mirrored
-from stratagem.values.mirrored_variable import MirroredVariable
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica, check_size
 from stratagem.values.regroup import map_values
 from stratagem.values.sync_on_read_variable import SyncOnReadVariable
@@ -48,6 +49,9 @@ class StrategyExtended:
         group: The replicas' devices.
         cross_device_ops: How values travel between them.
     """
+
+    # Whether a value that is made for the replicas is a PerReplica even if there is one replica only.
+    wraps_single_values = True
 
     def __init__(
         self, container_strategy: Any, group: ReplicaGroup, cross_device_ops: CrossDeviceOps
@@ -95,30 +99,34 @@ class StrategyExtended:
         self,
         initial_value: Any = None,
         trainable: bool | None = None,
+        *,
         name: str | None = None,
         dtype: Any = None,
+        constraint: Callable[[Any], Any] | None = None,
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
-        aggregation: VariableAggregation = VariableAggregation.NONE,
+        aggregation: VariableAggregation | None = VariableAggregation.NONE,
+        shape: Any = None,
     ) -> Variable:
         """Returns a new variable, placed as this strategy does; what ``Variable(...)`` calls."""
-        synchronization = VariableSynchronization(synchronization)
-        if synchronization is VariableSynchronization.NONE:
-            raise VariableError(
-                "VariableSynchronization.NONE is not supported by any strategy. Use ON_WRITE (the "
-                "default) or ON_READ."
-            )
+        self._check_synchronization(VariableSynchronization(synchronization))
+        if constraint is not None and not callable(constraint):
+            raise VariableError(f"constraint must be a function or None, got {constraint!r}.")
         options = {
             "trainable": trainable,
             "name": name,
             "dtype": dtype,
-            "synchronization": synchronization,
-            "aggregation": VariableAggregation(aggregation),
+            "synchronization": VariableSynchronization(synchronization),
+            "aggregation": VariableAggregation(aggregation or VariableAggregation.NONE),
         }
 
         def make(value: Any) -> Variable:
-            if synchronization is VariableSynchronization.ON_READ:
-                return self._make_sync_on_read(initial_value=value, **options)
-            return self.make_variable(initial_value=value, **options)
+            if options["synchronization"] is VariableSynchronization.ON_READ:
+                made = self._make_sync_on_read(initial_value=value, **options)
+            else:
+                made = self.make_variable(initial_value=value, **options)
+            check_shape(made, shape)
+            made.keep_constraint(constraint)
+            return made
 
         replica = context.get_replica_context()
         if replica is None or self._group.size == 1:
@@ -126,12 +134,20 @@ class StrategyExtended:
         if callable(initial_value) and not isinstance(initial_value, Variable):
             initial_value = initial_value()
         value = jnp.asarray(operand_of(initial_value), dtype)
+        # Not by name: each replica may have made up its own, and the first one's is taken.
         created: Variable = replica.merge_per_replica(
-            f"creation of variable {name or 'Variable'!r}",
+            "creation of a variable",
             lambda _, values: make(self.first_replica(values)),
             value,
         )
         return created
+
+    def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
+        if synchronization is VariableSynchronization.NONE:
+            raise VariableError(
+                "VariableSynchronization.NONE is not supported by any strategy. Use ON_WRITE (the "
+                "default) or ON_READ."
+            )
 
     def _make_sync_on_read(self, **options: Any) -> Variable:
         return SyncOnReadVariable(self._strategy, **options)
@@ -173,11 +189,11 @@ class StrategyExtended:
         Args:
             reduce_op: How to combine.
             value: A per-replica value, or a structure of them.
-            destinations: A variable, a distributed value, or the name of a device.
+            destinations: A variable, a distributed value, an array, or the name of a device.
             options: Packing.
 
         Returns:
-            ``Mirrored`` values; arrays on the one device if ``destinations`` names a device.
+            ``Mirrored`` values; arrays if ``destinations`` is one device, or lives on one.
         """
         return self.batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
 
@@ -201,18 +217,9 @@ class StrategyExtended:
         for (structure, count), (_, destinations) in zip(
             structures, value_destination_pairs, strict=True
         ):
-            placed = [self._place(next(reduced), destinations) for _ in range(count)]
+            placed = [placed_on(destinations, next(reduced), self._group) for _ in range(count)]
             results.append(jax.tree.unflatten(structure, placed))
         return results
-
-    def _place(self, value: Any, destinations: Any) -> Any:
-        if isinstance(value, IndexedSlices) or self._group.size == 1:
-            return value
-        if isinstance(destinations, (str, jax.Device)):
-            if is_tracer(value):
-                return value
-            return jax.device_put(value, resolve_devices(destinations)[0])
-        return Mirrored(self._group, value if is_tracer(value) else self._group.replicate(value))
 
     def reduce_values(
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
@@ -241,7 +248,7 @@ class StrategyExtended:
             (self._own(per_replica_of(values[position])), self._group) for position in distributed
         ]
         if pairs:
-            reduced = self._cross_device_ops.batch_reduce(op, pairs, options)
+            reduced = self._cross_device_ops.reduce_over(self._group, op, pairs, options)
             for position, result in zip(distributed, reduced, strict=True):
                 results[position] = map_values(self._group.local_view, result)
         return results
@@ -338,7 +345,8 @@ class StrategyExtended:
         """Calls ``fn(var, *args, **kwargs)`` where the variable lives, to update it.
 
         Call it in cross-replica context, usually from a function given to ``merge_call``, with values
-        from ``reduce_to``.
+        from ``reduce_to``; or in every replica, which meet to do it once. What the replicas pass is then
+        taken to be the same in all of them: the first one's is used.
 
         Args:
             var: A variable.
@@ -350,16 +358,41 @@ class StrategyExtended:
         Raises:
             VariableError: If an argument differs between replicas and the variable must not.
         """
-        context.require_cross_replica(self._strategy, "extended.update")
         call = (tuple(args), dict(kwargs or {}))
+        frame = context.current_frame()
+        if frame.replica_context is not None and frame.strategy is self._strategy:
+            return frame.replica_context.merge_call(
+                lambda _, *args, **kwargs: self._update_merged(var, fn, args, kwargs, group), *call
+            )
+        context.require_cross_replica(self._strategy, "extended.update")
+        with self._strategy.scope():
+            result = self.update_where_it_lives(var, fn, *call)
+        return result if group else self._strategy.experimental_local_results(result)
+
+    def _update_merged(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        group: bool,
+    ) -> Any:
+        """Updates a variable with what every replica has passed."""
+        if not isinstance(var, SyncOnReadVariable):
+            args, kwargs = self.first_replica((args, kwargs))
+        result = self.update_where_it_lives(var, fn, args, kwargs)
+        return result if group else self._strategy.experimental_local_results(result)
+
+    def update_where_it_lives(
+        self, var: Variable, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Calls ``fn(var, *args, **kwargs)``, in cross-replica context."""
         if isinstance(var, SyncOnReadVariable) and self._group.size > 1:
-            result = call_in_each_replica(self._strategy, self._group, fn, var, *call)
-        else:
-            positional, keywords = map_values(lambda leaf: self._update_argument(var, leaf), call)
-            result = fn(var, *positional, **keywords)
-        if group:
-            return result
-        return self._strategy.experimental_local_results(result)
+            return call_in_each_replica(self._strategy, self._group, fn, var, args, kwargs)
+        positional, keywords = map_values(
+            lambda leaf: self._update_argument(var, leaf), (args, kwargs)
+        )
+        return fn(var, *positional, **keywords)
 
     def _update_argument(self, var: Variable, leaf: Any) -> Any:
         if isinstance(leaf, PerReplica) and self._group.size > 1:
@@ -370,34 +403,25 @@ class StrategyExtended:
         return _only(leaf, self._group) if isinstance(leaf, (PerReplica, Mirrored)) else leaf
 
 
-def per_replica_of(value: Any) -> Any:
-    """Returns a distributed value or variable as per-replica values; anything else as it is."""
-    if isinstance(value, SyncOnReadVariable):
-        return value.per_replica()
-    if isinstance(value, MirroredVariable):
-        return _copies(value.group, value._value(), lambda: value.values)
-    if isinstance(value, Variable):
-        return value._value()
-    if isinstance(value, Mirrored):
-        return _copies(value._group, value._value(), lambda: value.values)
-    return value
+def check_shape(variable: Variable, shape: Any) -> None:
+    """Checks that a variable was made with the shape that was asked for, if any.
 
-
-def _copies(group: ReplicaGroup, array: Any, components: Callable[[], Any]) -> Any:
-    """Returns an array that every replica has as a per-replica value."""
-    frame = state.current_frame()
-    if group.size == 1:
-        return array
-    if frame is not None and frame.spmd:
-        return SpmdPerReplica(group, array)
-    return PerReplica(components(), group)
-
-
-def is_per_replica(value: Any) -> bool:
-    """Returns whether ``value`` differs between replicas."""
-    if isinstance(value, IndexedSlices):
-        return isinstance(value.values, PerReplica)
-    return isinstance(value, PerReplica)
+    Raises:
+        VariableError: If not, or if that shape leaves something open.
+    """
+    if shape is None:
+        return
+    wanted = TensorShape(shape)
+    if not wanted.is_fully_defined():
+        raise UnsupportedError(
+            f"The shape of a variable is fixed, because programs are compiled for it, got shape={wanted} "
+            f"for {variable.name!r}. Give all dimensions, or leave shape= out."
+        )
+    if wanted != variable.shape:
+        raise ShapeMismatchError(
+            f"The initial value of {variable.name!r} must have the shape that is given, {wanted}, got "
+            f"{variable.shape}."
+        )
 
 
 def flatten_reducible(value: Any) -> tuple[list[Any], Any]:

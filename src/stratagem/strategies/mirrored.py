@@ -16,6 +16,7 @@ from stratagem.strategies.base import Strategy
 from stratagem.strategies.extended import StrategyExtended
 from stratagem.values.mirrored_variable import MirroredVariable
 from stratagem.values.variable import Variable
+from stratagem.values.variable_options import VariableSynchronization
 
 __all__ = ["MirroredExtended", "MirroredStrategy"]
 
@@ -54,6 +55,7 @@ class MirroredExtended(StrategyExtended):
 
     def make_variable(self, **options: Any) -> Variable:
         """Returns a mirrored variable."""
+        options["synchronization"] = VariableSynchronization.ON_WRITE
         return MirroredVariable(self._strategy, **options)
 
 

@@ -39,4 +39,8 @@ class OneDeviceStrategy(Strategy):
         if not isinstance(device, (str, jax.Device)):
             raise DeviceError(f"OneDeviceStrategy needs one device, got {device!r}.")
         group = ReplicaGroup.of(resolve_devices(device))
-        super().__init__(MirroredExtended(self, group, NcclAllReduce()))
+        super().__init__(_OneDeviceExtended(self, group, NcclAllReduce()))
+
+
+class _OneDeviceExtended(MirroredExtended):
+    wraps_single_values = False

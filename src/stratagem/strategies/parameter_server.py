@@ -294,35 +294,21 @@ class ParameterServerExtended(StrategyExtended):
 
     # --- updating ---------------------------------------------------------------------------------
 
-    def update(
-        self,
-        var: Variable,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-        group: bool = True,
+    def update_where_it_lives(
+        self, var: Variable, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Calls ``fn(var, *args, **kwargs)`` on the parameter server, to update the variable there.
-
-        Args:
-            var: A variable.
-            fn: Updates it. It is sent to the server, and gets the server's own copy.
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-            group: Whether to return one merged result; else a list with one for each copy.
+        """Calls ``fn(var, *args, **kwargs)`` on the parameter server, with the server's own copy.
 
         Returns:
             What ``fn`` returned: for a sharded variable a list, and in a compiled function, which sends
             it when it has run, the variable.
         """
         if not isinstance(var, RemoteVariable):
-            return super().update(var, fn, args, kwargs, group)
-        context.require_cross_replica(self._strategy, "extended.update")
+            return super().update_where_it_lives(var, fn, args, kwargs)
         positional, keywords = map_values(
-            lambda leaf: self._update_argument(var, leaf), (tuple(args), dict(kwargs or {}))
+            lambda leaf: self._update_argument(var, leaf), (args, kwargs)
         )
-        result = call_where_it_lives(var, fn, positional, keywords)
-        return result if group else self._strategy.experimental_local_results(result)
+        return call_where_it_lives(var, fn, positional, keywords)
 
 
 def _is_function(initial_value: Any) -> bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from stratagem.collectives.options import CommunicationOptions
 from stratagem.core import context, structures
-from stratagem.core.errors import ContextError
+from stratagem.core.errors import ContextError, UnsupportedError
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.execution.channel import Channel
@@ -108,7 +108,9 @@ class ReplicaContext:
         leaves, structure = _flatten("all_gather", value)
         for leaf in leaves:
             if isinstance(leaf, IndexedSlices):
-                raise ValueError("all_gather takes arrays, got IndexedSlices. Use all_reduce.")
+                raise UnsupportedError(
+                    "all_gather takes arrays, got IndexedSlices. Use all_reduce."
+                )
         if not leaves:
             return value
         return jax.tree.unflatten(structure, self._channel.all_gather(leaves, axis))
@@ -182,6 +184,9 @@ class ValueContext:
     def num_replicas_in_sync(self) -> int:
         """Number of replicas."""
         return self._num_replicas
+
+    def __str__(self) -> str:
+        return f"ValueContext(replica {self._replica_id} of {self._num_replicas})"
 
 
 def _flatten(caller: str, value: Any) -> tuple[list[Any], Any]:

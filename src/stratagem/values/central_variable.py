@@ -43,6 +43,11 @@ class CentralVariable(AggregatingVariable):
         super().__init__(strategy, *args, **kwargs)
 
     @property
+    def parameter_device(self) -> jax.Device:
+        """The device that holds the value."""
+        return self._parameter_device
+
+    @property
     def device(self) -> str:
         """Full name of the parameter device."""
         return canonical_name(self._parameter_device)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
+
+import jax.numpy as jnp
 
 from stratagem.core import context
-from stratagem.core.errors import ContextError, VariableError
-from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.errors import ContextError, UnsupportedError, VariableError
 from stratagem.core.protocols import StrategyProtocol
 from stratagem.core.reduce_op import ReduceOp
 from stratagem.core.replica_group import ReplicaGroup
@@ -14,7 +15,7 @@ from stratagem.core.tracing import under_jit
 from stratagem.values import state, updates
 from stratagem.values.distributed_values import DistributedValues, describe
 from stratagem.values.per_replica import PerReplica
-from stratagem.values.updates import Update, combine_rows
+from stratagem.values.updates import Update
 from stratagem.values.variable import Variable
 from stratagem.values.variable_options import VariableAggregation
 
@@ -40,21 +41,51 @@ class DistributedVariable(Variable, DistributedValues):
         """The devices of the strategy's replicas."""
         return self._strategy.replica_group
 
+    @property
+    def distribute_strategy(self) -> Any:
+        """Same as ``strategy``, by TensorFlow's name."""
+        return self._strategy
+
     def check_own_replica(self) -> Any:
         """Returns the replica context, or ``None``; a replica of another strategy raises.
 
         Raises:
             ContextError: Inside a replica of another strategy.
         """
-        replica = context.get_replica_context()
-        if replica is None or not context.has_strategy():
-            return None
-        if replica.strategy is self._strategy:
+        frame = context.current_frame()
+        replica = frame.replica_context
+        if replica is None or frame.strategy is self._strategy:
             return replica
+        if not context.has_strategy():
+            return None
         raise ContextError(
             f"Variable {self.name!r} belongs to {self._strategy!r} and cannot be used in a replica "
             f"of {replica.strategy!r}. Create it in that strategy's scope."
         )
+
+    def check_own_context(self) -> Any:
+        """Returns the replica context, or ``None``; the scope of another strategy raises.
+
+        Raises:
+            ContextError: Inside the scope or a replica of another strategy.
+        """
+        frame = context.current_frame()
+        if frame.strategy is self._strategy:
+            return frame.replica_context
+        if not context.has_strategy():
+            return None
+        raise ContextError(
+            f"Variable {self.name!r} belongs to {self._strategy!r} and cannot be updated in the scope "
+            f"or in a replica of {frame.strategy!r}. Leave that scope first."
+        )
+
+    def _check_aggregation_of_dtype(self) -> None:
+        mean = self._aggregation is VariableAggregation.MEAN
+        if mean and not jnp.issubdtype(self._dtype, jnp.inexact):
+            raise VariableError(
+                f"Aggregation MEAN needs a floating point variable, got {self._dtype.name} for "
+                f"variable {self._name!r}. Use a float dtype, or aggregation SUM."
+            )
 
     def _value(self) -> Any:
         self.check_own_replica()
@@ -84,13 +115,13 @@ class AggregatingVariable(DistributedVariable):
 
     __slots__ = ()
 
-    def _update(self, update: Update, operand: Any) -> Variable:
-        replica = self.check_own_replica()
+    def _update(self, update: Update, operand: Any) -> Self:
+        replica = self.check_own_context()
         if replica is not None and replica.num_replicas_in_sync > 1:
             self._update_from_replica(replica, update, operand)
         elif isinstance(operand, PerReplica):
             self._check_aggregation(update, "with a PerReplica value")
-            self.apply(update, self.check_operand(update, self._aggregate(update, operand)))
+            self.apply(update, self.check_operand(update, self._aggregate(operand)))
         else:
             self.apply(update, self.check_operand(update, operand))
         return self
@@ -110,7 +141,7 @@ class AggregatingVariable(DistributedVariable):
         if frame is None or frame.spmd:
             replica.merge_per_replica(
                 f"{update.name} of {self.name!r}",
-                lambda _, value: self.apply(update, self._aggregate(update, value)),
+                lambda _, value: self.apply(update, self._aggregate(value)),
                 checked,
             )
             return
@@ -119,7 +150,7 @@ class AggregatingVariable(DistributedVariable):
         if reduce_op is None:
             aggregated = replica.first_replica(checked)
         else:
-            aggregated = self._combine(update, replica.all_reduce(self._sum_op(update), checked))
+            aggregated = replica.all_reduce(reduce_op, checked)
         self._update_traced(frame, update, aggregated)
 
     def _update_traced(self, frame: state.StateFrame, update: Update, operand: Any) -> None:
@@ -146,24 +177,17 @@ class AggregatingVariable(DistributedVariable):
                 "values may differ. Create it with Variable(..., aggregation=VariableAggregation.SUM)"
                 " (or MEAN, or ONLY_FIRST_REPLICA), or update it in cross-replica context."
             )
+        self._check_reducible(update, where)
+
+    def _check_reducible(self, update: Update, where: str) -> None:
         if not update.reducible and self._aggregation.reduce_op is not None:
-            raise VariableError(
+            raise UnsupportedError(
                 f"{update.name}() of {self.name!r} {where} cannot be aggregated by "
                 f"{self._aggregation.name}. Use aggregation ONLY_FIRST_REPLICA."
             )
 
-    def _sum_op(self, update: Update) -> ReduceOp:
-        op = self._aggregation.reduce_op
-        assert op is not None
-        return ReduceOp.SUM if update.sparse and not update.adds else op
-
-    def _combine(self, update: Update, value: Any) -> Any:
-        if isinstance(value, IndexedSlices) and not update.adds:
-            return combine_rows(value, mean=self._aggregation is VariableAggregation.MEAN)
-        return value
-
-    def _aggregate(self, update: Update, value: Any) -> Any:
+    def _aggregate(self, value: Any) -> Any:
         extended = self._strategy.extended
         if self._aggregation.reduce_op is None:
             return extended.first_replica(value)
-        return self._combine(update, extended.reduce_value(self._sum_op(update), value))
+        return extended.reduce_value(self._aggregation.reduce_op, value)

@@ -56,6 +56,12 @@ class Mirrored(ArrayOperators, DistributedValues):
             return (self._array,) * self._group.local_size
         return self._group.shards(self._array)
 
+    def __copy__(self) -> Mirrored:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mirrored:
+        return self  # arrays cannot be changed
+
     def __repr__(self) -> str:
         if is_tracer(self._array):
             return f"Mirrored:{{{self._array!r}}}"

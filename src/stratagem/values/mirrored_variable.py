@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +67,11 @@ class MirroredVariable(AggregatingVariable):
     def initialize(self, value: Any) -> None:
         """Stores the first value: the leader's, where there are several processes."""
         super().initialize(self._strategy.extended.leader_value(value, self._name))
+
+    def _update(self, update: Update, operand: Any) -> Self:
+        if not update.reducible and self.group.size > 1:
+            self._check_reducible(update, "of a mirrored variable")
+        return super()._update(update, operand)
 
     def apply(self, update: Update, operand: Any) -> None:
         """Replaces the value by the update of it, here and now."""

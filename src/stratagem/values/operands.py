@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.core.errors import NotAnArrayError, ShapeMismatchError, VariableError
+from stratagem.core.errors import (
+    NotAnArrayError,
+    OperandTypeError,
+    ShapeMismatchError,
+    VariableError,
+)
 from stratagem.core.indexed_slices import IndexedSlices
 from stratagem.core.narrowing import fits
 from stratagem.core.tracing import is_tracer
@@ -29,7 +34,7 @@ def checked_operand(variable: Any, update: Update, operand: Any) -> Any:
     if update.sparse:
         return _check_slices(variable, update, operand)
     if isinstance(operand, IndexedSlices):
-        raise VariableError(
+        raise OperandTypeError(
             f"{update.name}() of {variable.name!r} takes an array, got IndexedSlices. "
             f"Use scatter_{update.name.removeprefix('assign_')}()."
         )
@@ -44,7 +49,7 @@ def checked_operand(variable: Any, update: Update, operand: Any) -> Any:
 
 def _check_slices(variable: Any, update: Update, operand: Any) -> IndexedSlices:
     if not isinstance(operand, IndexedSlices):
-        raise VariableError(
+        raise OperandTypeError(
             f"{update.name}() of {variable.name!r} takes an IndexedSlices(values, indices), got "
             f"{type(operand).__name__}."
         )
@@ -86,7 +91,7 @@ def _cast(variable: Any, update: Update, operand: Any) -> Any:
         weak = getattr(value, "weak_type", False)
         return jax.lax.convert_element_type(value, variable.dtype) if weak else value
     if kind_of(source) > kind_of(variable.dtype):
-        raise VariableError(
+        raise OperandTypeError(
             f"{update.name}() of {variable.name!r} needs {variable.dtype.name}, got {source.name}, which "
             "would lose information. Cast it with .astype(...) if that is meant."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -122,6 +123,18 @@ class PerReplica(DistributedValues):
             with jax.ensure_compile_time_eval():
                 self._joined = group.join(self._values)
         return self._joined
+
+    def __copy__(self) -> PerReplica:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PerReplica:
+        if self._array is not None or not self._values or type(self) is not PerReplica:
+            return self  # arrays cannot be changed
+        parts = [
+            value if isinstance(value, jax.Array) else copy.deepcopy(value, memo)
+            for value in self._values
+        ]
+        return PerReplica(parts, self._group, uneven=self._uneven)
 
     def __repr__(self) -> str:
         if is_tracer(self._array):

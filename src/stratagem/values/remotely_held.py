@@ -72,11 +72,7 @@ class RemotelyHeldVariable(AggregatingVariable):
         self._aggregation = aggregation
         self._array = self._on_mesh = None
         self._shared = False
-        if aggregation is VariableAggregation.MEAN and not jnp.issubdtype(self._dtype, jnp.inexact):
-            raise VariableError(
-                f"Aggregation MEAN needs a floating point variable, got {self._dtype.name} for "
-                f"variable {self._name!r}. Use a float dtype, or aggregation SUM."
-            )
+        self._check_aggregation_of_dtype()
 
     # --- what a kind of storage defines -----------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from stratagem.values import state, updates
 from stratagem.values.distributed_variable import DistributedVariable
 from stratagem.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem.values.updates import Update
-from stratagem.values.variable import STORAGE_LOCK, Variable, _register
+from stratagem.values.variable import STORAGE_LOCK, _register
 from stratagem.values.variable_options import VariableAggregation
 
 __all__ = ["SyncOnReadVariable"]
@@ -164,8 +164,8 @@ class SyncOnReadVariable(DistributedVariable):
 
     # --- updating ---------------------------------------------------------------------------------
 
-    def _update(self, update: Update, operand: Any) -> Variable:
-        replica = self.check_own_replica()
+    def _update(self, update: Update, operand: Any) -> Self:
+        replica = self.check_own_context()
         frame = state.current_frame()
         if replica is None and self.group.size > 1:
             self._update_all(update, operand)

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from stratagem.core.indexed_slices import IndexedSlices
 
@@ -24,7 +22,6 @@ __all__ = [
     "SCATTER_SUB",
     "SCATTER_UPDATE",
     "Update",
-    "combine_rows",
     "update_on_server",
 ]
 
@@ -37,7 +34,6 @@ class Update:
         name: The method's name.
         apply: From the old value and the operand to the new value.
         sparse: Whether the operand is an ``IndexedSlices``.
-        adds: Whether applying operands one after the other equals applying their sum.
         reducible: Whether the operands of several replicas can be summed or averaged first.
         body: What a server needs to carry it out where only the server can; empty otherwise.
     """
@@ -45,7 +41,6 @@ class Update:
     name: str
     apply: Callable[[Any, Any], Any]
     sparse: bool = False
-    adds: bool = False
     reducible: bool = True
     body: bytes = b""
 
@@ -67,7 +62,7 @@ def update_on_server(name: str, body: bytes) -> Update:
     return Update(name, apply, body=body)
 
 
-def _scatter(name: str, method: str, *, adds: bool = False, reducible: bool = True) -> Update:
+def _scatter(name: str, method: str, *, reducible: bool = True) -> Update:
     def apply(old: Any, slices: IndexedSlices) -> Any:
         old = jnp.asarray(old)
         rows = old.at[jnp.asarray(slices.indices)]
@@ -75,34 +70,16 @@ def _scatter(name: str, method: str, *, adds: bool = False, reducible: bool = Tr
         new = getattr(rows, method)(slices.values, mode="drop", wrap_negative_indices=False)
         return new.astype(old.dtype)  # dividing integers gives floating point
 
-    return Update(name, apply, sparse=True, adds=adds, reducible=reducible)
+    return Update(name, apply, sparse=True, reducible=reducible)
 
 
 ASSIGN = Update("assign", lambda old, new: new)
-ASSIGN_ADD = Update("assign_add", lambda old, delta: old + delta, adds=True)
-ASSIGN_SUB = Update("assign_sub", lambda old, delta: old - delta, adds=True)
-SCATTER_ADD = _scatter("scatter_add", "add", adds=True)
-SCATTER_SUB = _scatter("scatter_sub", "subtract", adds=True)
+ASSIGN_ADD = Update("assign_add", lambda old, delta: old + delta)
+ASSIGN_SUB = Update("assign_sub", lambda old, delta: old - delta)
+SCATTER_ADD = _scatter("scatter_add", "add")
+SCATTER_SUB = _scatter("scatter_sub", "subtract")
 SCATTER_MUL = _scatter("scatter_mul", "multiply")
 SCATTER_DIV = _scatter("scatter_div", "divide")
 SCATTER_MIN = _scatter("scatter_min", "min", reducible=False)
 SCATTER_MAX = _scatter("scatter_max", "max", reducible=False)
-SCATTER_UPDATE = _scatter("scatter_update", "set")
-
-
-def combine_rows(slices: IndexedSlices, *, mean: bool) -> IndexedSlices:
-    """Returns ``slices`` with each index once and its rows summed, or averaged.
-
-    The number of rows stays the same: places left over carry an index that is out of range, which
-    an update drops.
-    """
-    indices = jnp.asarray(slices.indices)
-    count = indices.shape[0]
-    outside = np.iinfo(indices.dtype).max
-    unique, position = jnp.unique(indices, return_inverse=True, size=count, fill_value=outside)
-    values = jax.ops.segment_sum(slices.values, position, num_segments=count)
-    if mean:
-        occurrences = jnp.bincount(position, length=count).clip(1)
-        values = values / occurrences.reshape((-1,) + (1,) * (values.ndim - 1))
-        values = values.astype(slices.dtype)
-    return IndexedSlices(values, unique, slices.dense_shape)
+SCATTER_UPDATE = _scatter("scatter_update", "set", reducible=False)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stratagem.core import context
-from stratagem.core.errors import ContextError, NotAnArrayError, VariableError
-from stratagem.core.indexed_slices import IndexedSlices
+from stratagem.core.errors import ContextError, NotAnArrayError, UnsupportedError, VariableError
 from stratagem.core.narrowing import check_fits
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.structures import ValueLeaf
@@ -22,6 +21,7 @@ from stratagem.values import state, updates
 from stratagem.values.array_operators import ArrayOperators, array_of, operand_of
 from stratagem.values.operands import checked_operand, kind_of
 from stratagem.values.per_replica import PerReplica
+from stratagem.values.update_methods import UpdateMethods
 from stratagem.values.updates import Update
 from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
 
@@ -40,7 +40,7 @@ class _VariableType(type):
         return context.get_strategy().extended.create_variable(*args, **kwargs)
 
 
-class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
+class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType):
     """An array that keeps its value between steps and can be updated.
 
     Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
@@ -53,11 +53,14 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             ``ON_READ``.
         name: Name shown in messages and checkpoints.
         dtype: Element type; default that of the initial value.
+        constraint: A function that an optimizer of yours may apply to the value after an update; kept
+            as ``variable.constraint``, and not applied by ``assign``.
         synchronization: When the replicas' copies are brought together.
         aggregation: How the replicas' updates (``ON_WRITE``) or copies (``ON_READ``) become one.
+        shape: The shape, if the initial value's is to be checked; all of it must be known.
 
     Differs from tf.distribute: updating a mirrored variable with aggregation ``NONE`` in replica
-    context raises, where the copies would silently diverge.
+    context raises, where the copies would silently diverge. A variable's shape never changes.
 
     >>> import stratagem as sg
     >>> v = sg.Variable([1.0, 2.0])
@@ -73,6 +76,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         "__weakref__",
         "_aggregation",
         "_array",
+        "_constraint",
         "_dtype",
         "_name",
         "_on_mesh",
@@ -105,11 +109,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
         self._array: Any = None
         self._on_mesh: tuple[Any, Any] | None = None
         self._shared = False
-        if aggregation is VariableAggregation.MEAN and not jnp.issubdtype(self._dtype, jnp.inexact):
-            raise VariableError(
-                f"Aggregation MEAN needs a floating point variable, got {self._dtype.name} for "
-                f"variable {self._name!r}. Use a float dtype, or aggregation SUM."
-            )
+        self._check_aggregation_of_dtype()
         frame = state.current_frame()
         if frame is not None:
             frame.create(self, value)
@@ -120,6 +120,9 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
             )
         else:
             self.initialize(value)
+
+    def _check_aggregation_of_dtype(self) -> None:
+        """Raises if values of this dtype cannot be aggregated as asked; here nothing is."""
 
     # Whether the stored array goes in and out of programs as it is.
     stored_for_programs = False
@@ -135,6 +138,19 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
     def shape(self) -> TensorShape:
         """The shape."""
         return self._shape
+
+    def get_shape(self) -> TensorShape:
+        """Same as ``shape``."""
+        return self._shape
+
+    @property
+    def constraint(self) -> Callable[[Any], Any] | None:
+        """What an optimizer may apply to the value after an update, if given."""
+        return getattr(self, "_constraint", None)
+
+    def keep_constraint(self, constraint: Callable[[Any], Any] | None) -> None:
+        """Sets what ``constraint`` returns."""
+        self._constraint = constraint
 
     @property
     def ndim(self) -> int:
@@ -175,6 +191,32 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
     def group(self) -> ReplicaGroup:
         """The devices that hold the value."""
         return ReplicaGroup.of(sorted(self._stored().devices(), key=lambda device: device.id)[:1])
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Returns a variable of the same kind, in the same place, with the value of this one.
+
+        Raises:
+            UnsupportedError: While a function is traced.
+        """
+        if state.current_frame() is not None or under_jit():
+            raise UnsupportedError(
+                f"Variable {self.name!r} cannot be copied inside a compiled function. Copy it outside."
+            )
+        memo[id(self)] = duplicate = self._duplicate()
+        return duplicate
+
+    def _duplicate(self) -> Self:
+        made = object.__new__(type(self))
+        for cls in type(self).__mro__:
+            for name in getattr(cls, "__slots__", ()):
+                if name != "__weakref__" and hasattr(self, name):
+                    setattr(made, name, getattr(self, name))
+        made._on_mesh = None
+        made.restore_snapshot(self.snapshot())
+        return made
 
     def ref(self) -> VariableRef:
         """Returns a hashable reference, to use variables as keys of a dictionary."""
@@ -237,47 +279,7 @@ class Variable(ArrayOperators, ValueLeaf, metaclass=_VariableType):
 
     # --- updating -------------------------------------------------------------------------------
 
-    def assign(self, value: Any, read_value: bool = True) -> Variable:
-        """Sets the value and returns the variable."""
-        return self._update(updates.ASSIGN, value)
-
-    def assign_add(self, delta: Any, read_value: bool = True) -> Variable:
-        """Adds ``delta`` and returns the variable."""
-        return self._update(updates.ASSIGN_ADD, delta)
-
-    def assign_sub(self, delta: Any, read_value: bool = True) -> Variable:
-        """Subtracts ``delta`` and returns the variable."""
-        return self._update(updates.ASSIGN_SUB, delta)
-
-    def scatter_add(self, sparse_delta: IndexedSlices) -> Variable:
-        """Adds rows, all of them where an index repeats, and returns the variable."""
-        return self._update(updates.SCATTER_ADD, sparse_delta)
-
-    def scatter_sub(self, sparse_delta: IndexedSlices) -> Variable:
-        """Subtracts rows and returns the variable."""
-        return self._update(updates.SCATTER_SUB, sparse_delta)
-
-    def scatter_mul(self, sparse_delta: IndexedSlices) -> Variable:
-        """Multiplies rows and returns the variable."""
-        return self._update(updates.SCATTER_MUL, sparse_delta)
-
-    def scatter_div(self, sparse_delta: IndexedSlices) -> Variable:
-        """Divides rows and returns the variable."""
-        return self._update(updates.SCATTER_DIV, sparse_delta)
-
-    def scatter_min(self, sparse_delta: IndexedSlices) -> Variable:
-        """Takes the smaller of each row's old and new elements and returns the variable."""
-        return self._update(updates.SCATTER_MIN, sparse_delta)
-
-    def scatter_max(self, sparse_delta: IndexedSlices) -> Variable:
-        """Takes the larger of each row's old and new elements and returns the variable."""
-        return self._update(updates.SCATTER_MAX, sparse_delta)
-
-    def scatter_update(self, sparse_delta: IndexedSlices) -> Variable:
-        """Sets rows and returns the variable."""
-        return self._update(updates.SCATTER_UPDATE, sparse_delta)
-
-    def _update(self, update: Update, operand: Any) -> Variable:
+    def _update(self, update: Update, operand: Any) -> Self:
         checked = self.check_operand(update, operand)
         frame = state.current_frame()
         replica = context.get_replica_context()

@@ -50,6 +50,7 @@ def test_packing_and_unpacking_is_the_identity(shapes, num_packs, bytes_per_pack
 def test_options():
     options = CommunicationOptions(implementation="RING")
     assert options.implementation is CommunicationImplementation.RING
+    assert CommunicationOptions(implementation="ring") == options
     for wrong in ({"bytes_per_pack": -1}, {"timeout_seconds": 0}, {"implementation": "TELEPATHY"}):
         with pytest.raises(ValueError):
             CommunicationOptions(**wrong)

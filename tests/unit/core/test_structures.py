@@ -40,6 +40,11 @@ def test_leaves_are_found_and_objects_made_again():
     assert list(made[0]) == ["b", "a"]
 
 
+def test_forms_tell_whether_objects_were_opened():
+    assert structures.has_containers(structures.flatten([1, {"a": Settings(b=2)}])[1])
+    assert not structures.has_containers(structures.flatten([1, {"a": (2, None)}])[1])
+
+
 def test_the_order_of_keys_does_not_tell_mappings_apart():
     one, other = structures.flatten(Settings(a=1, b=2)), structures.flatten(Settings(b=2, a=1))
     assert one == other

@@ -245,7 +245,7 @@ class ClusterWatch:
 
     def give(self, channel: str, value: Any, turn: int) -> None:
         """Gives this worker's part of an exchange, for the others: it does not want theirs."""
-        self._client.put(f"{channel}/{turn}", value)
+        self._client.put(f"{channel}/{turn}", value, is_awaited=False)
 
     # --- leaving ------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from stratagem.collectives.options import (
     CollectiveCommunication,
+    CollectiveHints,
     CommunicationImplementation,
     CommunicationOptions,
 )
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CentralStorageStrategy",
     "CollectiveCommunication",
+    "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
