@@ -41,8 +41,8 @@ class LoopStep:
 
     def run(
         self, strategy: Any, captures: Captures, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Runs the step in every replica of ``strategy``."""
+    ) -> tuple[Any, bool]:
+        """Runs the step in every replica; returns its results and whether it has been traced."""
         values = captures.values
         inputs = self._inputs(values)
         rest = [inputs, *self._fewer_inputs(values, inputs)]
@@ -60,7 +60,7 @@ class LoopStep:
             else:
                 self._lifted = attempt
                 self._known_values |= inputs - attempt
-                return result
+                return result, current.traced
             finally:
                 self._call.current = outer
         raise AssertionError("the last attempt returns or raises")
@@ -91,6 +91,7 @@ class LoopStep:
         current = self._call.current
         assert current is not None
         captures = current.captures
+        current.traced = True
         if not any(is_tracer(_array_of(value)) for value in given):
             return current.strategy.run(captures.fn, args, kwargs)
         values = [
@@ -113,6 +114,7 @@ class _Current:
         self.strategy = strategy
         self.captures = captures
         self.failed_with_inputs = False
+        self.traced = False
 
 
 class _Call(threading.local):

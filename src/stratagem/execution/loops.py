@@ -55,9 +55,8 @@ class StepCache:
         captures = Captures(fn, self._changing_names, self._effects)
         known = self._steps.get(self._key(strategy, captures))
         step = self._add(strategy, captures, LoopStep(self._make)) if known is None else known[0]
-        num_traces = step.function.experimental_get_tracing_count()
-        result = step.run(strategy, captures, args, kwargs)
-        if step.function.experimental_get_tracing_count() > num_traces:
+        result, traced = step.run(strategy, captures, args, kwargs)
+        if traced:
             self._note_effects(strategy, captures, step)
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,14 @@ import jax
 from stratagem.core.launch import launch
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tracing import jax_core
-from stratagem.execution.remote_access import NotedUpdate
+from stratagem.execution.program import VariablesGone
 from stratagem.execution.remote_stages import Segment, Stage
 from stratagem.values.remote_batch import fetch, send
+from stratagem.values.remotely_held import RemotelyHeldVariable
+from stratagem.values.updates import Update
 from stratagem.values.variable import STORAGE_LOCK, Variable
 
-__all__ = ["CompiledStage", "Passed", "Places", "RemoteExchange"]
+__all__ = ["CompiledStage", "Passed", "Places", "RemoteExchange", "SentUpdate"]
 
 Place = Callable[["Call"], Any]
 """Where a call finds a value."""
@@ -32,6 +35,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class SentUpdate:
+    """An update of a program, of a variable that it does not keep alive."""
+
+    reference: weakref.ref[RemotelyHeldVariable]
+    update: Update
+
+
+@dataclass(frozen=True, slots=True)
 class Passed:
     """Stands for an operand that goes past the program: one of its inputs, say."""
 
@@ -42,11 +53,24 @@ class RemoteExchange:
     """What a program fetches before it runs and sends afterwards."""
 
     def __init__(
-        self, stages: list[CompiledStage], updates: list[NotedUpdate], num_provided: int
+        self, stages: list[CompiledStage], updates: list[SentUpdate], num_provided: int
     ) -> None:
         self._stages = stages
         self._updates = updates
         self._num_provided = num_provided
+
+    def references(self) -> list[weakref.ref[Any]]:
+        """Returns references to the variables."""
+        own = [sent.reference for sent in self._updates]
+        return [*own, *(reference for stage in self._stages for reference in stage.references())]
+
+    def hold(self) -> list[Any]:
+        """Returns the variables.
+
+        Raises:
+            VariablesGone: If one does not exist any more.
+        """
+        return [_there(reference) for reference in self.references()]
 
     def fetch(self, arrays: list[Any], consts: list[Any]) -> Call:
         """Returns the call with the program's further constants provided, given its inputs."""
@@ -61,11 +85,11 @@ class RemoteExchange:
             send(
                 [
                     (
-                        noted.variable,
-                        noted.update,
+                        _there(sent.reference),
+                        sent.update,
                         [leaf.place(call) if isinstance(leaf, Passed) else leaf for leaf in leaves],
                     )
-                    for noted, leaves in zip(self._updates, operands, strict=True)
+                    for sent, leaves in zip(self._updates, operands, strict=True)
                 ]
             )
 
@@ -76,21 +100,21 @@ class Places:
     def __init__(
         self,
         jaxpr: Any,
-        candidates: Sequence[Variable],
+        variables: Sequence[Variable],
         provided: Sequence[Any],
         group: ReplicaGroup | None,
     ) -> None:
         self._places: dict[int, Place] = {}
         for position, const in enumerate(jaxpr.constvars):
             self._places[id(const)] = _item("consts", position)
-        for position, invar in enumerate(jaxpr.invars[len(candidates) :]):
+        for position, invar in enumerate(jaxpr.invars[len(variables) :]):
             self._places[id(invar)] = _item("arrays", position)
         self.slot = {id(v): position for position, v in enumerate(provided)}
         for key, position in self.slot.items():
             self._places[key] = _item("provided", position)
         self._lasting = set(self._places)
-        for variable, invar in zip(candidates, jaxpr.invars, strict=False):
-            self._places.setdefault(id(invar), _local_value(variable, group))
+        for variable, invar in zip(variables, jaxpr.invars, strict=False):
+            self._places.setdefault(id(invar), _local_value(weakref.ref(variable), group))
 
     def lasts(self, atom: Any) -> bool:
         """Returns whether an atom's value can be found and is the same after the program has run."""
@@ -107,8 +131,16 @@ def _item(values: str, position: int) -> Place:
     return lambda call: getattr(call, values)[position]
 
 
-def _local_value(variable: Variable, group: ReplicaGroup | None) -> Place:
+def _there(reference: weakref.ref[Any]) -> Any:
+    variable = reference()
+    if variable is None:
+        raise VariablesGone
+    return variable
+
+
+def _local_value(reference: weakref.ref[Variable], group: ReplicaGroup | None) -> Place:
     def value(call: Call) -> Any:
+        variable = _there(reference)
         with STORAGE_LOCK:
             # From now on shared: no other call may give the array away before the stage has run.
             variable.snapshot()
@@ -123,7 +155,7 @@ class CompiledStage:
     def __init__(
         self,
         stage: Stage,
-        updates: Sequence[NotedUpdate],
+        updates: Sequence[SentUpdate],
         places: Places,
         group: ReplicaGroup | None,
     ) -> None:
@@ -136,11 +168,19 @@ class CompiledStage:
             for staged in stage.updates
         ]
         self._reads = [
-            (read.variable, None if read.indices is None else places.place(read.indices))
+            (
+                weakref.ref(read.variable),
+                None if read.indices is None else places.place(read.indices),
+            )
             for read in stage.reads
         ]
         self._results = [places.slot[id(read.result)] for read in stage.reads]
         self._group = group
+
+    def references(self) -> list[weakref.ref[Any]]:
+        """Returns references to the variables."""
+        sent = [update.reference for update, _ in self._updates]
+        return [*sent, *(reference for reference, _ in self._reads)]
 
     def run(self, call: Call) -> None:
         """Computes, sends and fetches."""
@@ -152,12 +192,15 @@ class CompiledStage:
         if self._updates:
             send(
                 [
-                    (noted.variable, noted.update, [place(call) for place in operands])
-                    for noted, operands in self._updates
+                    (_there(sent.reference), sent.update, [place(call) for place in operands])
+                    for sent, operands in self._updates
                 ]
             )
         fetched = fetch(
-            [(variable, None if rows is None else rows(call)) for variable, rows in self._reads]
+            [
+                (_there(reference), None if rows is None else rows(call))
+                for reference, rows in self._reads
+            ]
         )
         for slot, value in zip(self._results, fetched, strict=True):
             call.provided[slot] = value

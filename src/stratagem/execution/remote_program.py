@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,13 +15,19 @@ from stratagem.core.tracing import jax_core, mentioned_variables, with_constvars
 from stratagem.execution.frames import FunctionFrame
 from stratagem.execution.program import Program, ResultLeaf
 from stratagem.execution.remote_access import NotedUpdate
-from stratagem.execution.remote_exchange import CompiledStage, Passed, Places, RemoteExchange
+from stratagem.execution.remote_exchange import (
+    CompiledStage,
+    Passed,
+    Places,
+    RemoteExchange,
+    SentUpdate,
+)
 from stratagem.execution.remote_reads import Read, find_reads
 from stratagem.execution.remote_stages import StagedUpdate, cut
 from stratagem.values.remotely_held import RemotelyHeldVariable
 from stratagem.values.variable import Variable
 
-__all__ = ["RemoteProgram", "RemoteTrace", "take_apart", "uses_remote_variables"]
+__all__ = ["RemoteProgram", "RemoteTrace", "take_apart"]
 
 
 class RemoteProgram(Program):
@@ -44,15 +51,21 @@ class RemoteProgram(Program):
             and self._callback_errors is None
         )
 
+    def references(self) -> list[weakref.ref[Any]]:
+        """Returns a reference to each variable of the program, remote ones too."""
+        return [*super().references(), *self._remote.references()]
+
     def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
         """Fetches, runs the program and sends its updates."""
         consts = self.consts if consts is None else consts
+        held = self._remote.hold()
         call = self._remote.fetch(arrays, consts)
         if self._computes_nothing:
             result, operands = self.result([])
         else:
             result, operands = super().run_arrays(arrays, [*consts, *call.provided])
         self._remote.send(operands, call)
+        del held  # kept alive until here
         return result
 
 
@@ -60,9 +73,9 @@ class RemoteTrace:
     """A traced function that uses remote variables, taken apart.
 
     Args:
-        jaxpr: What was traced: candidates and arrays in; results, operands of the updates and new
+        jaxpr: What was traced: variables and arrays in; results, operands of the updates and new
             values of variables out.
-        candidates: The variables that are its first inputs.
+        variables: The variables that are its first inputs.
         updates: The updates of the trace.
         operands: For each update its operand's arrays: atoms of the jaxpr, or known arrays.
         wanted: Those of its outputs that are not operands.
@@ -72,7 +85,7 @@ class RemoteTrace:
     def __init__(
         self,
         jaxpr: Any,
-        candidates: Sequence[Variable],
+        variables: Sequence[Variable],
         updates: Sequence[NotedUpdate],
         operands: Sequence[Sequence[Any]],
         wanted: Sequence[Any],
@@ -80,12 +93,11 @@ class RemoteTrace:
     ) -> None:
         self._jaxpr = jaxpr
         self._group = group
-        # Without the operands, which are tracers of a trace that has ended.
-        self._updates = [NotedUpdate(noted.variable, noted.update, None) for noted in updates]
+        self._updates = [SentUpdate(weakref.ref(u.variable), u.update) for u in updates]
         mentioned = mentioned_variables(jaxpr)
         self._whole = {
             id(invar): Read(variable, invar)
-            for variable, invar in zip(candidates, jaxpr.invars, strict=False)
+            for variable, invar in zip(variables, jaxpr.invars, strict=False)
             if isinstance(variable, RemotelyHeldVariable) and id(invar) in mentioned
         }
         staged = [
@@ -94,7 +106,7 @@ class RemoteTrace:
         ]
         reads = [*self._whole.values(), *find_reads(jaxpr)]
         self._parts = cut(jaxpr, reads, staged, wanted)
-        self._places = Places(jaxpr, candidates, self._parts.provided, group)
+        self._places = Places(jaxpr, variables, self._parts.provided, group)
 
     @property
     def remaining(self) -> list[int]:
@@ -130,22 +142,9 @@ class RemoteTrace:
         )
 
 
-def uses_remote_variables(
-    jaxpr: Any, candidates: Sequence[Variable], updates: Sequence[NotedUpdate]
-) -> bool:
-    """Returns whether a trace reads or updates variables that other processes hold."""
-    if updates or find_reads(jaxpr):
-        return True
-    mentioned = mentioned_variables(jaxpr)
-    return any(
-        isinstance(variable, RemotelyHeldVariable) and id(invar) in mentioned
-        for variable, invar in zip(candidates, jaxpr.invars, strict=False)
-    )
-
-
 def take_apart(
     jaxpr: Any,
-    candidates: Sequence[Variable],
+    variables: Sequence[Variable],
     frame: FunctionFrame,
     results: list[ResultLeaf],
     structure: Any,
@@ -155,7 +154,7 @@ def take_apart(
 
     Args:
         jaxpr: What was traced.
-        candidates: The variables that are its first inputs.
+        variables: The variables that are its first inputs.
         frame: Of the trace.
         results: How to build the function's result and, after it, the operands of updates.
         structure: The structure of both.
@@ -164,9 +163,7 @@ def take_apart(
     Returns:
         Results, structure and jaxpr of the program, and what makes it.
     """
-    if not uses_remote_variables(jaxpr, candidates, frame.remote.updates):
-        return results, structure.children()[0], jaxpr, Program
-    trace, results, jaxpr = _separate(jaxpr, candidates, frame, results, group)
+    trace, results, jaxpr = _separate(jaxpr, variables, frame, results, group)
     remaining = [frame.remote.operands()[i] for i in trace.remaining]
     make = functools.partial(RemoteProgram, trace.exchange())
     return results, _with_operands(structure, remaining), jaxpr, make
@@ -174,7 +171,7 @@ def take_apart(
 
 def _separate(
     jaxpr: Any,
-    candidates: Sequence[Variable],
+    variables: Sequence[Variable],
     frame: FunctionFrame,
     results: list[ResultLeaf],
     group: ReplicaGroup | None,
@@ -196,7 +193,7 @@ def _separate(
     written = jaxpr.outvars[num_outputs:]
     wanted = [jaxpr.outvars[leaf.output] for leaf in own if leaf.output is not None]
     updates = frame.remote.updates
-    trace = RemoteTrace(jaxpr, candidates, updates, atoms, [*wanted, *written], group)
+    trace = RemoteTrace(jaxpr, variables, updates, atoms, [*wanted, *written], group)
     kept = [*own]
     for position in trace.remaining:
         for leaf, atom in zip(leaves[position], atoms[position], strict=True):

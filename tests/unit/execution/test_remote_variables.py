@@ -1,5 +1,8 @@
 """Compiled functions with variables that another process holds."""
 
+import gc
+import weakref
+
 import cloudpickle
 import jax
 import jax.numpy as jnp
@@ -461,3 +464,20 @@ def test_functions_can_be_sent():
     assert float(arrived(jnp.float32(1))) == 2
     assert arrived.experimental_get_tracing_count() == 1
     assert float(method(jnp.float32(2))) == 6
+
+
+def test_remote_variables_that_a_function_used_can_go(make, holder):
+    kept = {"v": make("v", np.ones(3, np.float32)), "w": make("w", ROWS)}
+
+    @sg.function
+    def step(x):
+        kept["v"].assign_add(kept["v"].value() * x)
+        return jnp.sum(kept["w"].sparse_read(jnp.asarray([1, 2])))
+
+    for _ in range(3):
+        assert float(step(jnp.float32(1))) == 2 + 3 + 4 + 5
+    gone = [weakref.ref(variable) for variable in kept.values()]
+    kept = {"v": make("v", np.zeros(3, np.float32)), "w": make("w", 2 * ROWS)}
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+    assert float(step(jnp.float32(1))) == 28
