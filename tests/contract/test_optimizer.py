@@ -76,3 +76,37 @@ def test_other_variables_are_refused():
         optimizer.apply_gradients([(1.0, w)])
     with pytest.raises(ValueError, match="got 'adam'"):
         sg.train.Optimizer("adam")
+
+
+def noisy():
+    return optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(3)), optax.sgd(0.1))
+
+
+def test_transformations_with_random_keys(strategy, execute, tmp_path):
+    with strategy.scope():
+        v = sg.Variable(np.ones(3, np.float32))
+        optimizer = sg.train.Optimizer(noisy())
+    scale = 1.0 / strategy.num_replicas_in_sync
+
+    def step():
+        strategy.run(lambda: optimizer.apply_gradients([(jnp.full(3, scale), v)]))
+
+    def steps(count):
+        for _ in range(count):
+            execute(step)
+        return v.numpy()
+
+    transformation, params = noisy(), [jnp.ones(3)]
+    state = transformation.init(params)
+    for _ in range(3):
+        updates, state = transformation.update([jnp.ones(3)], state, params)
+        params = optax.apply_updates(params, updates)
+    checkpoint = sg.train.Checkpoint(v=v, optimizer=optimizer)
+    first = steps(2)
+    path = checkpoint.save(str(tmp_path / "noisy"))
+    last = steps(1)
+    if not isinstance(strategy, sg.distribute.ParameterServerStrategy):  # each shard draws there
+        np.testing.assert_allclose(last, params[0], rtol=1e-5)
+    checkpoint.restore(path)
+    np.testing.assert_array_equal(v.numpy(), first)
+    np.testing.assert_allclose(steps(1), last, rtol=1e-6)

@@ -23,6 +23,7 @@ from stratagem.core.tracing import is_tracer
 from stratagem.parameter_server.remote_variable import RemoteVariable
 from stratagem.parameter_server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
 from stratagem.parameter_server.server_optimizer import OptimizerFunction, StateLeaf
+from stratagem.training.keyless_transformation import KeylessTransformation
 from stratagem.training.local_state import LocalState, static_shape
 from stratagem.values import remote_batch, state
 from stratagem.values.array_operators import array_of
@@ -71,6 +72,7 @@ class Optimizer:
     def _set_up(self, identity: str, transformation: Any, name: str) -> None:
         self._id = identity
         self.transformation = transformation
+        self._keyless = KeylessTransformation(transformation)
         self.name = name
         self._function: bytes | None = None
         self._variables: list[Variable] = []
@@ -92,7 +94,7 @@ class Optimizer:
     def server_function(self) -> bytes:
         """What a parameter server needs to take a step of it."""
         if self._function is None:
-            self._function = cloudpickle.dumps(OptimizerFunction(self._id, self.transformation))
+            self._function = cloudpickle.dumps(OptimizerFunction(self._id, self._keyless))
         return self._function
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
@@ -168,7 +170,7 @@ class Optimizer:
             variable.assign(value)
 
     def _new_values_and_state(self, gradients: Any, state: Any, values: Any) -> Any:
-        updates, state = self.transformation.update(gradients, state, values)
+        updates, state = self._keyless.update(gradients, state, values)
         new = [(value + u).astype(value.dtype) for value, u in zip(values, updates, strict=True)]
         return new, state
 
@@ -207,7 +209,7 @@ class Optimizer:
         self._restored = None
 
     def _initial_state(self, variables: Sequence[Variable]) -> Any:
-        return self.transformation.init([np.asarray(v._eager_value()) for v in variables])
+        return self._keyless.init([np.asarray(v._eager_value()) for v in variables])
 
     # --- checkpoints --------------------------------------------------------------------------------
 
@@ -237,7 +239,7 @@ class Optimizer:
         elif variables is not None and not any(v is None for v in variables):
             known = [v for v in variables if v is not None]
             shapes = [jax.ShapeDtypeStruct(static_shape(v), v.dtype) for v in known]
-            state = jax.eval_shape(self.transformation.init, shapes)
+            state = jax.eval_shape(self._keyless.init, shapes)
             leaves = [
                 StateLeaf(leaf, tuple(x.shape), np.dtype(x.dtype))
                 for leaf, x in zip(leaf_names(state), jax.tree.leaves(state), strict=True)
