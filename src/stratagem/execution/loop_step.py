@@ -101,7 +101,7 @@ class LoopStep:
             for value, captured in zip(given, captures.values, strict=True)
         ]
         try:
-            return current.strategy.run(captures.rebuild(values), args, kwargs)
+            return captures.call_with(values, lambda step: current.strategy.run(step, args, kwargs))
         except Exception:
             current.failed_with_inputs = True
             raise

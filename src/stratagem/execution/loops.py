@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stratagem.execution.bound_function import CompiledFunction
-from stratagem.execution.captures import Captures, Place
+from stratagem.execution.captured_parts import Place
+from stratagem.execution.captures import Captures
 from stratagem.execution.loaded_names import changing_names
 from stratagem.execution.loop_step import LoopStep
 from stratagem.execution.signature import static_key

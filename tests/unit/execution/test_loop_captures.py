@@ -424,3 +424,72 @@ def test_steps_go_with_what_they_captured():
     gc.collect()
     assert [reference() for reference in made] == [None] * 6
     assert not epoch._steps.steps()
+
+
+class LazyTrainer:
+    """Makes its variable on the first step, and keeps books."""
+
+    def __init__(self):
+        self.total = None
+        self.rate = 0.5
+        self.traces = 0
+        self.seen = []
+        self.notes = {"begun": False, "old": 1}
+
+    def step(self, x):
+        self.traces += 1
+        self.seen.append("a step")
+        self.notes["begun"] = True
+        self.notes.pop("old", None)
+        if self.total is None:
+            self.total = sg.Variable(0.0, aggregation=sg.VariableAggregation.SUM)
+        self.total.assign_add((jnp.sum(x) * 0 + 1) * self.rate)
+        return self.total.read_value()
+
+
+def test_what_a_step_does_to_captured_objects_is_done_to_the_users_own(strategy, dataset):
+    trainer = LazyTrainer()
+
+    @sg.function
+    def epoch():
+        totals = []
+        for x in dataset:
+            totals.append(strategy.reduce("MEAN", strategy.run(trainer.step, args=(x,)), axis=None))
+        return totals
+
+    with strategy.scope():
+        first = [float(total) for total in epoch()]
+        count = epoch.experimental_get_tracing_count()
+        trainer.rate = 1.0
+        second = [float(total) for total in epoch()]
+    steps = np.arange(1, len(first) + 1) * first[0]
+    np.testing.assert_allclose(first, steps)
+    np.testing.assert_allclose(second, first[-1] + 2 * steps)
+    assert float(trainer.total) == second[-1]
+    assert trainer.traces == len(trainer.seen) > 0
+    assert trainer.notes == {"begun": True}
+    assert epoch.experimental_get_tracing_count() <= count + 1
+
+
+def test_a_step_that_keeps_a_traced_value_is_given_numbers_instead(strategy, dataset):
+    class Keeper:
+        factor, kept = 2.0, None
+
+        def __init__(self):
+            self.number = 3
+
+        def __call__(self, x):
+            self.kept = self.number + 1
+            return jnp.sum(x) * 0 + self.kept
+
+    keeper = Keeper()
+
+    @sg.function
+    def epoch():
+        results = []
+        for x in dataset:
+            results.append(strategy.reduce("MAX", strategy.run(keeper, args=(x,)), axis=None))
+        return results
+
+    assert {float(result) for result in epoch()} == {4.0}
+    assert keeper.kept == 4
