@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from replicas import one_process
 
 import stratagem as sg
 
@@ -249,6 +250,7 @@ def test_an_object_without_arrays_stays_itself(strategy):
     assert model.y == strategy.replica_group.local_size
 
 
+@one_process("a worker does not see what the replicas of others return")
 def test_replicas_with_other_keys_are_refused(many):
     def step():
         first = sg.distribute.get_replica_context().replica_index == 0

@@ -5,7 +5,7 @@ import copy
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replicas import components
+from replicas import components, one_process
 
 import stratagem as sg
 
@@ -94,6 +94,7 @@ def test_per_replica_and_mirrored_values(many):
     assert float(copy.deepcopy(total)) == float(copy.copy(total)) == float(total)
 
 
+@one_process("takes the values of all replicas")
 def test_objects_in_a_per_replica_value_are_copied(many):
     value = many.run(_Box)
     duplicate = copy.deepcopy(value)

@@ -53,6 +53,12 @@ def component_shapes(value: PerReplica, group: ReplicaGroup) -> list[tuple[int, 
 
 def _gather_across(value: PerReplica, axis: int, sizes: Sequence[int], group: ReplicaGroup) -> Any:
     """Gathers from other processes, where every part must travel in the size of the largest."""
+    if jnp.issubdtype(value.values[0].dtype, jax.dtypes.prng_key):
+        # Keys cannot be padded, the numbers that they are made of can.
+        numbers = PerReplica([jax.random.key_data(part) for part in value.values], group)
+        implementation = jax.random.key_impl(value.values[0])
+        gathered = _gather_across(numbers, axis, sizes, group)
+        return jax.random.wrap_key_data(gathered, impl=implementation)
     largest = max(sizes)
     padded = [
         jnp.pad(

@@ -308,11 +308,12 @@ class Dispatcher:
 
     # What is reported from elsewhere, without the lock.
 
-    def worker_refused(self, worker: int, error: Exception) -> None:
+    def worker_refused(self, worker: int, error: Exception, *, is_proven: bool) -> None:
         """Takes in that a worker is there, but does not want or is not able to work.
 
-        The others go on without it. It is an error when all have refused, not before: whoever listens
-        on the port of a worker that is dead or late can refuse.
+        The others go on without it. It is an error if there are none; or, unless the worker has proved
+        who it is, when all have refused: whoever listens on the port of a worker that is dead or late
+        can refuse.
         """
         with self.lock:
             if self.stopped:
@@ -320,7 +321,7 @@ class Dispatcher:
             if worker not in self._refusals:
                 self._refusals.add(worker)
                 _logger.warning("%s does not work: %s", self._links[worker].task, error)
-            if not self.state.workers and self._refusals.issuperset(self._links):
+            if not self.state.workers and (is_proven or self._refusals.issuperset(self._links)):
                 self._abort(error)
 
     def abort(self, error: BaseException) -> None:

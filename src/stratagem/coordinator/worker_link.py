@@ -39,6 +39,7 @@ from stratagem.core.errors import (
     DeadlineExceededError,
     RemoteError,
     StratagemError,
+    UnauthenticatedError,
     UnavailableError,
 )
 
@@ -243,7 +244,7 @@ class WorkerLink:
             return
         except Exception as error:
             if self._lose(request.session, error):
-                self._dispatcher.worker_refused(self.index, error)
+                self._dispatcher.worker_refused(self.index, error, is_proven=True)
             return
         if reports is None:
             lost = UnavailableError(f"{self.task} at {self.address} has started anew.")
@@ -306,7 +307,8 @@ class WorkerLink:
                 self._note_failure(channel, error)
             except Exception as error:
                 self._note_failure(channel, error)
-                self._dispatcher.worker_refused(self.index, error)
+                is_proven = not isinstance(error, UnauthenticatedError)
+                self._dispatcher.worker_refused(self.index, error, is_proven=is_proven)
             else:
                 with self._lock:
                     stopped = self._dispatcher.stopped

@@ -36,8 +36,8 @@ def check_fits(value: Any, dtype: np.dtype[Any]) -> None:
         return
     raise InvalidArgumentError(
         f"{value.dtype.name} values from {value.min()} to {value.max()} do not fit {dtype.name}. "
-        "Use a wider dtype; for 64 bits, which JAX cuts to 32 by itself, call "
-        "jax.config.update('jax_enable_x64', True) first."
+        "Use a wider dtype; 64 bits need JAX's 64-bit mode: "
+        "jax.config.update('jax_enable_x64', True)."
     )
 
 

@@ -13,7 +13,7 @@ from stratagem.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolve
 from stratagem.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem.core import context
 from stratagem.core.devices import resolve_devices
-from stratagem.core.errors import ContextError, InvalidArgumentError, ShapeMismatchError
+from stratagem.core.errors import ContextError, InvalidArgumentError
 from stratagem.core.replica_group import ReplicaGroup
 from stratagem.core.tensor_shape import TensorShape
 from stratagem.input.distributed_dataset import DistributedDataset
@@ -28,7 +28,7 @@ from stratagem.parameter_server.sharded_variable import ShardedVariable
 from stratagem.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.deferred_dataset import DeferredDataset
-from stratagem.strategies.extended import StrategyExtended
+from stratagem.strategies.extended import StrategyExtended, check_shape
 from stratagem.strategies.server_cluster import check_server_cluster, server_addresses
 from stratagem.values.array_operators import ArrayOperators
 from stratagem.values.regroup import map_values
@@ -193,11 +193,11 @@ class ParameterServerExtended(StrategyExtended):
         self,
         initial_value: Any = None,
         trainable: bool | None = None,
+        *,
         name: str | None = None,
         dtype: Any = None,
         synchronization: Any = VariableSynchronization.AUTO,
         aggregation: Any = VariableAggregation.NONE,
-        *,
         shape: Any = None,
         per_worker_variable: bool = False,
         **others: Any,
@@ -235,19 +235,14 @@ class ParameterServerExtended(StrategyExtended):
         if not per_worker_variable:
             if _is_function(initial_value) and shape and dtype is not None:
                 initial_value = PartInitializer(initial_value, shape, dtype)
-            created = super().create_variable(initial_value, **options)
-        elif self._make_per_worker_variable is None:
+            return super().create_variable(initial_value, shape=shape, **options)
+        if self._make_per_worker_variable is None:
             raise ContextError(
                 "A variable with per_worker_variable=True lives on the workers, which only a "
                 "coordinator reaches. Make ClusterCoordinator(strategy) first."
             )
-        else:
-            created = self._make_per_worker_variable(initial_value=initial_value, **options)
-        if shape is not None and created.shape != TensorShape(shape):
-            raise ShapeMismatchError(
-                f"The initial value of variable {created.name!r} must have the shape that is given, "
-                f"{TensorShape(shape)}, got {created.shape}."
-            )
+        created = self._make_per_worker_variable(initial_value=initial_value, **options)
+        check_shape(created, shape)
         return created
 
     def make_variable(self, **options: Any) -> Variable:

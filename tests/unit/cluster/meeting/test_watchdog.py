@@ -29,7 +29,7 @@ def watchdog():
 
 def slow_program():
     # XLA runs small programs at once.
-    return [jax.jit(lambda x: jnp.linalg.matrix_power(x, 2**30))(jnp.eye(1000))]
+    return [jax.jit(lambda x: jnp.linalg.matrix_power(x, 2**30))(jnp.eye(1600))]
 
 
 def test_a_program_in_flight_is_watched(watchdog):
