@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import stratagem as sg
-from stratagem.cluster.launch.held_ports import HeldPorts
+from stratagem._src.cluster.held_ports import HeldPorts
 
 ARRAY = np.arange(25_000_000 // 4, dtype=np.float32)
 TABLE_SHAPE, NUM_LOOKED_UP = (1_000_000, 64), 4096

@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import stratagem as sg
-from stratagem.collectives.packing import PACK_BYTES, plan_packs
+from stratagem._src.collectives.packing import PACK_BYTES, plan_packs
 
 LEARNING_RATE = 0.01
 ROWS_PER_REPLICA = 32

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from pyarrow import flight
 
-from stratagem.cluster.transport import (
+from stratagem._src.transport import (
     Channel,
     Connection,
     Credentials,

@@ -6,8 +6,8 @@ Write a training step once, pick a strategy, and run it on one device or many.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stratagem.core import context
-from stratagem.core.lazy_names import lazy_names
+from stratagem._src.core import context
+from stratagem._src.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from stratagem import config, data, distribute, io, testing, tpu, train
@@ -87,7 +87,7 @@ _find = lazy_names(
 )
 
 context.register_default_strategy(
-    lambda: import_module("stratagem.strategies.default").default_frame()
+    lambda: import_module("stratagem._src.strategies.default").default_frame()
 )
 
 

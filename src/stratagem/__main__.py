@@ -2,7 +2,7 @@
 
 import sys
 
-from stratagem.cli import main
+from stratagem._src.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,17 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from stratagem.core.config import (
+from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.mesh.process_settings import (
     LogicalDevice,
     functions_run_eagerly,
     list_logical_devices,
     run_functions_eagerly,
     set_num_cpu_devices,
 )
-from stratagem.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from stratagem.cluster.connection import experimental_connect_to_cluster
+    from stratagem._src.membership.connection import experimental_connect_to_cluster
 
 __all__ = [
     "LogicalDevice",
@@ -24,4 +24,4 @@ __all__ = [
 ]
 
 _CONNECT = "experimental_connect_to_cluster"
-__getattr__ = lazy_names(__name__, {_CONNECT: ("stratagem.cluster.connection", _CONNECT)})
+__getattr__ = lazy_names(__name__, {_CONNECT: ("stratagem._src.membership.connection", _CONNECT)})

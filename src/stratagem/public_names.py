@@ -1,8 +1,7 @@
 """The names of ``stratagem`` itself, which loads this module when one of them is first asked for."""
 
-from stratagem.array_ops import constant, identity
-from stratagem.core import errors
-from stratagem.core.dtypes import (
+from stratagem._src.core import errors
+from stratagem._src.core.dtypes import (
     bfloat16,
     bool_,
     complex64,
@@ -19,12 +18,13 @@ from stratagem.core.dtypes import (
     uint32,
     uint64,
 )
-from stratagem.core.indexed_slices import IndexedSlices
-from stratagem.core.tensor_shape import TensorShape
-from stratagem.execution.function import function
-from stratagem.execution.gradients import value_and_grad
-from stratagem.values.variable import Variable
-from stratagem.values.variable_options import VariableAggregation, VariableSynchronization
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.execution.function import function
+from stratagem._src.execution.gradients import value_and_grad
+from stratagem._src.values.array_functions import constant, identity
+from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
 bool = bool_  # tf.bool; the builtin is not used in this module
 

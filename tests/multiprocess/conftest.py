@@ -11,7 +11,7 @@ import pytest
 from processes import MARK, marked, poll
 from worker_processes import Workers
 
-from stratagem.cluster.launch.held_ports import HeldPorts
+from stratagem._src.cluster.held_ports import HeldPorts
 
 FAULTY_WORKER = Path(__file__).with_name("faulty_worker.py")
 

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import stratagem as sg
-from stratagem.cluster.meeting import jax_runtime, join, watchdog
-from stratagem.cluster.meeting.join import joined_cluster
-from stratagem.cluster.meeting.watch import ClusterWatch
+from stratagem._src.jax_internals import distributed_runtime as jax_runtime
+from stratagem._src.membership import join, watchdog
+from stratagem._src.membership.join import joined_cluster
+from stratagem._src.membership.peer_watch import ClusterWatch
 
 fault, victim, delay, deadline = (
     sys.argv[1],

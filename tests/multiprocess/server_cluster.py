@@ -11,7 +11,7 @@ import psutil
 from processes import poll
 
 import stratagem as sg
-from stratagem.cluster.launch.held_ports import HeldPorts
+from stratagem._src.cluster.held_ports import HeldPorts
 
 
 class ServerCluster:

@@ -11,7 +11,7 @@ import sys
 import warnings
 
 import stratagem as sg
-import stratagem.server
+import stratagem._src.server
 
 
 def main():

@@ -21,8 +21,8 @@ NURSERY = textwrap.dedent("""
     from pathlib import Path
     import numpy as np
     import stratagem as sg
-    from stratagem.training.checkpoint_directory import new_directory
-    from stratagem.training.checkpoint_format import CheckpointWriter
+    from stratagem._src.training.checkpoint_directory import new_directory
+    from stratagem._src.training.checkpoint_format import CheckpointWriter
 
     def values(number):
         arrays = {f"variables/{k}": np.full((k + 1, 20_000), number, np.float32) for k in range(4)}

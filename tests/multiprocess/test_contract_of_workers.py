@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from task_functions import task
 
-from stratagem.testing import ClusterTestError, run_cluster
+from stratagem._src.testing import run_cluster
+from stratagem.testing import ClusterTestError
 
 pytestmark = [pytest.mark.timeout(360), pytest.mark.usefixtures("mark")]
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from stratagem.cluster.launch.guarded_process import GuardedProcess
+from stratagem._src.launcher.guarded_process import GuardedProcess
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("mark")]
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from stratagem.cluster.launch.held_ports import HeldPorts
+from stratagem._src.cluster.held_ports import HeldPorts
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,9 +9,10 @@ import time
 import pytest
 from task_functions import NotReadableError, fail_in_worker_1, task
 
-from stratagem.cluster import Task
-from stratagem.cluster.errors import LaunchError
-from stratagem.testing import ClusterTestError, run_cluster
+from stratagem._src.cluster import Task
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.testing import run_cluster
+from stratagem.testing import ClusterTestError
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("mark")]
 
@@ -148,7 +149,7 @@ def test_jax_across_processes():
         import jax.numpy as jnp
         from jax.sharding import Mesh, PartitionSpec
 
-        from stratagem.cluster import resolve_cluster
+        from stratagem._src.cluster import resolve_cluster
 
         resolver = resolve_cluster().resolver
         jax.distributed.initialize(

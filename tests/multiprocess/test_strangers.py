@@ -8,13 +8,13 @@ import pytest
 from processes import marked, poll
 from strangers import Overhearing, Strangers
 
-from stratagem.cluster.launch.held_ports import HeldPorts
-from stratagem.cluster.transport import Credentials, Identity, Kind, Message, connect
-from stratagem.core.errors import UnavailableError
+from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.core.errors import UnavailableError
+from stratagem._src.transport import Credentials, Identity, Kind, Message, connect
 
 pytestmark = pytest.mark.timeout(120)
 
-MODULE = "stratagem.cluster.meeting.server"
+MODULE = "stratagem._src.membership.server"
 SECRET = {"STRATAGEM_CLUSTER_SECRET": "a secret that both nodes know"}
 TRAIN = """
 if index == 0:

@@ -244,7 +244,7 @@ def test_job_ends_when_nobody_reads_its_output(start, script):
     ],
 )
 def test_wrong_use_is_explained(arguments, message, script, tmp_path, monkeypatch, capsys):
-    from stratagem.cli import main
+    from stratagem._src.cli import main
 
     script("")
     monkeypatch.chdir(tmp_path)

@@ -11,9 +11,9 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
-from stratagem.core.launch import process_watch
+from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.testing import run_cluster
 from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
-from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
 
@@ -210,7 +210,8 @@ def test_a_chief_leads_and_an_evaluator_is_alone():
 
 def without_private_names():
     """Makes JAX look like one that has changed: as in the meeting point, so in the worker."""
-    from stratagem.cluster.meeting import host, jax_runtime
+    from stratagem._src.jax_internals import distributed_runtime as jax_runtime
+    from stratagem._src.membership import host
 
     host._MODULE = "meeting_of_changed_jax"
     jax_runtime._make_client = lambda *_: None

@@ -3,7 +3,7 @@
 import pytest
 
 import stratagem as tf
-from stratagem.cluster.launch.held_ports import HeldPorts
+from stratagem._src.cluster.held_ports import HeldPorts
 
 
 class OneDeviceResolver(tf.distribute.cluster_resolver.SimpleClusterResolver):

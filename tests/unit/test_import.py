@@ -20,7 +20,7 @@ class Watched(dict):
 
 before = dict(os.environ)
 os.environ = Watched(os.environ)
-import stratagem, stratagem.cluster, stratagem.partitioners
+import stratagem, stratagem._src.cluster, stratagem._src.partitioners
 stratagem.Variable, stratagem.distribute.MirroredStrategy
 from jax._src import xla_bridge
 started = xla_bridge.backends_are_initialized()
@@ -47,12 +47,14 @@ def test_import_leaves_optional_libraries_alone(module):
 
 def test_import_alone_loads_no_jax():
     """The launcher and the process where workers meet start with it."""
-    program = "import sys, stratagem, stratagem.cluster.meeting.server; print('jax' in sys.modules)"
+    program = "import sys, stratagem, stratagem._src.membership.server; print('jax' in sys.modules)"
     assert run(program).strip() == "False"
 
 
 def test_default_strategy_is_known_without_the_public_names():
-    program = "from stratagem.values.variable import Variable; print(float(Variable(2.0) + 1))"
+    program = (
+        "from stratagem._src.variables.variable import Variable; print(float(Variable(2.0) + 1))"
+    )
     assert run(program).strip() == "3.0"
 
 

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from stratagem.core.errors import (
+from stratagem._src.core.errors import (
     CardinalityError,
     DataLossError,
     InvalidArgumentError,
     NotFoundError,
     OutOfRangeError,
 )
-from stratagem.data import experimental
-from stratagem.data.auto_shard import (
+from stratagem._src.data.auto_shard import (
     num_files,
     seed_shuffles,
     shard_at_hints,
     shard_by_data,
     shard_by_file,
 )
-from stratagem.data.dataset import Dataset
-from stratagem.data.iterator import DatasetIterator
-from stratagem.data.options import (
+from stratagem._src.data.dataset import Dataset
+from stratagem._src.data.iterator import DatasetIterator
+from stratagem._src.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Options,
 )
-from stratagem.data.readers import (
+from stratagem._src.data.readers import (
     CsvDataset,
     NumpyDataset,
     ParquetDataset,
     TextLineDataset,
     TFRecordDataset,
 )
-from stratagem.data.tensor_spec import TensorSpec
+from stratagem._src.data.tensor_spec import TensorSpec
+from stratagem.data import experimental
 
 __all__ = [
     "AUTOTUNE",

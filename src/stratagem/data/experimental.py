@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem.data.options import (
+from stratagem._src.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
     SHARD_HINT,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stratagem.io.features import FixedLenFeature, VarLenFeature
-from stratagem.io.parse import SparseValues, parse_example, parse_single_example
-from stratagem.io.tfrecord_writer import TFRecordOptions, TFRecordWriter
+from stratagem._src.data.tfrecord.features import FixedLenFeature, VarLenFeature
+from stratagem._src.data.tfrecord.parse import SparseValues, parse_example, parse_single_example
+from stratagem._src.data.tfrecord.writer import TFRecordOptions, TFRecordWriter
 
 __all__ = [
     "FixedLenFeature",

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from stratagem.tpu.xla_options import XLAOptions
+from stratagem._src.strategies.xla_options import XLAOptions
 
 if TYPE_CHECKING:
     from stratagem.tpu import experimental

@@ -1,7 +1,7 @@
 """Names that TensorFlow keeps under ``tf.train``: clusters, example records, optimizers, checkpoints."""
 
-from stratagem.cluster import ClusterDef, ClusterSpec, JobDef, ServerDef
-from stratagem.io.example_message import (
+from stratagem._src.cluster import ClusterDef, ClusterSpec, JobDef, ServerDef
+from stratagem._src.data.tfrecord.example_message import (
     BytesList,
     Example,
     Feature,
@@ -9,8 +9,8 @@ from stratagem.io.example_message import (
     FloatList,
     Int64List,
 )
-from stratagem.training.checkpoint import Checkpoint, latest_checkpoint
-from stratagem.training.optimizer import Optimizer
+from stratagem._src.training.checkpoint import Checkpoint, latest_checkpoint
+from stratagem._src.training.optimizer import Optimizer
 
 __all__ = [
     "BytesList",

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from stratagem.cli import main
-from stratagem.cli.peers import reach_peers
-from stratagem.cluster import Task
-from stratagem.cluster.launch.held_ports import HeldPorts
-from stratagem.core.errors import PermissionDeniedError
+from stratagem._src.cli import main
+from stratagem._src.cli.peers import reach_peers
+from stratagem._src.cluster import Task
+from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.core.errors import PermissionDeniedError
 
 W0, W1 = Task("worker", 0), Task("worker", 1)
 

@@ -1,10 +1,8 @@
-"""An environment without any launcher, and local servers that speak cloud APIs."""
+"""Local servers that speak cloud APIs."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,20 +11,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-
-_OF_LAUNCHERS = re.compile(
-    r"TF_CONFIG|(SLURM|OMPI|PMIX|TORCHELASTIC|TPU|KUBE|GCE|CUDA_VISIBLE)\w*|(LOCAL_)?(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|JAX_(COORDINATOR_ADDRESS|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)"
-    r"|JOB_COMPLETION_INDEX|\w+_proxy",
-    re.IGNORECASE,
-)
-
-
-@pytest.fixture(autouse=True)
-def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in list(os.environ):
-        if _OF_LAUNCHERS.fullmatch(variable):
-            monkeypatch.delenv(variable)
 
 
 @dataclass

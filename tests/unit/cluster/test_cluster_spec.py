@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     Address,
     ClusterDef,
     ClusterSpec,
@@ -13,7 +13,7 @@ from stratagem.cluster import (
     ServerDef,
     TaskError,
 )
-from stratagem.core.errors import StratagemError
+from stratagem._src.core.errors import StratagemError
 
 JOBS = {"worker": ["w0:1", "w1:2"], "ps": {1: "p1:3", 4: "p4:4"}}
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     CloudError,
     CloudResourceNotFoundError,
     ClusterSpec,

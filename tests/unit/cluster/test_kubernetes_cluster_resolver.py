@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     CloudError,
     ClusterSpec,
     KubernetesClusterResolver,

@@ -1,6 +1,6 @@
 import pytest
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     ClusterSpec,
     Task,
     TaskError,

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     EnvironmentVariableError,
     JaxClusterResolver,
     KubernetesClusterResolver,

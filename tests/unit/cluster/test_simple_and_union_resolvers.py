@@ -3,7 +3,7 @@ import re
 import jax
 import pytest
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     ClusterResolver,
     ClusterSpec,
     SimpleClusterResolver,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     ClusterSpec,
     ClusterSpecError,
     EnvironmentVariableError,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem.cluster import ClusterSpec, EnvironmentVariableError, TFConfigClusterResolver
+from stratagem._src.cluster import ClusterSpec, EnvironmentVariableError, TFConfigClusterResolver
 
 CLUSTER = {"chief": ["c:1"], "worker": ["w0:1", "w1:1"], "ps": {"3": "p3:1"}}
 

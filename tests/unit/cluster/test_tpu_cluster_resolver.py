@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     CloudError,
     CloudResourceNotFoundError,
     ClusterSpec,
@@ -13,7 +13,7 @@ from stratagem.cluster import (
     TPUSystemMetadata,
     UnsupportedTPUFeatureError,
 )
-from stratagem.cluster.resolvers.tpu_system_metadata import attached_devices
+from stratagem._src.cluster.resolvers.tpu_system_metadata import attached_devices
 
 NODE = "projects/test-project/locations/us-central1-c/nodes/pod"
 HOSTS = [{"ipAddress": f"10.2.3.{number}", "port": 8470} for number in (4, 5, 6)]

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratagem.collectives.hierarchical_copy_all_reduce import group_size
-from stratagem.collectives.options import CommunicationImplementation, CommunicationOptions
-from stratagem.collectives.packing import apply_in_packs, plan_packs
+from stratagem._src.collectives.hierarchical_copy_all_reduce import group_size
+from stratagem._src.collectives.options import CommunicationImplementation, CommunicationOptions
+from stratagem._src.collectives.packing import apply_in_packs, plan_packs
 
 F = np.float32
 

@@ -6,10 +6,10 @@ import time
 import pytest
 
 import stratagem as sg
-from stratagem.cluster.launch.held_ports import HeldPorts
-from stratagem.cluster.transport import Credentials, Endpoint, Identity
-from stratagem.coordinator.worker_service import WorkerService
-from stratagem.parameter_server.service import ParameterService
+from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.parameter_server.server.service import ParameterService
+from stratagem._src.transport import Credentials, Endpoint, Identity
+from stratagem._src.worker.service import WorkerService
 
 
 class OneDeviceResolver(sg.distribute.cluster_resolver.SimpleClusterResolver):

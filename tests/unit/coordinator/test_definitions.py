@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from stratagem.coordinator.definition import Definitions
+from stratagem._src.worker_protocol.definition import Definitions
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pickle
 import socket
 import threading
 
-from stratagem.cluster.transport import Message
-from stratagem.cluster.transport.frames import Kind, encode
+from stratagem._src.transport import Message
+from stratagem._src.transport.wire_format import Kind, encode
 
 
 class Touch:

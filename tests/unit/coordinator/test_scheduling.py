@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem.cluster.launch.held_ports import HeldPorts
+from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem.distribute.coordinator import (
     ClusterCoordinator,
     PerWorkerValues,
@@ -190,7 +190,7 @@ def test_functions_are_forgotten(cluster, coordinator, poll):
 
 
 def test_workers_that_join_later(cluster, monkeypatch, poll):
-    import stratagem.coordinator.watch as watch
+    import stratagem._src.coordinator.periodic_checks as watch
 
     monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
     both = cluster.spec
@@ -206,7 +206,7 @@ def test_workers_that_join_later(cluster, monkeypatch, poll):
 
 
 def test_a_worker_that_comes_back_elsewhere(cluster, monkeypatch):
-    import stratagem.coordinator.watch as watch
+    import stratagem._src.coordinator.periodic_checks as watch
 
     monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
     coordinator = cluster.coordinator()

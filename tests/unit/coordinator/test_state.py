@@ -5,9 +5,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stratagem.coordinator.closure import Closure, Status
-from stratagem.coordinator.state import CoordinatorState, Phase
-from stratagem.core.errors import CancelledError, UnavailableError
+from stratagem._src.coordinator.closure import Closure, Status
+from stratagem._src.coordinator.state import CoordinatorState, Phase
+from stratagem._src.core.errors import CancelledError, UnavailableError
 
 
 @pytest.fixture

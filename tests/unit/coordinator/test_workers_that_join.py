@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import stratagem as sg
-import stratagem.coordinator.watch as watch
+import stratagem._src.coordinator.periodic_checks as watch
 from stratagem.distribute.coordinator import (
     PerWorkerValues,
     experimental_get_current_worker_index,

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from stratagem.core import structures
+from stratagem._src.core import structures
 
 
 class Settings(dict):

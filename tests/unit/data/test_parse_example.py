@@ -3,6 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stratagem._src.data.tfrecord.example_message import (
+    Example,
+    Feature,
+    Features,
+    Int64List,
+    messages,
+)
 from stratagem.data import DataLossError, InvalidArgumentError, TFRecordDataset
 from stratagem.io import (
     FixedLenFeature,
@@ -11,7 +18,6 @@ from stratagem.io import (
     parse_example,
     parse_single_example,
 )
-from stratagem.io.example_message import Example, Feature, Features, Int64List, messages
 
 FEATURES = {
     "pixels": FixedLenFeature([2, 2], "float32"),

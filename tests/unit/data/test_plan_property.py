@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratagem._src.data.options import UNKNOWN_CARDINALITY
 from stratagem.data import Dataset
-from stratagem.data.options import UNKNOWN_CARDINALITY
 
 from .pipelines import contents, joined, pipelines, plain, shuffles, streamed
 

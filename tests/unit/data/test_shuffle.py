@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratagem._src.data.transforms.shuffle_order import BLOCK, ShuffleOrder, emit
 from stratagem.data import Dataset, InvalidArgumentError
-from stratagem.data.transforms.shuffle_order import BLOCK, ShuffleOrder, emit
 
 from .pipelines import contents, streamed
 

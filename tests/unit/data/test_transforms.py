@@ -5,9 +5,9 @@ import inspect
 import numpy as np
 import pytest
 
+from stratagem._src.data.transforms.batch import num_batches
 from stratagem.data import Dataset, InvalidArgumentError, Options, OutOfRangeError, TensorSpec
 from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
-from stratagem.data.transforms.batch import num_batches
 
 from .pipelines import chunks, contents, streamed
 

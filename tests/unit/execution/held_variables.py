@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import stratagem as sg
-from stratagem.values.remotely_held import RemotelyHeldVariable
-from stratagem.values.variable import _register
+from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.variable import _register
 
 
 class Holder:

@@ -11,7 +11,7 @@ import pytest
 from held_variables import HeldVariable, Holder
 
 import stratagem as sg
-from stratagem.values.updates import update_on_server
+from stratagem._src.variables.updates import update_on_server
 
 ROWS = np.arange(40, dtype=np.float32).reshape(20, 2)
 ON_SERVER = update_on_server("half", b"subtracts half of its operand")

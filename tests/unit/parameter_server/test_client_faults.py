@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem.cluster.transport import Credentials
-from stratagem.parameter_server import client as client_module
-from stratagem.parameter_server.client import ParameterClient
-from stratagem.values.updates import ASSIGN_ADD
+from stratagem._src.parameter_server.client import client as client_module
+from stratagem._src.parameter_server.client.client import ParameterClient
+from stratagem._src.transport import Credentials
+from stratagem._src.variables.updates import ASSIGN_ADD
 
 
 def test_a_server_that_is_gone_is_named(servers):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stratagem.parameter_server.joint_sending import JointSending
+from stratagem._src.parameter_server.client.joint_sending import JointSending
 
 
 def in_threads(count, work):

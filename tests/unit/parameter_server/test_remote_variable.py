@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem.parameter_server import remote_variable
-from stratagem.parameter_server.function_update import call_where_it_lives
-from stratagem.parameter_server.initial_value import RowInitializer
-from stratagem.values.updates import ASSIGN_ADD
+from stratagem._src.parameter_server.client import remote_variable
+from stratagem._src.parameter_server.client.function_update import call_where_it_lives
+from stratagem._src.parameter_server.client.initial_value import RowInitializer
+from stratagem._src.variables.updates import ASSIGN_ADD
 
 TABLE = np.arange(20, dtype=np.float32).reshape(10, 2)
 
@@ -178,7 +178,7 @@ def test_memory_is_freed_with_the_variable(servers):
 
 
 def test_large_values_are_sent_in_blocks(servers, monkeypatch):
-    monkeypatch.setattr("stratagem.parameter_server.initial_value._BLOCK_BYTES", 64)
+    monkeypatch.setattr("stratagem._src.parameter_server.client.initial_value._BLOCK_BYTES", 64)
     table = servers.sharded(TABLE)
     np.testing.assert_array_equal(table.numpy(), TABLE)
     scalar_like = servers.variable(np.arange(100.0))
@@ -186,7 +186,7 @@ def test_large_values_are_sent_in_blocks(servers, monkeypatch):
 
 
 def test_rows_computed_by_the_servers(servers, monkeypatch):
-    monkeypatch.setattr("stratagem.parameter_server.initial_value._BLOCK_BYTES", 64)
+    monkeypatch.setattr("stratagem._src.parameter_server.client.initial_value._BLOCK_BYTES", 64)
     counting = CountingClient(servers.client, monkeypatch)
     rows = RowInitializer(lambda rows: jnp.stack([rows, rows * 2], 1), shape=(50, 2))
     table = servers.sharded(rows, num_shards=3)

@@ -14,7 +14,7 @@ TABLE = np.arange(40, dtype=np.float32).reshape(20, 2)
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("stratagem.parameter_server.initial_value._BLOCK_BYTES", 24)
+    monkeypatch.setattr("stratagem._src.parameter_server.client.initial_value._BLOCK_BYTES", 24)
 
 
 def test_into_another_number_of_shards_and_servers(servers, three_servers, tmp_path):

@@ -75,7 +75,7 @@ def test_dense_steps_and_steps_on_rows_share_their_state(servers):
 
 
 def test_state_that_begins_as_the_value(servers, monkeypatch):
-    monkeypatch.setattr("stratagem.parameter_server.initial_value._BLOCK_BYTES", 8)
+    monkeypatch.setattr("stratagem._src.parameter_server.client.initial_value._BLOCK_BYTES", 8)
     start = np.arange(12, dtype=np.float32).reshape(6, 2)
     table = servers.variable(start)
 

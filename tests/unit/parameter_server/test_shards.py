@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem.parameter_server.shards import ShardedRows, make_shards, split_operands
-from stratagem.partitioners import shard_sizes
+from stratagem._src.parameter_server.client.shards import ShardedRows, make_shards, split_operands
+from stratagem._src.partitioners import shard_sizes
 
 
 @st.composite

@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stratagem as sg
-from stratagem.parameter_server.row_updates import ROW_UPDATES, combine_duplicates
-from stratagem.parameter_server.stored_array import StoredArray, aligned_empty, aligned_zeros
+from stratagem._src.parameter_server.server.row_updates import ROW_UPDATES, combine_duplicates
+from stratagem._src.parameter_server.server.stored_array import (
+    StoredArray,
+    aligned_empty,
+    aligned_zeros,
+)
 
 
 def stored(value, dtype=np.float32):

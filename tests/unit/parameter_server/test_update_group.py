@@ -8,10 +8,10 @@ import optax
 import pytest
 
 import stratagem as sg
-from stratagem.parameter_server.function_update import _FunctionOnVariable
-from stratagem.parameter_server.messages import UpdateRequest
-from stratagem.parameter_server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
-from stratagem.parameter_server.server_optimizer import OptimizerFunction
+from stratagem._src.parameter_server.client.function_update import _FunctionOnVariable
+from stratagem._src.parameter_server.messages import UpdateRequest
+from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
+from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
 
 ONES = np.ones((4, 2), np.float32)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem.core.tensor_shape import TensorShape
-from stratagem.partitioners import (
+from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem.partitioners import num_shards_along_axis_0, shard_offsets, shard_sizes
+from stratagem._src.partitioners import num_shards_along_axis_0, shard_offsets, shard_sizes
 
 
 @pytest.mark.parametrize(

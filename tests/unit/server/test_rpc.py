@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem.core.errors import (
+from stratagem._src.core.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     UnauthenticatedError,

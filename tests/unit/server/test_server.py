@@ -7,14 +7,14 @@ import threading
 import pytest
 
 import stratagem as sg
-from stratagem.cluster.errors import TaskError
-from stratagem.cluster.transport import Channel, Credentials, Identity, Message
-from stratagem.core.errors import (
+from stratagem._src.cluster.errors import TaskError
+from stratagem._src.core.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
     UnauthenticatedError,
     UnavailableError,
 )
+from stratagem._src.transport import Channel, Credentials, Identity, Message
 
 CLUSTER = {"worker": ["127.0.0.1:0", "127.0.0.1:0"], "ps": ["127.0.0.1:0"]}
 PS, TESTER = Identity.of_task("ps", 0), Identity("tester")

@@ -9,9 +9,9 @@ import pytest
 from jax.experimental import io_callback
 
 import stratagem as sg
-from stratagem.cluster import CloudError
-from stratagem.core.errors import ContextError, DeviceError, ShapeMismatchError
-from stratagem.core.partitioned_group import check_partition, group_of_assignment, prime_factors
+from stratagem._src.cluster import CloudError
+from stratagem._src.core.errors import ContextError, DeviceError, ShapeMismatchError
+from stratagem._src.mesh.logical_devices import check_partition, group_of_assignment, prime_factors
 from stratagem.tpu.experimental import DeviceAssignment, initialize_tpu_system
 
 PLATFORM = os.environ.get("STRATAGEM_TEST_TPU_PLATFORM", "cpu")

@@ -425,7 +425,7 @@ def test_a_damaged_index_of_version_1_is_named(tmp_path):
 
 def test_a_later_version_is_no_damage(tmp_path, monkeypatch):
     v = sg.Variable(1.0)
-    monkeypatch.setattr("stratagem.training.checkpoint_index.VERSION", 3)
+    monkeypatch.setattr("stratagem._src.training.checkpoint_index.VERSION", 3)
     path = sg.train.Checkpoint(v=v).save(tmp_path / "ckpt")
     monkeypatch.undo()
     with pytest.raises(

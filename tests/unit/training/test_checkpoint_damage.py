@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import stratagem as sg
-from stratagem.training.checkpoint_index_reading import decode_index
+from stratagem._src.training.checkpoint_index_reading import decode_index
 
 
 class Victim:

@@ -1,6 +1,6 @@
 """Who is in the cluster: resolvers that read it from the environment or a cluster manager."""
 
-from stratagem.cluster import (
+from stratagem._src.cluster import (
     ClusterResolver,
     GCEClusterResolver,
     JaxClusterResolver,

@@ -1,9 +1,9 @@
 """The coordinator of a parameter-server cluster and what it hands out."""
 
-from stratagem.coordinator.cluster_coordinator import ClusterCoordinator
-from stratagem.coordinator.per_worker import PerWorkerValues
-from stratagem.coordinator.remote_value import RemoteValue
-from stratagem.coordinator.worker_index import experimental_get_current_worker_index
+from stratagem._src.coordinator.cluster_coordinator import ClusterCoordinator
+from stratagem._src.coordinator.per_worker import PerWorkerValues
+from stratagem._src.coordinator.remote_value import RemoteValue
+from stratagem._src.worker_protocol.worker_index import experimental_get_current_worker_index
 
 PerWorkerValue = PerWorkerValues
 

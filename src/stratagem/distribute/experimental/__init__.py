@@ -2,26 +2,26 @@
 
 from typing import TYPE_CHECKING
 
-from stratagem.collectives.options import (
+from stratagem._src.collectives.options import (
     CollectiveCommunication,
     CollectiveHints,
     CommunicationImplementation,
     CommunicationOptions,
 )
-from stratagem.core.lazy_names import lazy_names
-from stratagem.strategies.replica_context import ValueContext
+from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.strategies.replica_context import ValueContext
 
 if TYPE_CHECKING:
-    from stratagem.distribute import partitioners
-    from stratagem.distribute.experimental import coordinator, rpc
-    from stratagem.parameter_server.initial_value import RowInitializer
-    from stratagem.parameter_server.sharded_variable import ShardedVariable
-    from stratagem.strategies.central_storage import CentralStorageStrategy
-    from stratagem.strategies.multi_worker_mirrored import (
+    from stratagem._src.parameter_server.client.initial_value import RowInitializer
+    from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
+    from stratagem._src.strategies.central_storage import CentralStorageStrategy
+    from stratagem._src.strategies.multi_worker_mirrored import (
         ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
     )
-    from stratagem.strategies.parameter_server import ParameterServerStrategy
-    from stratagem.strategies.tpu import ExperimentalTPUStrategy as TPUStrategy
+    from stratagem._src.strategies.parameter_server import ParameterServerStrategy
+    from stratagem._src.strategies.tpu import ExperimentalTPUStrategy as TPUStrategy
+    from stratagem.distribute import partitioners
+    from stratagem.distribute.experimental import coordinator, rpc
 
 __all__ = [
     "CentralStorageStrategy",
@@ -43,18 +43,24 @@ __all__ = [
 
 # Loaded when first asked for, to keep `import stratagem` quick.
 _LAZY: dict[str, tuple[str, str | None]] = {
-    "CentralStorageStrategy": ("stratagem.strategies.central_storage", "CentralStorageStrategy"),
+    "CentralStorageStrategy": (
+        "stratagem._src.strategies.central_storage",
+        "CentralStorageStrategy",
+    ),
     "MultiWorkerMirroredStrategy": (
-        "stratagem.strategies.multi_worker_mirrored",
+        "stratagem._src.strategies.multi_worker_mirrored",
         "ExperimentalMultiWorkerMirroredStrategy",
     ),
-    "TPUStrategy": ("stratagem.strategies.tpu", "ExperimentalTPUStrategy"),
+    "TPUStrategy": ("stratagem._src.strategies.tpu", "ExperimentalTPUStrategy"),
     "ParameterServerStrategy": (
-        "stratagem.strategies.parameter_server",
+        "stratagem._src.strategies.parameter_server",
         "ParameterServerStrategy",
     ),
-    "RowInitializer": ("stratagem.parameter_server.initial_value", "RowInitializer"),
-    "ShardedVariable": ("stratagem.parameter_server.sharded_variable", "ShardedVariable"),
+    "RowInitializer": ("stratagem._src.parameter_server.client.initial_value", "RowInitializer"),
+    "ShardedVariable": (
+        "stratagem._src.parameter_server.client.sharded_variable",
+        "ShardedVariable",
+    ),
     "coordinator": ("stratagem.distribute.experimental.coordinator", None),
     "partitioners": ("stratagem.distribute.partitioners", None),
     "rpc": ("stratagem.distribute.experimental.rpc", None),

@@ -1,9 +1,9 @@
 """Starting TPUs, and assigning their cores to replicas."""
 
-from stratagem.cluster.resolvers.tpu_system_metadata import TPUSystemMetadata
-from stratagem.tpu.device_assignment import DeviceAssignment
-from stratagem.tpu.system import initialize_tpu_system, shutdown_tpu_system
-from stratagem.tpu.topology import Topology
+from stratagem._src.cluster.resolvers.tpu_system_metadata import TPUSystemMetadata
+from stratagem._src.membership.tpu_system import initialize_tpu_system, shutdown_tpu_system
+from stratagem._src.mesh.device_assignment import DeviceAssignment
+from stratagem._src.mesh.tpu_topology import Topology
 
 __all__ = [
     "DeviceAssignment",

@@ -1,5 +1,5 @@
 """Calls between programs: functions of one, by name, from another."""
 
-from stratagem.server.rpc import Client, Server, StatusOrResult
+from stratagem._src.rpc import Client, Server, StatusOrResult
 
 __all__ = ["Client", "Server", "StatusOrResult"]

@@ -1,0 +1,8 @@
+"""``python -m stratagem._src.cli`` is ``stratagem``."""
+
+import sys
+
+from stratagem._src.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""``stratagem doctor``: says whether this process could train here, and what is in the way."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import itertools
+import platform
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+import stratagem
+from stratagem._src.cli.peers import reach_peers
+from stratagem._src.cluster.leadership import Task
+from stratagem._src.cluster.resolve import resolve_cluster
+from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.core.errors import StratagemError
+from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
+
+if TYPE_CHECKING:
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+__all__ = ["add_command"]
+
+_PACKAGES = ("jax", "jaxlib", "numpy", "cloudpickle")
+_MEGABYTES = 4
+_REPEATS = 5
+
+
+def add_command(commands: _Commands) -> None:
+    """Adds ``doctor`` to the commands."""
+    parser = commands.add_parser(
+        "doctor",
+        help="check the devices and the cluster of this process",
+        description="Prints versions, devices, the cluster and whether its tasks can be reached, "
+        "and a measured all-reduce, between all workers where they run this command too. The exit code "
+        "is 0 if all is well. "
+        "To check a whole cluster, start it in every task: "
+        "stratagem run --workers 3 -m stratagem doctor",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=_doctor)
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long to try to reach other tasks; default: 10",
+    )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    _print_versions()
+    problems = []
+    # The cluster first: JAX cannot join other processes when its devices have been listed.
+    for problem in itertools.chain(_check_cluster(options.timeout), _check_devices()):
+        print(f"  problem: {problem}", flush=True)
+        problems.append(problem)
+    if problems:
+        noun = "problem" if len(problems) == 1 else "problems"
+        print(f"verdict: {len(problems)} {noun}: {'; '.join(problems)}")
+        return 1
+    print("verdict: all is well")
+    return 0
+
+
+def _print_versions() -> None:
+    found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+    print(
+        f"versions: stratagem {stratagem.__version__}, python {platform.python_version()}, {found}"
+    )
+
+
+def _check_devices() -> Iterator[str]:
+    try:
+        devices = jax.local_devices()
+    except RuntimeError as error:
+        yield f"JAX finds no devices ({error})"
+        return
+    print(f"devices: {len(devices)} {devices[0].device_kind} ({devices[0].platform})")
+    yield from _check_all_reduce(stratagem.distribute.MirroredStrategy(devices), "between them")
+
+
+def _check_cluster(timeout: float) -> Iterator[str]:
+    try:
+        found = resolve_cluster()
+        if found.resolver is None:
+            print(f"cluster: none, because {found.reason}")
+            return
+        print(f"cluster: {type(found.resolver).__name__}, because {found.reason}")
+        yield from _tasks(found.resolver, timeout)
+    except StratagemError as error:
+        yield str(error)
+
+
+def _tasks(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
+    spec = resolver.cluster_spec()
+    if resolver.task_type is None or resolver.task_id is None:
+        yield "the cluster does not say which task this process is"
+        return
+    me = Task(resolver.task_type, resolver.task_id)
+    print(
+        f"  this is {me}, process {_process(resolver)}; coordinator {resolver.coordinator_address}"
+    )
+    addresses = {
+        Task(job, index): spec.task_address(job, index)
+        for job in spec.jobs
+        for index in spec.task_indices(job)
+    }
+    mine = addresses.pop(me, None)
+    answers = reach_peers(mine, addresses, timeout)
+    for task, why_not in answers.items():
+        print(f"  {task} at {addresses[task]}: {why_not or 'answers'}")
+    silent = [str(task) for task, why_not in answers.items() if why_not]
+    if silent:
+        yield f"{', '.join(silent)} cannot be reached"
+    elif resolver.task_type in ("chief", "worker") and resolver.num_processes > 1:
+        limit = CommunicationOptions(timeout_seconds=timeout)
+        strategy = MultiWorkerMirroredStrategy(resolver, limit)
+        yield from _check_all_reduce(strategy, "between all workers")
+
+
+def _process(resolver: ClusterResolver) -> str:
+    if resolver.task_type == "ps":
+        return "none, as it does not train"
+    return f"{resolver.process_id} of {resolver.num_processes}"
+
+
+def _check_all_reduce(strategy: Strategy, between: str) -> Iterator[str]:
+    values = strategy.experimental_distribute_values_from_function(
+        lambda _: np.ones(_MEGABYTES * 2**18, np.float32)
+    )
+
+    @stratagem.function
+    def all_reduce(x: object) -> object:
+        def replica_fn(x: object) -> object:
+            context = stratagem.distribute.get_replica_context()
+            return context.all_reduce("SUM", x)
+
+        return strategy.run(replica_fn, args=(x,))
+
+    seconds = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        reduced = strategy.experimental_local_results(all_reduce(values))
+        jax.block_until_ready(reduced)
+        seconds.append(time.perf_counter() - start)
+    print(f"  all-reduce of {_MEGABYTES} MB {between} in {min(seconds) * 1e3:.2f} ms")
+    if any((np.asarray(part) != strategy.num_replicas_in_sync).any() for part in reduced):
+        yield f"an all-reduce {between} gave a wrong sum"

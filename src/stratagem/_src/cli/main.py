@@ -1,0 +1,42 @@
+"""``main``: picks the command and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import stratagem
+from stratagem._src.cli import doctor, run
+from stratagem._src.cluster.errors import RendezvousError
+from stratagem._src.core.errors import StratagemError
+
+__all__ = ["main"]
+
+_FAILED = 1
+_WRONG_USE = 2
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs ``stratagem`` with its arguments, by default the process's, and returns the exit code.
+
+    >>> from stratagem._src.cli import main
+    >>> main(["run", "--workers", "0", "train.py"])
+    2
+    """
+    parser = argparse.ArgumentParser(
+        prog="stratagem", description="Distributed training on JAX.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=stratagem.__version__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    run.add_command(commands)
+    doctor.add_command(commands)
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except StratagemError as error:
+        print(f"stratagem: {error}", file=sys.stderr)
+        return _FAILED if isinstance(error, RendezvousError) else _WRONG_USE
+    except KeyboardInterrupt:
+        return _INTERRUPTED

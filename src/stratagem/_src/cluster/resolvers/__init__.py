@@ -1,0 +1,1 @@
+"""One resolver per file; import them from ``stratagem._src.cluster``."""

@@ -1,0 +1,95 @@
+"""``SimpleClusterResolver``: a cluster that the caller describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratagem._src.cluster.cluster_spec import ClusterSpec
+from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver, format_master_url
+
+__all__ = ["SimpleClusterResolver"]
+
+
+class SimpleClusterResolver(ClusterResolver):
+    """A resolver that answers with what it was given.
+
+    >>> from stratagem._src.cluster import ClusterSpec, SimpleClusterResolver
+    >>> spec = ClusterSpec({"worker": ["w0:2222", "w1:2222"]})
+    >>> resolver = SimpleClusterResolver(
+    ...     spec, task_type="worker", task_id=1, num_accelerators={"GPU": 8}, rpc_layer="grpc"
+    ... )
+    >>> resolver.num_accelerators(), resolver.master("worker", 0)
+    ({'GPU': 8}, 'grpc://w0:2222')
+
+    Differs from tf.distribute: without ``num_accelerators`` the local ones are counted, where
+    TensorFlow answers ``{}``.
+
+    Args:
+        cluster_spec: The cluster.
+        master: What ``master()`` answers when no task is asked for.
+        task_type: The job of this task.
+        task_id: The index of this task in its job.
+        environment: What ``environment`` answers.
+        num_accelerators: How many accelerators each task has, by kind.
+        rpc_layer: The protocol to put in front of addresses.
+
+    Raises:
+        TypeError: If ``cluster_spec`` is not a ``ClusterSpec`` or ``master`` not a string.
+    """
+
+    def __init__(
+        self,
+        cluster_spec: ClusterSpec,
+        master: str = "",
+        task_type: str | None = None,
+        task_id: int | None = None,
+        environment: str = "",
+        num_accelerators: Mapping[str, int] | None = None,
+        rpc_layer: str | None = None,
+    ) -> None:
+        if not isinstance(cluster_spec, ClusterSpec):
+            raise TypeError(
+                f"cluster_spec must be a ClusterSpec, got {type(cluster_spec).__name__}. "
+                "Use ClusterSpec(...) around it."
+            )
+        if not isinstance(master, str):
+            raise TypeError(f"master must be a string, got {type(master).__name__}.")
+        self._cluster_spec = cluster_spec
+        self._master = master
+        self._task_type = task_type
+        self._task_id = task_id
+        self._environment = environment
+        self._num_accelerators = None if num_accelerators is None else dict(num_accelerators)
+        self._rpc_layer = rpc_layer
+
+    def cluster_spec(self) -> ClusterSpec:
+        """Returns the cluster that was given."""
+        return self._cluster_spec
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """Returns the URL of the task asked for, or the ``master`` that was given."""
+        address = self._master
+        if task_type is not None and task_id is not None:
+            address = self._cluster_spec.task_address(task_type, task_id)
+        return format_master_url(address, rpc_layer or self.rpc_layer)
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: None = None,
+    ) -> dict[str, int]:
+        """Returns the numbers that were given, for any task, or counts the local accelerators."""
+        if self._num_accelerators is not None:
+            return dict(self._num_accelerators)
+        return super().num_accelerators(task_type, task_id, config_proto)
+
+    @property
+    def environment(self) -> str:
+        """The environment that was given."""
+        return self._environment

@@ -1,0 +1,341 @@
+"""``CrossDeviceOps``: how values travel between replicas when they are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.collectives.destinations import check_destinations, placed_on
+from stratagem._src.collectives.gathering import gather
+from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.collectives.replica_programs import spmd_map
+from stratagem._src.core.errors import InvalidArgumentError, NotAnArrayError, ShapeMismatchError
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.values.array_operators import array_of, operand_of
+from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
+from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
+
+__all__ = ["CrossDeviceOps", "check_same_shape", "find_group"]
+
+
+class CrossDeviceOps:
+    """Base class of algorithms that reduce and broadcast between devices.
+
+    Pass one to ``MirroredStrategy(cross_device_ops=...)``. Subclasses implement
+    ``reduce_implementation``; ``batch_reduce_implementation`` and ``broadcast_implementation`` have
+    defaults on top of it. The implementation gets a ``PerReplica`` whose ``values`` are the replicas'
+    arrays. Written with ``jax.numpy`` it works eagerly and in compiled steps alike: eagerly the arrays
+    have been copied to the first replica's device, and in a compiled step ``values`` gathers them.
+
+    >>> import stratagem as sg
+    >>> import jax.numpy as jnp
+    >>> class Largest(sg.distribute.CrossDeviceOps):
+    ...     def reduce_implementation(self, reduce_op, per_replica_value, destinations, options):
+    ...         return jnp.stack(per_replica_value.values).max(axis=0)
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=Largest())
+    >>> per_replica = strategy.experimental_distribute_values_from_function(
+    ...     lambda ctx: float(ctx.replica_id_in_sync_group))
+    >>> float(strategy.reduce("SUM", per_replica, axis=None))
+    1.0
+    """
+
+    # Whether an eager implementation gets all components on one device, where jax.numpy can combine
+    # them, or where they are.
+    _colocate_components = True
+
+    def reduce(
+        self,
+        reduce_op: ReduceOp | str,
+        per_replica_value: Any,
+        destinations: Any,
+        options: CommunicationOptions | None = None,
+    ) -> Any:
+        """Returns ``per_replica_value`` reduced to one value, on the destinations."""
+        return self.batch_reduce(reduce_op, [(per_replica_value, destinations)], options)[0]
+
+    def batch_reduce(
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Sequence[tuple[Any, Any]],
+        options: CommunicationOptions | None = None,
+    ) -> list[Any]:
+        """Reduces several values, which may travel together.
+
+        Args:
+            reduce_op: How to combine the replicas' values.
+            value_destination_pairs: Each value, with what says where the result is wanted: a
+                distributed value, a variable, an array, or the name of a device. What has one value for
+                all replicas is not combined.
+            options: Packing.
+
+        Returns:
+            For each pair a ``Mirrored`` value, or an array if it is wanted on one device.
+        """
+        for pair in value_destination_pairs:
+            if not isinstance(pair, tuple):
+                raise InvalidArgumentError(
+                    f"value_destination_pairs must be pairs (value, destinations), got {pair!r}."
+                )
+            check_destinations(pair[1])
+        values = [per_replica_of(value) for value, _ in value_destination_pairs]
+        results = [
+            value if is_per_replica(value) else jnp.asarray(operand_of(value)) for value in values
+        ]
+        distributed = [position for position, value in enumerate(values) if is_per_replica(value)]
+        group = None
+        if distributed:
+            group = find_group([values[position] for position in distributed])
+            pairs = [(values[i], value_destination_pairs[i][1]) for i in distributed]
+            reduced = self.reduce_over(group, ReduceOp(reduce_op), pairs, options)
+            for position, result in zip(distributed, reduced, strict=True):
+                results[position] = result
+        return [
+            placed_on(destinations, result, group)
+            for result, (_, destinations) in zip(results, value_destination_pairs, strict=True)
+        ]
+
+    def reduce_over(
+        self,
+        group: ReplicaGroup,
+        op: ReduceOp,
+        pairs: Sequence[tuple[Any, Any]],
+        options: CommunicationOptions | None = None,
+    ) -> list[Any]:
+        """Reduces per-replica values of ``group``; returns arrays that are on every one of its devices.
+
+        Args:
+            group: The replicas.
+            op: How to combine.
+            pairs: Each value with its destinations, for ``batch_reduce_implementation`` to see.
+            options: Packing.
+        """
+        options = options or CommunicationOptions()
+        results: list[Any] = [None] * len(pairs)
+        dense: list[int] = []
+        for position, (value, _) in enumerate(pairs):
+            if isinstance(value, IndexedSlices):
+                results[position] = _reduce_slices(op, value, group)
+            else:
+                dense.append(position)
+        if dense:
+            reduced = self._reduce_dense(op, [pairs[i] for i in dense], group, options)
+            for position, result in zip(dense, reduced, strict=True):
+                results[position] = result
+        return results
+
+    def broadcast(self, tensor: Any, destinations: Any) -> Any:
+        """Returns ``tensor`` where it is wanted.
+
+        Args:
+            tensor: An array, a number, a ``Mirrored`` value or a variable.
+            destinations: A distributed value, a variable, an array, or the name of a device.
+
+        Returns:
+            A ``Mirrored`` value, or an array if it is wanted on one device.
+        """
+        check_destinations(destinations)
+        return self.broadcast_implementation(tensor, destinations)
+
+    def reduce_implementation(
+        self,
+        reduce_op: ReduceOp,
+        per_replica_value: PerReplica,
+        destinations: Any,
+        options: CommunicationOptions,
+    ) -> Any:
+        """Returns one value's reduction. To be implemented by subclasses."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement reduce_implementation(reduce_op, "
+            "per_replica_value, destinations, options)."
+        )
+
+    def batch_reduce_implementation(
+        self,
+        reduce_op: ReduceOp,
+        value_destination_pairs: Sequence[tuple[PerReplica, Any]],
+        options: CommunicationOptions,
+    ) -> list[Any]:
+        """Returns the reductions of several values."""
+        return [
+            self.reduce_implementation(reduce_op, value, destinations, options)
+            for value, destinations in value_destination_pairs
+        ]
+
+    def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
+        """Returns ``tensor`` on every destination."""
+        if is_per_replica(tensor):
+            raise NotAnArrayError(
+                "broadcast() sends one value to all, got a PerReplica. Reduce it, or take one of its "
+                "values."
+            )
+        return placed_on(destinations, jnp.asarray(operand_of(tensor)), None)
+
+    def _reduce_dense(
+        self,
+        op: ReduceOp,
+        pairs: Sequence[tuple[Any, Any]],
+        group: ReplicaGroup,
+        options: CommunicationOptions,
+    ) -> list[Any]:
+        values = [value for value, _ in pairs]
+        destinations = [destination for _, destination in pairs]
+        if isinstance(values[0], SpmdPerReplica):
+            return self._reduce_spmd(op, [v.local for v in values], destinations, group, options)
+        if any(value.staged for value in values):
+            return spmd_map(
+                lambda *parts: self._reduce_spmd(op, parts, destinations, group, options),
+                values,
+                group,
+            )
+        for value in values:
+            _refuse_keys(value.values[0].dtype)
+            check_same_shape(f"reduce with {op.name}", value.values)
+        prepared = [_cast_components(op, value, group) for value in values]
+        if self._colocate_components:
+            home = group.devices[0]
+            prepared = [
+                PerReplica([jax.device_put(part, home) for part in value.values], group)
+                for value in prepared
+            ]
+        results = self.batch_reduce_implementation(
+            op, list(zip(prepared, destinations, strict=True)), options
+        )
+        return [
+            _restore(op, value.values[0], group.replicate(array_of(result)))
+            for value, result in zip(values, results, strict=True)
+        ]
+
+    def _reduce_spmd(
+        self,
+        op: ReduceOp,
+        parts: Sequence[Any],
+        destinations: Sequence[Any],
+        group: ReplicaGroup,
+        options: CommunicationOptions,
+    ) -> list[Any]:
+        parts = [jnp.asarray(operand_of(part)) for part in parts]
+        for part in parts:
+            _refuse_keys(part.dtype)
+
+        def implementation(casted: Sequence[Any]) -> list[Any]:
+            pairs = [
+                (SpmdPerReplica(group, part), destination)
+                for part, destination in zip(casted, destinations, strict=True)
+            ]
+            return [
+                jnp.asarray(array_of(result))
+                for result in self.batch_reduce_implementation(op, pairs, options)
+            ]
+
+        casted = [_cast(op, part) for part in parts]
+        if group.widens_bfloat16:
+            casted = [x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for x in casted]
+        if op in (ReduceOp.MIN, ReduceOp.MAX):
+            results = _with_extremum_gradient(implementation)(casted)
+        else:
+            results = implementation(casted)
+        if group.widens_bfloat16:
+            results = [
+                result.astype(part.dtype) if part.dtype == jnp.bfloat16 else result
+                for part, result in zip(parts, results, strict=True)
+            ]
+        return [_restore(op, part, result) for part, result in zip(parts, results, strict=True)]
+
+
+def find_group(values: Sequence[Any]) -> ReplicaGroup:
+    """Returns the replicas that the values live on."""
+    for value in values:
+        for part in (value.values, value.indices) if isinstance(value, IndexedSlices) else (value,):
+            group = getattr(part, "group", None) or getattr(part, "_group", None)
+            if isinstance(group, ReplicaGroup):
+                return group
+            if isinstance(part, PerReplica):
+                devices = [next(iter(component.devices())) for component in part.values]
+                return ReplicaGroup.of(devices)
+    raise ValueError(f"Expected per-replica values, got {list(values)!r}.")
+
+
+def check_same_shape(what: str, components: Sequence[Any]) -> None:
+    """Checks that every replica's array has the same shape and dtype.
+
+    Raises:
+        ShapeMismatchError: If not.
+    """
+    shapes = [np.shape(component) for component in components]
+    if len(set(shapes)) > 1:
+        raise ShapeMismatchError(
+            f"{what} needs the same shape in every replica, got {shapes}. Give an axis to reduce "
+            "along it first, or use gather()."
+        )
+    dtypes = [np.dtype(component.dtype).name for component in components]
+    if len(set(dtypes)) > 1:
+        raise ShapeMismatchError(f"{what} needs the same dtype in every replica, got {dtypes}.")
+
+
+def _cast(op: ReduceOp, array: Any) -> Any:
+    if op is ReduceOp.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
+        return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    if array.dtype == jnp.bool_:
+        return array.astype(jnp.int32)
+    return array
+
+
+def _restore(op: ReduceOp, before: Any, result: Any) -> Any:
+    extremum = op in (ReduceOp.MIN, ReduceOp.MAX)
+    return result.astype(jnp.bool_) if extremum and before.dtype == jnp.bool_ else result
+
+
+def _cast_components(op: ReduceOp, value: PerReplica, group: ReplicaGroup) -> PerReplica:
+    dtype = value.values[0].dtype
+    if dtype != jnp.bool_ and (op is not ReduceOp.MEAN or jnp.issubdtype(dtype, jnp.inexact)):
+        return value
+    return PerReplica([_cast(op, component) for component in value.values], group)
+
+
+def _refuse_keys(dtype: Any) -> None:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            "The replicas' keys of jax.random cannot be combined into one. Take one replica's with "
+            "strategy.experimental_local_results(keys)[0], or all with strategy.gather(...)."
+        )
+
+
+def _reduce_slices(op: ReduceOp, slices: IndexedSlices, group: ReplicaGroup) -> IndexedSlices:
+    if op not in (ReduceOp.SUM, ReduceOp.MEAN):
+        raise ValueError(f"IndexedSlices can be reduced with SUM or MEAN, got {op.name}.")
+    values = gather(slices.values, 0, group)
+    if op is ReduceOp.MEAN:
+        values = values / group.size
+    return IndexedSlices(values, gather(slices.indices, 0, group), slices.dense_shape)
+
+
+def _with_extremum_gradient(
+    implementation: Callable[[Sequence[Any]], list[Any]],
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """Gives MIN and MAX a derivative: the replicas that hold the extremum share it."""
+
+    @jax.custom_jvp
+    def reduced(parts: list[Any]) -> list[Any]:
+        return implementation(parts)
+
+    @reduced.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        (parts,), (part_tangents,) = primals, tangents
+        results = reduced(parts)
+
+        def tangent(part: Any, part_tangent: Any, result: Any) -> Any:
+            if not jnp.issubdtype(part.dtype, jnp.inexact):
+                return np.zeros(result.shape, jax.dtypes.float0)
+            holds = (part == result).astype(part.dtype)
+            share = part_tangent * holds / jax.lax.psum(holds, REPLICA_AXIS)
+            return jax.lax.psum(share, REPLICA_AXIS)
+
+        return results, [tangent(*z) for z in zip(parts, part_tangents, results, strict=True)]
+
+    return lambda parts: reduced(list(parts))

@@ -1,0 +1,111 @@
+"""Evaluating a replica's jaxpr, or a part of it, in all replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from stratagem._src.core.tracing import mentioned_variables
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+
+__all__ = ["MappedInput", "MappedJaxpr"]
+
+_SHARDED = PartitionSpec(REPLICA_AXIS)
+_REPLICATED = PartitionSpec()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedInput:
+    """A variable of a replica's jaxpr, and its value for all replicas.
+
+    Attributes:
+        var: The variable.
+        value: The global array; blocks of rows, one for each replica, if it is sharded.
+        sharded: Whether replicas have values of their own.
+    """
+
+    var: Any
+    value: Any
+    sharded: bool = False
+
+
+class MappedJaxpr:
+    """A jaxpr of one replica, for a group of them.
+
+    Args:
+        jaxpr: Computes with the values of one replica.
+        group: The replicas.
+        inputs: What the jaxpr's inputs and constants are, as far as they are used.
+        manual_axes: Over which axes of the mesh the jaxpr was traced; XLA divides the work over others.
+    """
+
+    def __init__(
+        self,
+        jaxpr: Any,
+        group: ReplicaGroup,
+        inputs: Sequence[MappedInput],
+        *,
+        manual_axes: Set[Any],
+    ) -> None:
+        self._manual_axes = manual_axes
+        self._jaxpr = jaxpr
+        self._group = group
+        self._inputs = {id(item.var): item for item in inputs}
+
+    def provide(self, item: MappedInput) -> None:
+        """Adds the value of a variable that the jaxpr computes itself, for parts that come later."""
+        self._inputs[id(item.var)] = item
+
+    def known(self, atom: Any) -> MappedInput | None:
+        """Returns what an atom is, if it has been provided."""
+        return self._inputs.get(id(atom))
+
+    def call(
+        self,
+        equations: Sequence[Any],
+        outvars: Sequence[Any],
+        sharded: Sequence[bool] | None = None,
+    ) -> list[Any]:
+        """Returns ``outvars`` for all replicas, given the equations that compute them.
+
+        Args:
+            equations: Some equations of the jaxpr, in order.
+            outvars: What to compute.
+            sharded: Which of them replicas have values of their own of; default all.
+        """
+        flags = [True] * len(outvars) if sharded is None else sharded
+        part = self._jaxpr.replace(
+            constvars=[],
+            invars=[],
+            outvars=list(outvars),
+            eqns=list(equations),
+            debug_info=self._jaxpr.debug_info.with_unknown_names(),
+        )
+        mentioned = mentioned_variables(part)
+        inputs = [item for item in self._inputs.values() if id(item.var) in mentioned]
+        part = part.replace(invars=[item.var for item in inputs])
+
+        def body(blocks: list[Any]) -> list[Any]:
+            local = [
+                block.reshape(item.var.aval.shape)
+                for item, block in zip(inputs, blocks, strict=True)
+            ]
+            results = jax.core.eval_jaxpr(part, (), *local)
+            return [
+                value.reshape((1,)) if is_sharded and value.ndim == 0 else value
+                for value, is_sharded in zip(results, flags, strict=True)
+            ]
+
+        mapped = jax.shard_map(
+            body,
+            mesh=self._group.mesh,
+            in_specs=([_SHARDED if item.sharded else _REPLICATED for item in inputs],),
+            out_specs=[_SHARDED if is_sharded else _REPLICATED for is_sharded in flags],
+            axis_names=self._manual_axes,
+            check_vma=False,
+        )
+        return list(mapped([item.value for item in inputs]))

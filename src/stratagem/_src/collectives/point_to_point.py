@@ -1,0 +1,45 @@
+"""Copies between single replicas inside the SPMD program, and what can be built of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.mesh.replica_group import REPLICA_AXIS
+
+__all__ = ["accumulator", "broadcast_from", "collect_at", "finish"]
+
+
+def collect_at(value: Any, senders: Sequence[int], receiver: int) -> list[Any]:
+    """Returns what ``receiver`` has of each sender's value, in order; elsewhere zeros."""
+    return [
+        value if sender == receiver else jax.lax.ppermute(value, REPLICA_AXIS, [(sender, receiver)])
+        for sender in senders
+    ]
+
+
+def broadcast_from(value: Any, sender: int, receivers: Sequence[int]) -> Any:
+    """Returns ``sender``'s value in each receiver, and everywhere else what was there."""
+    index = jax.lax.axis_index(REPLICA_AXIS)
+    result = value
+    for receiver in receivers:
+        if receiver != sender:
+            copy = jax.lax.ppermute(value, REPLICA_AXIS, [(sender, receiver)])
+            result = jnp.where(index == receiver, copy, result)
+    return result
+
+
+def accumulator(op: ReduceOp) -> Callable[[Sequence[Any]], Any]:
+    """Returns the function that combines a list of arrays, before ``finish``."""
+    combine = {ReduceOp.MIN: jnp.minimum, ReduceOp.MAX: jnp.maximum}.get(op, jnp.add)
+    return lambda values: functools.reduce(combine, values)
+
+
+def finish(op: ReduceOp, accumulated: Any, count: int) -> Any:
+    """Returns the reduction of ``count`` values from their accumulation."""
+    return accumulated / count if op is ReduceOp.MEAN else accumulated

@@ -1,0 +1,455 @@
+"""``Dispatcher``: threads and connections around the coordinator's rules."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from stratagem._src.coordinator.closure import Closure, Status
+from stratagem._src.coordinator.per_worker import PerWorkerValues
+from stratagem._src.coordinator.remote_value import RemoteValue
+from stratagem._src.coordinator.state import CoordinatorState, Phase
+from stratagem._src.coordinator.worker_link import WorkerLink
+from stratagem._src.core.background import Background
+from stratagem._src.core.errors import CancelledError, PSUnavailableError, UnavailableError
+from stratagem._src.transport import Credentials
+from stratagem._src.worker_protocol.definition import DefinedOnWorker, Definition, Definitions
+from stratagem._src.worker_protocol.messages import InlineValue, Resource, ValueAt
+from stratagem._src.worker_protocol.shipping import ByReference, Parcel, unpack
+
+__all__ = ["Dispatcher", "Payload"]
+
+_logger = logging.getLogger("stratagem")
+_QUEUED_PER_WORKER = 256
+_SECONDS_TO_DRAIN = 5.0
+
+
+class Payload(NamedTuple):
+    """What a closure consists of.
+
+    Args:
+        definition: Its function; ``None`` when it will not run any more.
+        arguments: The parcel of ``(args, kwargs)``.
+        value: Where the result goes, as long as somebody has it.
+    """
+
+    definition: Definition | None
+    arguments: Parcel
+    value: weakref.ref[RemoteValue]
+
+
+class Dispatcher:
+    """Carries out what ``CoordinatorState`` decides, and waits on behalf of the user.
+
+    If one of its threads ends by an error that nobody expected, everything stops, and that error is
+    what every call raises from then on: nobody can say what the thread would still have done.
+
+    Args:
+        credentials: What the coordinator proves to them.
+        strategy: The pickled strategy.
+        closures_per_worker: How many closures a worker runs at the same time.
+        worker_timeout: After how many seconds without an answer a worker is lost.
+        patience: How many seconds to wait for a worker when there is none.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        strategy: Parcel,
+        *,
+        closures_per_worker: int,
+        worker_timeout: float,
+        patience: float,
+    ) -> None:
+        self.identity = secrets.token_hex(8)
+        self.strategy = strategy
+        self.closures_per_worker = closures_per_worker
+        self.worker_timeout = worker_timeout
+        self.lock = threading.Lock()
+        self.state = CoordinatorState()
+        self.ended = threading.Event()
+        self.background = Background("the coordinator", on_failure=self._break_down)
+        self.abandoned = False
+        self.dropped: collections.deque[Closure] = collections.deque()
+        self.definitions = Definitions(self._forget)
+        self._patience = patience
+        self._numbers = itertools.count()
+        self._has_room = threading.Condition(self.lock)
+        self._has_ended = threading.Condition(self.lock)
+        self._credentials = credentials
+        self._refusals: set[int] = set()
+        self._drain_until: float | None = None
+        self._without_workers_since: dict[frozenset[int] | None, float] = {}
+        self._waiters: weakref.WeakSet[threading.Condition] = weakref.WeakSet()
+        # Replaced as a whole, never changed: it is also read without the lock.
+        self._links: Mapping[int, WorkerLink] = {}
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ``stop`` was called."""
+        return self.ended.is_set()
+
+    def set_workers(self, workers: Mapping[int, str]) -> None:
+        """Takes in where the workers are: begins to look for new ones, and for others elsewhere.
+
+        Args:
+            workers: The workers' addresses, by index. One that is missing is not forgotten.
+        """
+        with self.lock:
+            if self.stopped:
+                return
+            new = {
+                index: WorkerLink(self, index, address, self._credentials)
+                for index, address in workers.items()
+                if index not in self._links
+            }
+            for index, link in self._links.items():
+                link.address = workers.get(index, link.address)
+            self._links = {**self._links, **new}
+            if new:
+                self._has_room.notify_all()
+        for link in new.values():
+            link.start()
+
+    @property
+    def workers(self) -> list[int]:
+        """The indices of the workers."""
+        return sorted(self._links)
+
+    @property
+    def _most_queued(self) -> int:
+        return _QUEUED_PER_WORKER * max(1, len(self._links))
+
+    def stop(self) -> None:
+        """Ends the threads and tells the workers."""
+        with self.lock:
+            if self.stopped:
+                return
+            self.ended.set()
+            self._settle(self.state.abort(CancelledError(_HAS_ENDED)))
+            self._settle(self.state.stop_draining())
+        self._close_links()
+
+    def _break_down(self, error: BaseException) -> None:
+        """Stops because a thread did; ``error`` is what those who wait raise."""
+        error.add_note("Raised in a thread of the coordinator, which has stopped because of it.")
+        with self.lock:
+            self.ended.set()
+            self._has_room.notify_all()
+            self._has_ended.notify_all()
+            for condition in self._waiters:
+                condition.notify_all()
+        self._close_links()
+
+    def _close_links(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+    # What users do.
+
+    def schedule(
+        self,
+        definition: Definition,
+        arguments: Parcel,
+        workers: frozenset[int] | None,
+        priority: float,
+    ) -> RemoteValue:
+        """Queues a closure; waits while the queue is full.
+
+        Raises:
+            BaseException: The error of an earlier closure.
+        """
+        needs = list(_needed(arguments.references))
+        closure = Closure(next(self._numbers), None, needs, workers, priority)
+        value = RemoteValue(self, closure)
+        closure.payload = Payload(definition, arguments, weakref.ref(value))
+        with self.lock:
+            while self._raise_error() and self.state.num_queued >= self._most_queued:
+                self._has_room.wait()
+            for needed in needs:
+                if needed.status is Status.FAILED:
+                    raise CancelledError(
+                        f"An argument is the result of function {needed.number}, which failed."
+                    ) from needed.error
+            self._settle(self.state.schedule(closure))
+            self._wake_for(closure)
+        return value
+
+    def join(self) -> None:
+        """Waits until every closure has ended.
+
+        Raises:
+            BaseException: The first error of a closure.
+        """
+        with self.lock:
+            while self._raise_error() and not self.state.is_idle:
+                self._has_ended.wait()
+
+    def done(self) -> bool:
+        """Returns whether every closure has ended.
+
+        Raises:
+            BaseException: The first error of a closure.
+        """
+        with self.lock:
+            self._raise_error()
+            return self.state.is_idle
+
+    def fetch(self, value: RemoteValue, *, as_jax: bool) -> Any:
+        """Waits for a result and returns it."""
+        while True:
+            with self.lock:
+                closure = self._wait_for(value)
+                if closure.status is Status.FAILED:
+                    assert closure.error is not None
+                    raise closure.error
+                parcel, holder = value._parcel, closure.where
+            if parcel is None:
+                assert holder is not None
+                parcel = self._links[holder].fetch(closure.number)
+            if parcel is not None:
+                return unpack(parcel, as_jax=as_jax)
+            with self.lock:
+                if closure.where == holder:
+                    self.state.value_lost(closure)
+
+    # What links report. All of it with the lock.
+
+    def take(self, worker: int, limit: int) -> list[Closure]:
+        """Returns closures for a worker to run."""
+        taken, settled = self.state.take(worker, limit)
+        self._settle(settled)
+        # Not for every closure: who waits for room then has work for a while.
+        if taken and self.state.num_queued <= 3 * self._most_queued // 4:
+            self._has_room.notify_all()
+        return taken
+
+    def refer(
+        self, reference: ByReference, worker: int
+    ) -> tuple[Definition | None, Resource | InlineValue | ValueAt]:
+        """Returns how a worker finds what an argument refers to, and a definition that it needs."""
+        found: Any = reference
+        if isinstance(reference, PerWorkerValues):
+            found = reference.on(worker)
+        if isinstance(found, DefinedOnWorker):
+            return found.definition, Resource(found.definition.number)
+        if isinstance(found, Parcel):
+            return None, InlineValue(found)
+        assert isinstance(found, RemoteValue)
+        if found._parcel is not None:
+            return None, InlineValue(found._parcel)
+        closure = found._closure
+        assert closure.where is not None
+        link = self._links[closure.where]
+        assert link.session is not None
+        return None, ValueAt(closure.number, link.session, link.address, link.task)
+
+    def succeeded(self, worker: int, number: int, parcel: Parcel | None) -> None:
+        """Takes in a result, or that the worker holds it."""
+        settled = self.state.succeeded(worker, number, held=parcel is None)
+        for closure in settled:
+            value = closure.payload.value()
+            if value is not None:
+                value._parcel = parcel
+            elif parcel is None:
+                self.dropped.append(closure)
+        had_waiters = self.state.num_queued > 0
+        self._settle(settled)
+        if had_waiters:
+            self._wake_all()
+
+    def failed(self, worker: int, number: int, error: BaseException) -> None:
+        """Takes in what a closure raised."""
+        was_open = self.state.phase is Phase.OPEN
+        if isinstance(error, PSUnavailableError):
+            self._abort(error)
+        self._settle(self.state.failed(worker, number, error))
+        if was_open:
+            self._recall_all()
+
+    def put_back(self, worker: int, number: int, missing: int | None) -> None:
+        """Takes in that a closure was not started."""
+        if missing is not None:
+            for closure in self.state.in_flight_on(worker):
+                if closure.number == number:
+                    self.dropped.extend(n for n in closure.needs if n.number == missing)
+            self.take_dropped()
+        self._settle(self.state.put_back(worker, number))
+        self._wake_all()
+
+    def worker_joined(self, worker: int) -> None:
+        """Takes in that a worker is there."""
+        self.state.worker_joined(worker)
+        self._refusals.discard(worker)
+        _logger.info("%s is there.", self._links[worker].task)
+
+    def worker_lost(self, worker: int, error: Exception) -> None:
+        """Takes in that a worker is gone."""
+        count = self.state.num_in_flight_on(worker)
+        again = f" Its {count} functions run again elsewhere." if count else ""
+        _logger.warning("Lost a worker: %s%s", error, again)
+        self._settle(self.state.worker_lost(worker, error))
+        self._wake_all()
+
+    def take_dropped(self) -> None:
+        """Lets workers drop results that nobody can ask for."""
+        while self.dropped:
+            closure = self.dropped.popleft()
+            holder = self.state.release(closure)
+            if holder is not None:
+                self._links[holder].released.append(closure.number)
+
+    # What is reported from elsewhere, without the lock.
+
+    def worker_refused(self, worker: int, error: Exception, *, is_proven: bool) -> None:
+        """Takes in that a worker is there, but does not want or is not able to work.
+
+        The others go on without it. It is an error if there are none; or, unless the worker has proved
+        who it is, when all have refused: whoever listens on the port of a worker that is dead or late
+        can refuse.
+        """
+        with self.lock:
+            if self.stopped:
+                return
+            if worker not in self._refusals:
+                self._refusals.add(worker)
+                _logger.warning("%s does not work: %s", self._links[worker].task, error)
+            if not self.state.workers and (is_proven or self._refusals.issuperset(self._links)):
+                self._abort(error)
+
+    def abort(self, error: BaseException) -> None:
+        """Takes in that nothing can go on."""
+        with self.lock:
+            self._abort(error)
+
+    def check(self) -> None:
+        """Looks whether something has been waited for too long; called every now and then."""
+        if self.abandoned:
+            self.stop()
+        now = time.monotonic()
+        with self.lock:
+            if self._drain_until is not None and now >= self._drain_until:
+                self._drain_until = None
+                self._settle(self.state.stop_draining())
+            missing: list[frozenset[int] | None] = [*self.state.missing_workers()]
+            if not self.state.workers and not self.state.is_idle:
+                missing.append(None)
+            since = self._without_workers_since
+            self._without_workers_since = {group: since.get(group, now) for group in missing}
+            for group, start in self._without_workers_since.items():
+                if now - start >= self._patience:
+                    self._without_workers_since = {}
+                    self._abort(self._no_worker(group))
+                    break
+
+    def _abort(self, error: BaseException) -> None:
+        settled = self.state.abort(error)
+        if self.state.phase is Phase.DRAINING and self._drain_until is None:
+            self._drain_until = time.monotonic() + _SECONDS_TO_DRAIN
+        self._settle(settled)
+        self._recall_all()
+
+    def _no_worker(self, group: frozenset[int] | None) -> UnavailableError:
+        reasons = " ".join(
+            str(link.last_error or f"{link.task} at {link.address} has not answered yet.")
+            for link in self._links.values()
+            if group is None or link.index in group
+        )
+        if group is None:
+            reasons = reasons or "The cluster resolver names no worker."
+            return UnavailableError(
+                f"There must be a worker to run what is scheduled, but for {self._patience:g} s there "
+                f"was none. {reasons}"
+            )
+        names = " or ".join(map(str, sorted(group)))
+        return UnavailableError(
+            f"Functions are scheduled for worker {names}, but for {self._patience:g} s it was not "
+            f"there. {reasons}"
+        )
+
+    # What all of them share, with the lock.
+
+    def _raise_error(self) -> bool:
+        """Raises the error of a closure if there is one, once all closures have ended."""
+        self.background.check()
+        while self.state.phase is Phase.DRAINING and not self.state.has_error:
+            self._has_ended.wait()
+            self.background.check()
+        error = self.state.take_error()
+        if error is not None:
+            self._drain_until = None
+            raise error
+        if self.stopped:
+            raise CancelledError(_HAS_ENDED)
+        return True
+
+    def _wait_for(self, value: RemoteValue) -> Closure:
+        closure = value._closure
+        while True:
+            if self.stopped and (closure.status is Status.LOST or not closure.settled):
+                self.background.check()
+                raise CancelledError(_HAS_ENDED)
+            if closure.status is Status.LOST:
+                self._settle(self.state.demand(closure))
+                self._wake_all()
+            if closure.settled:
+                return closure
+            if value._waiter is None:
+                value._waiter = threading.Condition(self.lock)
+                self._waiters.add(value._waiter)
+            value._waiter.wait()
+
+    def _settle(self, closures: Iterable[Closure]) -> None:
+        for closure in closures:
+            value = closure.payload.value()
+            if value is not None and value._waiter is not None:
+                value._waiter.notify_all()
+            if closure.status is not Status.HELD or not closure.can_run_again:
+                closure.payload = closure.payload._replace(definition=None, arguments=_NOTHING)
+        if self.state.is_idle:
+            self._has_ended.notify_all()
+            self._has_room.notify_all()
+
+    def _wake_for(self, closure: Closure) -> None:
+        if closure.status is not Status.QUEUED:
+            self._wake_all()
+            return
+        links = [
+            link
+            for link in self._links.values()
+            if link.has_room and (closure.workers is None or link.index in closure.workers)
+        ]
+        if links:
+            min(links, key=lambda link: self.state.num_in_flight_on(link.index)).wake()
+
+    def _wake_all(self) -> None:
+        for link in self._links.values():
+            if link.has_room:
+                link.wake()
+
+    def _recall_all(self) -> None:
+        for link in self._links.values():
+            link.recall()
+
+    def _forget(self, definition: int) -> None:
+        for link in self._links.values():
+            link.forgotten.append(definition)
+
+
+_NOTHING = Parcel(b"")
+_HAS_ENDED = "The coordinator has ended."
+
+
+def _needed(references: Iterable[Any]) -> Iterable[Closure]:
+    for reference in references:
+        if isinstance(reference, RemoteValue):
+            yield reference._closure
+        elif isinstance(reference, PerWorkerValues):
+            yield from _needed(reference.values)

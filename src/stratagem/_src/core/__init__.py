@@ -1,0 +1,1 @@
+"""What every other room stands on: contexts, errors, structures, threads, process exit."""

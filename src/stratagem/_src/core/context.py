@@ -1,0 +1,197 @@
+"""Which strategy is current, and whether the code runs inside a replica.
+
+A thread has a stack of frames. A strategy's ``scope()`` pushes a cross-replica frame, ``run`` a
+replica frame for each replica. With an empty stack the default strategy is current.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stratagem._src.core.errors import ContextError
+
+if TYPE_CHECKING:
+    from stratagem._src.mesh.protocols import ReplicaContextProtocol, StrategyProtocol
+
+__all__ = [
+    "Frame",
+    "Scope",
+    "current_frame",
+    "default_frame",
+    "enter",
+    "experimental_set_strategy",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+    "register_default_strategy",
+    "require_cross_replica",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One entry of the stack; ``replica_context`` is ``None`` in cross-replica context."""
+
+    strategy: StrategyProtocol
+    replica_context: ReplicaContextProtocol | None
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+
+_stack = _Stack()
+_default_factory: Callable[[], Frame] | None = None
+_default: Frame | None = None
+_process_wide: Frame | None = None
+
+
+def register_default_strategy(factory: Callable[[], Frame]) -> None:
+    """Says how to make the frame that is current when no strategy was chosen."""
+    global _default_factory
+    _default_factory = factory
+
+
+def default_frame() -> Frame:
+    """Returns the frame that is current when no strategy was chosen."""
+    global _default
+    if _default is None:
+        assert _default_factory is not None, "stratagem registers the default strategy"
+        _default = _default_factory()
+    return _default
+
+
+def current_frame() -> Frame:
+    """Returns the innermost frame of this thread."""
+    frames = _stack.frames
+    if frames:
+        return frames[-1]
+    return _process_wide or default_frame()
+
+
+@contextlib.contextmanager
+def enter(frame: Frame) -> Iterator[Frame]:
+    """Makes ``frame`` the current one of this thread for the block."""
+    frames = _stack.frames
+    frames.append(frame)
+    try:
+        yield frame
+    finally:
+        popped = frames.pop()
+        assert popped is frame, "context frames must be left in the reverse order of entering"
+
+
+class Scope:
+    """Makes a frame the current one; may be entered again, inside of itself or later.
+
+    Args:
+        frame: The frame.
+        check: Called before it is entered, to refuse where it must not be.
+    """
+
+    def __init__(self, frame: Frame, check: Callable[[], None]) -> None:
+        self._frame = frame
+        self._check = check
+
+    def __enter__(self) -> Any:
+        self._check()
+        _stack.frames.append(self._frame)
+        return self._frame.strategy
+
+    def __exit__(self, *_: object) -> None:
+        frames = _stack.frames
+        if not frames or frames[-1] is not self._frame:
+            raise ContextError(
+                f"A scope of {self._frame.strategy!r} is left that is not the innermost one of this "
+                "thread. Use `with strategy.scope():`, and leave scopes in the reverse order."
+            )
+        frames.pop()
+
+
+def get_strategy() -> Any:
+    """Returns the current strategy; the default one if none was chosen.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.OneDeviceStrategy("CPU:0")
+    >>> with strategy.scope():
+    ...     sg.distribute.get_strategy() is strategy
+    True
+    """
+    return current_frame().strategy
+
+
+def has_strategy() -> bool:
+    """Returns whether a strategy other than the default one is current.
+
+    >>> has_strategy()
+    False
+    """
+    return current_frame().strategy is not default_frame().strategy
+
+
+def get_replica_context() -> Any:
+    """Returns the current replica's context, or ``None`` in cross-replica context.
+
+    Outside of any strategy it is the default strategy's only replica.
+
+    >>> get_replica_context().num_replicas_in_sync
+    1
+    """
+    return current_frame().replica_context
+
+
+def in_cross_replica_context() -> bool:
+    """Returns whether the code stands above the replicas rather than inside one.
+
+    >>> in_cross_replica_context()
+    False
+    """
+    return current_frame().replica_context is None
+
+
+def experimental_set_strategy(strategy: Any) -> None:
+    """Makes ``strategy`` current for the whole process, without a ``with`` block.
+
+    ``None`` restores the default strategy. For notebooks; prefer ``with strategy.scope():``.
+
+    Raises:
+        ContextError: If called inside a strategy's scope or a replica.
+    """
+    global _process_wide
+    if _stack.frames:
+        raise ContextError(
+            "experimental_set_strategy() cannot be called inside a strategy's scope() or run(). "
+            "Leave the `with strategy.scope():` block first."
+        )
+    if strategy is None or strategy is default_frame().strategy:
+        _process_wide = None
+    else:
+        _process_wide = Frame(strategy, None)
+
+
+def require_cross_replica(strategy: Any, caller: str) -> None:
+    """Checks that ``strategy.<caller>`` may be called here.
+
+    Raises:
+        ContextError: Inside a replica, or inside another strategy's scope.
+    """
+    frame = current_frame()
+    if frame is default_frame():
+        return
+    if frame.strategy is not strategy:
+        raise ContextError(
+            f"{caller}() of {strategy!r} was called inside the scope of {frame.strategy!r}. "
+            "Strategies cannot be mixed: leave the other scope first."
+        )
+    if frame.replica_context is not None and strategy is not default_frame().strategy:
+        raise ContextError(
+            f"{caller}() must be called in cross-replica context, but this is replica context "
+            "(inside the function given to strategy.run()). Call it outside of run(), or from a "
+            "function given to get_replica_context().merge_call()."
+        )

@@ -1,0 +1,1 @@
+"""Datasets: a plan of sources and transformations, and how it runs."""

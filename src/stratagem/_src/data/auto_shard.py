@@ -1,0 +1,172 @@
+"""Dividing a dataset between workers by rewriting its plan."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+
+from stratagem._src.core.errors import NotFoundError
+from stratagem._src.data.checks import at_least
+from stratagem._src.data.dataset import Dataset
+from stratagem._src.data.options import INFINITE_CARDINALITY
+from stratagem._src.data.plan.node import Node, known, rewrite, walk
+from stratagem._src.data.plan.run import Seeded
+from stratagem._src.data.sources.files import ReadFiles
+from stratagem._src.data.transforms.cache import Cache
+from stratagem._src.data.transforms.interleave import Interleave
+from stratagem._src.data.transforms.map import Map
+from stratagem._src.data.transforms.prefetch import Prefetch
+from stratagem._src.data.transforms.repeat import Repeat
+from stratagem._src.data.transforms.shard import Shard, ShardHint
+from stratagem._src.data.transforms.shuffle import Shuffle
+from stratagem._src.data.transforms.with_options import WithOptions
+
+__all__ = ["num_files", "seed_shuffles", "shard_at_hints", "shard_by_data", "shard_by_file"]
+
+# Sharding below these divides the same elements; sharding above an unseeded shuffle would not.
+_KEEP_ABOVE = (Cache, Map, Prefetch, Repeat, Shuffle, WithOptions)
+
+_MOST_SHUFFLES = 1 << 16
+"""Seeds of different callers are so far apart."""
+
+
+def num_files(dataset: Dataset) -> int | None:
+    """Returns the number of files that a dataset reads, or ``None`` if it reads none.
+
+    Of several file sources, as below a ``zip``, the one with the fewest files counts. For a source
+    that cannot tell, its file names are counted; a source of endless names has ``sys.maxsize``.
+
+    >>> from stratagem.data import Dataset
+    >>> num_files(Dataset.range(3)) is None
+    True
+    """
+    counts = [_count(_place(node)) for node in _readers(dataset.plan)]
+    return min(counts, default=None)
+
+
+def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
+    """Returns the dataset over every ``num_shards``-th file only.
+
+    The shard goes below any ``shuffle`` and ``repeat`` of the file names, so the shards of all
+    workers are disjoint and complete, whatever their seeds.
+
+    >>> import pathlib, tempfile
+    >>> from stratagem.data import Dataset, TextLineDataset
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in "abc":
+    ...     _ = (folder / name).write_text(name)
+    >>> lines = TextLineDataset(Dataset.list_files(str(folder / "*"), shuffle=False))
+    >>> list(shard_by_file(lines, 2, 0)), list(shard_by_file(lines, 2, 1))
+    ([b'a', b'c'], [b'b'])
+
+    Raises:
+        NotFoundError: If the dataset reads no files.
+    """
+    if num_files(dataset) is None:
+        raise NotFoundError(
+            "Sharding by file needs a dataset that reads files, got "
+            f"{dataset.plan.describe()}. Use AutoShardPolicy.DATA."
+        )
+
+    def change(node: Node) -> Node:
+        if reads_files(node):
+            return node.over((_sharded(node.inputs[0], num_shards, index),))
+        return node.over(tuple(change(child) for child in node.inputs))
+
+    return Dataset(change(dataset.plan))
+
+
+def shard_by_data(dataset: Dataset, num_shards: int, index: int) -> Dataset:
+    """Returns every ``num_shards``-th element of the dataset, as ``Dataset.shard`` does.
+
+    Each shard counts its own iterations: a ``shuffle`` with a seed gives the same order in all of
+    them, also when they live in one process.
+
+    >>> from stratagem.data import Dataset
+    >>> shuffled = Dataset.range(6).shuffle(6, seed=3)
+    >>> shards = [list(shard_by_data(shuffled, 2, index)) for index in range(2)]
+    >>> sorted(int(number) for shard in shards for number in shard)
+    [0, 1, 2, 3, 4, 5]
+    """
+    plan = rewrite(dataset.plan, lambda node: node.fork())
+    return Dataset(Shard(plan, num_shards, index))
+
+
+def seed_shuffles(dataset: Dataset, seed: int) -> Dataset:
+    """Returns the dataset with a seed for every ``shuffle`` that has none, also in ``flat_map``.
+
+    Workers that shard the same shuffled data must agree on its order: give all of them one number.
+
+    >>> from stratagem.data import Dataset
+    >>> workers = [seed_shuffles(Dataset.range(9).shuffle(9), 42) for _ in range(2)]
+    >>> [int(x) for x in workers[0]] == [int(x) for x in workers[1]]
+    True
+    """
+    numbers = itertools.count(at_least(0, "seed", seed) * _MOST_SHUFFLES)
+
+    def change(node: Node) -> Node:
+        if isinstance(node, Seeded) and node.seed.is_random:
+            return node.seeded(next(numbers))
+        return node
+
+    return Dataset(rewrite(dataset.plan, change))
+
+
+def shard_at_hints(dataset: Dataset, num_shards: int, index: int) -> Dataset:
+    """Returns the dataset with each ``shard(SHARD_HINT, SHARD_HINT)`` made a real shard.
+
+    Without a hint it is the same dataset.
+
+    >>> from stratagem.data import Dataset
+    >>> from stratagem.data.experimental import SHARD_HINT
+    >>> hinted = Dataset.range(6).shard(SHARD_HINT, SHARD_HINT).batch(2)
+    >>> [batch.tolist() for batch in shard_at_hints(hinted, 2, 1)]
+    [[1, 3], [5]]
+    """
+
+    def change(node: Node) -> Node:
+        return Shard(node.inputs[0], num_shards, index) if isinstance(node, ShardHint) else node
+
+    return Dataset(rewrite(dataset.plan, change))
+
+
+def reads_files(node: Node) -> bool:
+    """Returns whether a node turns file names into elements.
+
+    A ``flat_map`` or ``interleave`` does if what it makes of its first element reads a file.
+    """
+    if isinstance(node, ReadFiles):
+        return True
+    if not isinstance(node, Interleave) or node.inputs[0].cardinality() == 0:
+        return False
+    return any(isinstance(inner, ReadFiles) for inner in walk(node.first_plan()))
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """Yields the last readers: names that are themselves read from a file are not looked into."""
+    if reads_files(node):
+        yield node
+        return
+    for child in node.inputs:
+        yield from _readers(child)
+
+
+def _place(node: Node) -> Node:
+    names = node.inputs[0]
+    while isinstance(names, _KEEP_ABOVE):
+        names = names.inputs[0]
+    return names
+
+
+def _count(names: Node) -> int:
+    count = names.cardinality()
+    if count == INFINITE_CARDINALITY:
+        return sys.maxsize
+    return count if known(count) else sum(1 for _ in Dataset(names))
+
+
+def _sharded(names: Node, num_shards: int, index: int) -> Node:
+    if isinstance(names, _KEEP_ABOVE):
+        return names.over((_sharded(names.inputs[0], num_shards, index),))
+    return Shard(names, at_least(1, "num_shards", num_shards), index)

@@ -1,0 +1,115 @@
+"""Reading the bytes of a file, plain or compressed, with errors that name it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from typing import Any, BinaryIO, Protocol
+
+from stratagem._src.core.errors import DataLossError, InvalidArgumentError, NotFoundError
+
+__all__ = ["ByteReader", "as_path", "check_compression", "open_bytes"]
+
+_COMPRESSED_BLOCK = 1 << 18
+COMPRESSIONS = ("", "GZIP", "ZLIB")
+
+
+class ByteReader(Protocol):
+    """What a file gives."""
+
+    def read(self, size: int) -> bytes:
+        """Returns up to ``size`` bytes, none at the end."""
+
+    def close(self) -> None:
+        """Closes the file."""
+
+
+def check_compression(compression_type: str | None) -> str:
+    """Returns the name of a compression.
+
+    Raises:
+        InvalidArgumentError: If there is none of that name.
+    """
+    name = compression_type or ""
+    if name not in COMPRESSIONS:
+        raise InvalidArgumentError(
+            f"compression_type must be None, '', 'GZIP' or 'ZLIB', got {compression_type!r}."
+        )
+    return name
+
+
+def as_path(name: Any) -> str:
+    """Returns a file name given as text, bytes or a path.
+
+    Raises:
+        InvalidArgumentError: If it is something else.
+    """
+    item = name.item() if hasattr(name, "item") else name
+    if isinstance(item, bytes | str | os.PathLike):
+        return os.fsdecode(item)
+    raise InvalidArgumentError(f"A file name must be text, bytes or a path, got {name!r}.")
+
+
+def open_bytes(path: str, compression: str = "", offset: int = 0) -> ByteReader:
+    """Opens a file at an offset into its (decompressed) bytes.
+
+    Raises:
+        NotFoundError: If there is no such file.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no file {path}.") from None
+    if not compression:
+        file.seek(offset)
+        return file
+    reader = _Decompressing(file, path, compression)
+    while offset:
+        skipped = len(reader.read(min(offset, _COMPRESSED_BLOCK)))
+        if not skipped:
+            break
+        offset -= skipped
+    return reader
+
+
+class _Decompressing:
+    def __init__(self, file: BinaryIO, path: str, compression: str) -> None:
+        self._file = file
+        self._path = path
+        self._compression = compression
+        inflating: Any = _Inflating(file)
+        self._bytes = gzip.GzipFile(fileobj=file) if compression == "GZIP" else inflating
+
+    def read(self, size: int) -> bytes:
+        try:
+            data: bytes = self._bytes.read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataLossError(
+                f"{self._path}: not a complete {self._compression} file ({error}). "
+                "Check compression_type, or write the file again."
+            ) from error
+        return data
+
+    def close(self) -> None:
+        self._bytes.close()
+        self._file.close()
+
+
+class _Inflating:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._inflate = zlib.decompressobj()
+
+    def read(self, size: int) -> bytes:
+        while not self._inflate.eof:
+            compressed = self._inflate.unconsumed_tail or self._file.read(_COMPRESSED_BLOCK)
+            if not compressed:
+                raise EOFError("it ends early")
+            data = self._inflate.decompress(compressed, size)
+            if data:
+                return data
+        return b""
+
+    def close(self) -> None:
+        self._inflate = zlib.decompressobj()

@@ -1,0 +1,114 @@
+"""Turning what users give (lists, scalars, strings, JAX arrays) into the leaves of an element.
+
+Python floats become float32 and Python ints int32, as in TensorFlow; arrays keep their type.
+Strings become ``bytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.structure import map_structure
+from stratagem._src.data.tensor_spec import STRING
+
+__all__ = ["to_array", "to_element", "to_leaf"]
+
+
+def to_array(value: Any) -> np.ndarray[Any, Any]:
+    """Returns ``value`` as one array.
+
+    Raises:
+        InvalidArgumentError: If it is ragged, or not made of numbers and strings.
+    """
+    from_python = not hasattr(value, "dtype")
+    if not from_python:
+        array = np.asarray(value)
+    elif isinstance(value, bytes | str):
+        array = _string_array(value)
+    else:
+        array = _from_sequence(value)
+    if array.dtype.kind in "SUO":
+        return _as_bytes(array)
+    if from_python and not _holds_typed_items(value):
+        array = _narrowed(array)
+    return array
+
+
+def to_leaf(value: Any) -> Any:
+    """Returns ``value`` as an array, a NumPy scalar or ``bytes``: the leaf of an element."""
+    if isinstance(value, bytes | np.generic) and not isinstance(value, np.bytes_ | np.str_):
+        return value
+    if type(value) is np.ndarray and value.ndim and value.dtype.kind not in "SUO":
+        return value
+    array = to_array(value)
+    return array[()] if array.ndim == 0 else array
+
+
+def to_element(nest: Any) -> Any:
+    """Returns a nest of arrays with every leaf converted; a list is one array."""
+    return map_structure(to_leaf, nest)
+
+
+def _from_sequence(value: Any) -> np.ndarray[Any, Any]:
+    if value is None or isinstance(value, Mapping | set):
+        raise InvalidArgumentError(
+            f"An element must be made of arrays, numbers and strings, got {value!r}."
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"A list becomes one array, so its items must have the same shape: {error} "
+            "Use a tuple for components of different shapes, or from_generator."
+        ) from error
+    if array.dtype.kind in "SU":
+        # np.asarray would pad strings and lose their trailing NULs.
+        array = np.asarray(value, dtype=object)
+    return array
+
+
+def _string_array(value: bytes | str) -> np.ndarray[Any, Any]:
+    array = np.empty((), STRING)
+    array[()] = value
+    return array
+
+
+def _as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.dtype == STRING and all(type(item) is bytes for item in array.flat):
+        return array
+    result = np.empty(array.shape, STRING)
+    flat = result.reshape(-1)
+    for position, item in enumerate(array.flat):
+        if isinstance(item, str):
+            flat[position] = item.encode()
+        elif isinstance(item, bytes):
+            flat[position] = bytes(item)
+        else:
+            raise InvalidArgumentError(
+                "An element must be made of arrays, numbers and strings, got an item of type "
+                f"{type(item).__name__}: {item!r}."
+            )
+    return result
+
+
+def _holds_typed_items(value: Any) -> bool:
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return hasattr(value, "dtype")
+
+
+def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    if array.dtype == np.complex128:
+        return array.astype(np.complex64)
+    if array.dtype == np.int64 or array.dtype == np.uint64:
+        bounds = np.iinfo(np.int32)
+        if array.size and (array.min() < bounds.min or array.max() > bounds.max):
+            return array
+        return array.astype(np.int32)
+    return array

@@ -1,0 +1,129 @@
+"""The methods of ``Dataset`` that make one from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stratagem._src.data.plan.node import Node
+from stratagem._src.data.sources.generator import FromGenerator, signature_of
+from stratagem._src.data.sources.list_files import matching_files
+from stratagem._src.data.sources.tensors import Range, Tensors, TensorSlices
+from stratagem._src.data.transforms.shuffle import Shuffle
+
+if TYPE_CHECKING:
+    from stratagem._src.data.dataset import Dataset
+
+__all__ = ["DatasetSources"]
+
+
+class DatasetSources:
+    """Constructors from memory, generators and file names."""
+
+    @staticmethod
+    def _of(plan: Node, name: str | None) -> Dataset:
+        raise NotImplementedError
+
+    @classmethod
+    def from_tensors(cls, tensors: Any, name: str | None = None) -> Dataset:
+        """Returns a dataset of one element.
+
+        >>> from stratagem.data import Dataset
+        >>> [x.tolist() for x in Dataset.from_tensors([1, 2])]
+        [[1, 2]]
+
+        Args:
+            tensors: A nest of arrays; a list is one array. Python floats become float32, ints
+                int32.
+            name: Shown by ``repr``.
+        """
+        return cls._of(Tensors(tensors), name)
+
+    @classmethod
+    def from_tensor_slices(cls, tensors: Any, name: str | None = None) -> Dataset:
+        """Returns a dataset of the slices of arrays along their first dimension.
+
+        >>> from stratagem.data import Dataset
+        >>> [int(x) for x in Dataset.from_tensor_slices([1, 2])]
+        [1, 2]
+
+        Args:
+            tensors: A nest of arrays with the same first dimension; a list is one array. Python
+                floats become float32, ints int32.
+            name: Shown by ``repr``.
+        """
+        return cls._of(TensorSlices(tensors), name)
+
+    @classmethod
+    def range(cls, *args: int, output_type: Any = np.int64, name: str | None = None) -> Dataset:
+        """Returns a dataset of the numbers of Python's ``range``, as int64.
+
+        >>> from stratagem.data import Dataset
+        >>> [int(x) for x in Dataset.range(1, 7, 2)]
+        [1, 3, 5]
+        """
+        return cls._of(Range(*args, output_type=output_type), name)
+
+    @classmethod
+    def from_generator(
+        cls,
+        generator: Callable[..., Any],
+        output_types: Any = None,
+        output_shapes: Any = None,
+        args: tuple[Any, ...] | None = None,
+        output_signature: Any = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Returns a dataset of what ``generator(*args)`` yields, called anew for each iteration.
+
+        An iterator is restored by calling the generator and dropping what it had given, so a
+        generator should give the same elements each time.
+
+        >>> from stratagem.data import Dataset, TensorSpec
+        >>> dataset = Dataset.from_generator(
+        ...     lambda: iter([1, 2]), output_signature=TensorSpec((), "int32"))
+        >>> [int(x) for x in dataset]
+        [1, 2]
+
+        Args:
+            generator: Returns an iterable.
+            output_types: A nest of types, if there is no ``output_signature``.
+            output_shapes: A nest of shapes for these.
+            args: Arguments of the generator.
+            output_signature: A nest of ``TensorSpec`` that every element must match.
+            name: Shown by ``repr``.
+        """
+        signature = signature_of(output_signature, output_types, output_shapes)
+        return cls._of(FromGenerator(generator, signature, tuple(args or ())), name)
+
+    @classmethod
+    def list_files(
+        cls,
+        file_pattern: Any,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Returns a dataset of the names of files that match.
+
+        >>> from stratagem.data import Dataset
+        >>> Dataset.list_files("/no/such/*.file")
+        Traceback (most recent call last):
+            ...
+        stratagem._src.core.errors.NotFoundError: No files match /no/such/*.file.
+
+        Args:
+            file_pattern: A glob pattern, or a list of them.
+            shuffle: Whether the names come in a random order, as they do by default; else sorted.
+            seed: Seed of that order.
+            name: Shown by ``repr``.
+
+        Raises:
+            NotFoundError: If no file matches.
+        """
+        names = matching_files(file_pattern)
+        if shuffle is False:
+            return cls._of(names, name)
+        return cls._of(Shuffle(names, names.cardinality(), seed, True), name)

@@ -1,0 +1,120 @@
+"""``Options``: how a dataset runs and is sharded, without changing what it means."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from stratagem._src.core.errors import InvalidArgumentError
+
+__all__ = [
+    "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "SHARD_HINT",
+    "UNKNOWN_CARDINALITY",
+    "AutoShardPolicy",
+    "DistributeOptions",
+    "Options",
+]
+
+AUTOTUNE = -1
+SHARD_HINT = -1
+INFINITE_CARDINALITY = -1
+UNKNOWN_CARDINALITY = -2
+
+
+class AutoShardPolicy(enum.IntEnum):
+    """How a dataset is divided between workers.
+
+    >>> from stratagem.data.experimental import AutoShardPolicy
+    >>> AutoShardPolicy.DATA.name
+    'DATA'
+    """
+
+    OFF = -1
+    AUTO = 0
+    FILE = 1
+    DATA = 2
+    HINT = 3
+
+
+class _Checked:
+    """Refuses misspelt fields and values of the wrong type, which would change nothing."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = [item.name for item in fields(self)]  # type: ignore[arg-type]
+        if name not in known:
+            raise InvalidArgumentError(
+                f"{type(self).__name__} has no option {name!r}. It has {', '.join(known)}."
+            )
+        object.__setattr__(self, name, self._checked(name, value))
+
+    def _checked(self, name: str, value: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclass
+class DistributeOptions(_Checked):
+    """The options that matter when a dataset is distributed.
+
+    >>> from stratagem.data import Options
+    >>> from stratagem.data.experimental import AutoShardPolicy
+    >>> options = Options()
+    >>> options.experimental_distribute.auto_shard_policy = AutoShardPolicy.OFF
+    """
+
+    auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
+    num_devices: int | None = None
+
+    def _checked(self, name: str, value: Any) -> Any:
+        if name == "auto_shard_policy":
+            try:
+                return AutoShardPolicy(value)
+            except ValueError:
+                raise InvalidArgumentError(
+                    f"auto_shard_policy must be an AutoShardPolicy, got {value!r}."
+                ) from None
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InvalidArgumentError(f"num_devices must be None or an int > 0, got {value!r}.")
+        return value
+
+
+@dataclass
+class Options(_Checked):
+    """How a dataset runs and is sharded.
+
+    ``deterministic=False`` allows parallel transformations to change the order of elements. They
+    never do, so that an iterator can always be saved and restored exactly.
+
+    >>> from stratagem.data import Dataset, Options
+    >>> options = Options()
+    >>> options.deterministic = True
+    >>> Dataset.range(3).with_options(options).options().deterministic
+    True
+    """
+
+    experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions)
+    deterministic: bool | None = None
+
+    def _checked(self, name: str, value: Any) -> Any:
+        if name == "experimental_distribute" and not isinstance(value, DistributeOptions):
+            raise InvalidArgumentError(
+                f"experimental_distribute must be a DistributeOptions, got {value!r}."
+            )
+        if name == "deterministic" and value is not None and not isinstance(value, bool):
+            raise InvalidArgumentError(f"deterministic must be None or a bool, got {value!r}.")
+        return value
+
+    def merge(self, other: Options) -> Options:
+        """Returns these options, overridden by what ``other`` sets to something but its default."""
+        mine, theirs = self.experimental_distribute, other.experimental_distribute
+        default = DistributeOptions()
+        merged = DistributeOptions(
+            theirs.auto_shard_policy
+            if theirs.auto_shard_policy != default.auto_shard_policy
+            else mine.auto_shard_policy,
+            mine.num_devices if theirs.num_devices is None else theirs.num_devices,
+        )
+        deterministic = self.deterministic if other.deterministic is None else other.deterministic
+        return Options(merged, deterministic)

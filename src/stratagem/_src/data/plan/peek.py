@@ -1,0 +1,33 @@
+"""Reading the first element of a plan, to learn what its elements are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.plan.node import Node, walk
+from stratagem._src.data.plan.run import Run, Seeded
+
+__all__ = ["first_element"]
+
+
+def first_element(node: Node, needed_by: str) -> Any:
+    """Returns the first element of a plan.
+
+    Raises:
+        InvalidArgumentError: If there is none.
+    """
+    access = node.random_access()
+    if access is not None and len(access):
+        return access.element(0)
+    # A peek must not count as an iteration, or the order of the next shuffle would depend on it.
+    choices = [[0] for part in walk(node) if isinstance(part, Seeded)]
+    stream = node.open(Run(node, choices), ())
+    try:
+        return next(stream)
+    except StopIteration:
+        raise InvalidArgumentError(
+            f"The element_spec after {needed_by} follows from its first element, and there is none."
+        ) from None
+    finally:
+        stream.close()

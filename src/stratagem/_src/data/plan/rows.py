@@ -1,0 +1,126 @@
+"""Rows: several elements stacked into one nest of arrays with a leading dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.structure import (
+    describe,
+    flatten,
+    flatten_with_path,
+    map_structure,
+    same_structure,
+)
+from stratagem._src.data.tensor_spec import STRING, TensorSpec
+
+__all__ = ["concat_rows", "num_rows", "row", "slice_rows", "stack_elements", "unstack_rows"]
+
+
+def stack_elements(elements: list[Any]) -> Any:
+    """Returns the elements as rows.
+
+    Raises:
+        InvalidArgumentError: If their structures, shapes or types differ.
+    """
+    try:
+        return map_structure(lambda *leaves: _stack(leaves), *elements)
+    except (ValueError, TypeError):
+        _explain_mismatch(elements)
+        raise
+
+
+def _stack(leaves: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    first = leaves[0]
+    if isinstance(first, bytes):
+        if set(map(type, leaves)) != {bytes}:
+            raise TypeError
+        result = np.empty(len(leaves), STRING)
+        result[:] = leaves
+        return result
+    dtype = first.dtype
+    if any(leaf.dtype != dtype for leaf in leaves if not isinstance(leaf, bytes)):
+        raise TypeError
+    if first.ndim == 0:
+        return np.array(leaves, dtype)
+    return np.stack(leaves)
+
+
+def _explain_mismatch(elements: list[Any]) -> None:
+    first = elements[0]
+    for position, element in enumerate(elements[1:], start=1):
+        if not same_structure(first, element):
+            raise InvalidArgumentError(
+                "The elements of a batch must have the same structure, got "
+                f"{describe(first)} and, {position} elements later, {describe(element)}."
+            )
+        pairs = zip(flatten_with_path(first), flatten_with_path(element), strict=True)
+        for (path, a), (_, b) in pairs:
+            if TensorSpec.of(a) != TensorSpec.of(b):
+                raise InvalidArgumentError(
+                    "The elements of a batch must have the same shape and type, got "
+                    f"{TensorSpec.of(a)} and, {position} elements later, {TensorSpec.of(b)}"
+                    f"{f' in component {path}' if path else ''}. "
+                    "Use padded_batch for shapes that differ, or a map that makes them equal."
+                )
+
+
+def num_rows(rows: Any) -> int:
+    """Returns the number of rows.
+
+    Raises:
+        InvalidArgumentError: If a component is a scalar or the components disagree.
+    """
+    leaves = flatten(rows)
+    if not leaves:
+        raise InvalidArgumentError("An element needs at least one component, got none.")
+    sizes = {leaf.shape[0] if getattr(leaf, "shape", ()) else None for leaf in leaves}
+    if len(sizes) > 1 or None in sizes:
+        shapes = [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
+        raise InvalidArgumentError(
+            f"Every component must have the same leading dimension, got the shapes {shapes}."
+        )
+    return int(leaves[0].shape[0])
+
+
+def slice_rows(rows: Any, start: int, stop: int | None = None, step: int = 1) -> Any:
+    """Returns a view of the rows from ``start`` to ``stop``."""
+    return map_structure(lambda leaf: leaf[start:stop:step], rows)
+
+
+def row(rows: Any, position: int) -> Any:
+    """Returns one row as an element of its own, sharing no memory with ``rows``."""
+
+    def pick(leaf: np.ndarray[Any, Any]) -> Any:
+        item = leaf[position]
+        return item.copy() if isinstance(item, np.ndarray) else item
+
+    return map_structure(pick, rows)
+
+
+def unstack_rows(rows: Any) -> list[Any]:
+    """Returns the rows as a list of elements."""
+    return [row(rows, position) for position in range(num_rows(rows))]
+
+
+def concat_rows(parts: list[Any]) -> Any:
+    """Returns the rows of all parts, one after the other.
+
+    Raises:
+        InvalidArgumentError: If they cannot be stacked.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return map_structure(lambda *leaves: _concat(leaves), *parts)
+    except (ValueError, TypeError):
+        _explain_mismatch([row(part, 0) for part in parts])
+        raise
+
+
+def _concat(leaves: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    if any(leaf.dtype != leaves[0].dtype for leaf in leaves):
+        raise TypeError
+    return np.concatenate(leaves)

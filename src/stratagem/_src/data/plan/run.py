@@ -1,0 +1,133 @@
+"""``Run``: what one iteration over a plan decides at its start, so that it can be repeated."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+import weakref
+from typing import Protocol, Self
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.plan.node import Epoch, Node, walk
+
+__all__ = ["Run", "Seed", "Seeded", "Threaded"]
+
+Key = list[int]
+"""Numbers that determine random choices."""
+
+
+class Seed:
+    """The seed of one step, and how often the dataset has been iterated over.
+
+    Args:
+        number: The seed that the user gave, or ``None`` for a random one.
+        reshuffle: Whether each iteration and each epoch makes other choices.
+    """
+
+    def __init__(self, number: int | None, reshuffle: bool = True) -> None:
+        self.is_random = number is None
+        self.reshuffle = reshuffle
+        self._number = secrets.randbits(62) if number is None else number
+        self._iterations = 0
+
+    def fork(self) -> Seed:
+        """Returns the same seed with iterations of its own."""
+        forked = Seed(self._number, self.reshuffle)
+        forked.is_random = self.is_random
+        return forked
+
+    def next_iteration(self) -> Key:
+        """Returns the key of a new iteration."""
+        self._iterations += 1
+        return [self._number, self._iterations - 1]
+
+    def within(self, outer: Key, place: Key) -> Key:
+        """Returns the key of an iteration that another one with the key ``outer`` starts."""
+        return [*outer, *place] if self.is_random else [self._number, *outer[1:], *place]
+
+
+class Seeded(Node):
+    """A node that makes random choices."""
+
+    seed: Seed
+
+    def over(self, inputs: tuple[Node, ...]) -> Self:
+        """Returns the step over other elements, which counts its own iterations."""
+        node = self.with_inputs(inputs)
+        return self if node is self else node.fork()
+
+    def fork(self) -> Self:
+        """Returns the same step with iterations of its own."""
+        node = copy.copy(self)
+        node.seed = self.seed.fork()
+        return node
+
+    def seeded(self, number: int) -> Self:
+        """Returns the same step with a given seed."""
+        node = copy.copy(self)
+        node.seed = Seed(number, self.seed.reshuffle)
+        return node
+
+
+class Threaded(Protocol):
+    """A part of an iteration that has threads."""
+
+    def rest(self) -> None:
+        """Ends the threads until more is asked of them."""
+
+
+class Run:
+    """The random choices of one iteration over a plan, and whoever works for it in threads.
+
+    Args:
+        plan: The plan as the user wrote it.
+        keys: What ``get_state`` of an earlier run returned, to make the same choices again.
+        outer: The run that this one is a part of.
+    """
+
+    def __init__(self, plan: Node, keys: list[Key] | None = None, outer: Run | None = None) -> None:
+        self._threaded: weakref.WeakSet[Threaded] = (
+            weakref.WeakSet() if outer is None else outer._threaded
+        )
+        seeds = _seeds(plan)
+        if keys is None:
+            keys = [seed.next_iteration() for seed in seeds]
+        elif len(keys) != len(seeds):
+            raise InvalidArgumentError(
+                f"The state belongs to another dataset: it has {len(keys)} seeds, "
+                f"this one {len(seeds)}."
+            )
+        self._keys = {id(seed): key for seed, key in zip(seeds, keys, strict=True)}
+        self._state = keys
+
+    @classmethod
+    def within(cls, plan: Node, outer: Run, key: Key, number: int) -> Run:
+        """Returns a run that follows from where the iteration that starts it stands."""
+        seeds = _seeds(plan)
+        return cls(plan, [seed.within(key, [number, i]) for i, seed in enumerate(seeds)], outer)
+
+    def note(self, threaded: Threaded) -> None:
+        """Notes somebody who works for this iteration in threads."""
+        self._threaded.add(threaded)
+
+    def rest(self) -> None:
+        """Ends the threads of the iteration until its next element is asked for."""
+        for threaded in list(self._threaded):
+            threaded.rest()
+
+    def key(self, seed: Seed, epoch: Epoch) -> Key:
+        """Returns the key for one epoch of one step."""
+        key = self._keys[id(seed)]
+        return [*key, *epoch] if seed.reshuffle else key[:1]
+
+    def state_of(self, plan: Node) -> list[Key]:
+        """Returns the choices for one part of the plan."""
+        return [self._keys[id(seed)] for seed in _seeds(plan)]
+
+    def get_state(self) -> list[Key]:
+        """Returns the choices as a JSON-able value."""
+        return self._state
+
+
+def _seeds(plan: Node) -> list[Seed]:
+    return [node.seed for node in walk(plan) if isinstance(node, Seeded)]

@@ -1,0 +1,81 @@
+"""``Stream``: one pass over the elements of a plan."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+from stratagem._src.data.plan.rows import num_rows, stack_elements
+
+__all__ = ["Stream", "UnaryStream"]
+
+State = Any
+
+
+class Stream(ABC):
+    """One pass over elements, which can be saved and resumed.
+
+    ``set_state`` is called at most once, on a stream that has given nothing yet.
+    """
+
+    def __iter__(self) -> Self:
+        return self
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all elements are known to have the same shapes, so ``next_rows`` cannot fail."""
+        return False
+
+    @abstractmethod
+    def __next__(self) -> Any:
+        """Returns the next element."""
+
+    @abstractmethod
+    def get_state(self) -> State:
+        """Returns a JSON-able value that ``set_state`` resumes from."""
+
+    @abstractmethod
+    def set_state(self, state: State) -> None:
+        """Makes a new stream go on where the saved one stood."""
+
+    def next_rows(self, count: int) -> Any | None:
+        """Returns the next ``count`` elements as rows: fewer only at the end, ``None`` for none."""
+        elements = list(itertools.islice(self, count))
+        return stack_elements(elements) if elements else None
+
+    def skip(self, count: int) -> int:
+        """Drops up to ``count`` elements and returns how many there were."""
+        return sum(1 for _ in itertools.islice(self, count))
+
+    def close(self) -> None:  # noqa: B027
+        """Ends threads and closes files."""
+
+
+class UnaryStream(Stream):
+    """A stream over one other stream."""
+
+    def __init__(self, source: Stream) -> None:
+        self._source = source
+
+    @property
+    def uniform(self) -> bool:
+        """Whether the input is uniform."""
+        return self._source.uniform
+
+    def get_state(self) -> State:
+        """Returns the state of the input."""
+        return self._source.get_state()
+
+    def set_state(self, state: State) -> None:
+        """Resumes the input."""
+        self._source.set_state(state)
+
+    def close(self) -> None:
+        """Closes the input."""
+        self._source.close()
+
+
+def rows_or_zero(rows: Any | None) -> int:
+    """Returns the number of rows, 0 for ``None``."""
+    return 0 if rows is None else num_rows(rows)

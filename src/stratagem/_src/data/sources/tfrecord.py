@@ -1,0 +1,56 @@
+"""TFRecord files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratagem._src.data.byte_files import check_compression
+from stratagem._src.data.plan.rows import stack_elements
+from stratagem._src.data.plan.stream import State, Stream
+from stratagem._src.data.sources.files import FileFormat
+from stratagem._src.data.tensor_spec import STRING, TensorSpec
+from stratagem._src.data.tfrecord.record_format import RecordReader
+
+__all__ = ["TFRecordFormat"]
+
+
+class TFRecordFormat(FileFormat):
+    """Records as ``bytes``, their checksums checked."""
+
+    def __init__(self, compression_type: str | None) -> None:
+        self._compression = check_compression(compression_type)
+
+    def element_spec(self, path: str) -> Any:
+        """Returns one string."""
+        return TensorSpec((), STRING)
+
+    def open(self, path: str) -> Stream:
+        """Starts a pass over the records."""
+        return _RecordStream(path, self._compression)
+
+
+class _RecordStream(Stream):
+    def __init__(self, path: str, compression: str) -> None:
+        self._path = path
+        self._compression = compression
+        self._reader = RecordReader(path, compression)
+
+    def __next__(self) -> Any:
+        return next(self._reader)
+
+    def next_rows(self, count: int) -> Any | None:
+        records = self._reader.take(count)
+        return stack_elements(records) if records else None
+
+    def skip(self, count: int) -> int:
+        return self._reader.skip(count)
+
+    def get_state(self) -> State:
+        return self._reader.position
+
+    def set_state(self, state: State) -> None:
+        offset, number = state
+        self._reader = RecordReader(self._path, self._compression, offset, number)
+
+    def close(self) -> None:
+        self._reader.close()

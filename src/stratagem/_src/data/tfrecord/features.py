@@ -1,0 +1,73 @@
+"""What to expect in a ``tf.train.Example``: ``FixedLenFeature`` and ``VarLenFeature``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.data.conversion import to_array
+from stratagem._src.data.tensor_spec import STRING, as_dtype
+
+__all__ = ["FixedLenFeature", "VarLenFeature"]
+
+_DTYPES = (STRING, np.dtype(np.int64), np.dtype(np.float32))
+
+
+def _feature_dtype(dtype: Any) -> np.dtype[Any]:
+    resolved = as_dtype(dtype)
+    if resolved not in _DTYPES:
+        raise InvalidArgumentError(
+            f"The dtype of a feature must be int64, float32 or string, got {resolved}. "
+            "Convert it after parsing."
+        )
+    return resolved
+
+
+class FixedLenFeature:
+    """A feature with a known number of values.
+
+    >>> from stratagem.io import FixedLenFeature
+    >>> FixedLenFeature([2], "float32").shape
+    TensorShape([2])
+
+    Args:
+        shape: The shape of the values.
+        dtype: int64, float32 or string.
+        default_value: What a record without the feature has; without it such a record is an error.
+    """
+
+    def __init__(self, shape: Any, dtype: Any, default_value: Any = None) -> None:
+        self.shape = TensorShape(shape)
+        self.dtype = _feature_dtype(dtype)
+        if not self.shape.is_fully_defined():
+            raise InvalidArgumentError(
+                f"The shape of a FixedLenFeature must be fully known, got {self.shape}. "
+                "Use VarLenFeature for a variable number of values."
+            )
+        self.default: np.ndarray[Any, Any] | None = None
+        if default_value is not None:
+            values = to_array(default_value).astype(self.dtype)
+            try:
+                self.default = np.broadcast_to(values, tuple(self.shape))  # type: ignore[arg-type]
+            except ValueError:
+                raise InvalidArgumentError(
+                    f"default_value must fit the shape {self.shape}, got the shape {values.shape}."
+                ) from None
+
+
+class VarLenFeature:
+    """A feature with any number of values, or none.
+
+    >>> from stratagem.io import VarLenFeature
+    >>> VarLenFeature("int64").dtype
+    dtype('int64')
+
+    Args:
+        dtype: int64, float32 or string.
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = _feature_dtype(dtype)

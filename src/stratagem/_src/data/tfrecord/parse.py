@@ -1,0 +1,172 @@
+"""``parse_example`` and ``parse_single_example``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stratagem._src.core.errors import DataLossError, InvalidArgumentError
+from stratagem._src.data.conversion import to_array
+from stratagem._src.data.tensor_spec import STRING
+from stratagem._src.data.tfrecord.example_message import messages
+from stratagem._src.data.tfrecord.features import FixedLenFeature, VarLenFeature
+
+__all__ = ["SparseValues", "parse_example", "parse_single_example"]
+
+_LISTS = {
+    STRING: "bytes_list",
+    np.dtype(np.float32): "float_list",
+    np.dtype(np.int64): "int64_list",
+}
+
+Specs = Mapping[str, FixedLenFeature | VarLenFeature]
+
+
+class SparseValues(NamedTuple):
+    """The values of a ``VarLenFeature`` in a batch, as the parts of a sparse matrix.
+
+    >>> import numpy as np
+    >>> from stratagem.io import SparseValues
+    >>> SparseValues(np.array([[0, 0]]), np.array([7]), np.array([1, 1])).to_dense().tolist()
+    [[7]]
+    """
+
+    indices: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]
+    dense_shape: np.ndarray[Any, Any]
+
+    def to_dense(self, default_value: Any = None) -> np.ndarray[Any, Any]:
+        """Returns the values as one array, filled up with ``default_value``."""
+        filling = default_value
+        if filling is None:
+            filling = b"" if self.values.dtype == STRING else 0
+        dense = np.full(self.dense_shape, filling, self.values.dtype)
+        dense[tuple(self.indices.T)] = self.values
+        return dense
+
+
+def parse_single_example(serialized: bytes, features: Specs) -> dict[str, Any]:
+    """Returns the features of one serialized ``tf.train.Example``.
+
+    A ``FixedLenFeature`` gives an array of its shape, a ``VarLenFeature`` a vector.
+
+    Differs from TensorFlow: a ``VarLenFeature`` of one example is a dense vector, not a sparse one.
+
+    >>> from stratagem.io import FixedLenFeature, parse_single_example
+    >>> from stratagem._src.data.tfrecord.example_message import messages
+    >>> example = messages().Example()
+    >>> example.features.feature["x"].int64_list.value.extend([1, 2])
+    >>> parse_single_example(example.SerializeToString(), {"x": FixedLenFeature([2], "int64")})
+    {'x': array([1, 2])}
+
+    Raises:
+        DataLossError: If the bytes are not an example.
+        InvalidArgumentError: If a feature is missing, or of another type or number of values.
+    """
+    _check_specs(features)
+    return _parse(serialized, features, "")
+
+
+def parse_example(serialized: Any, features: Specs) -> dict[str, Any]:
+    """Returns the features of a batch of serialized ``tf.train.Example`` messages.
+
+    A ``FixedLenFeature`` gives an array with a leading dimension, a ``VarLenFeature`` gives
+    ``SparseValues``.
+
+    >>> from stratagem.io import VarLenFeature, parse_example
+    >>> from stratagem._src.data.tfrecord.example_message import messages
+    >>> example = messages().Example()
+    >>> example.features.feature["x"].int64_list.value.extend([1, 2])
+    >>> batch = [example.SerializeToString(), messages().Example().SerializeToString()]
+    >>> parse_example(batch, {"x": VarLenFeature("int64")})["x"].to_dense().tolist()
+    [[1, 2], [0, 0]]
+
+    Args:
+        serialized: A vector of ``bytes``.
+        features: What to expect, by name.
+    """
+    _check_specs(features)
+    records = to_array(serialized)
+    if records.ndim != 1 or records.dtype != STRING:
+        raise InvalidArgumentError(
+            f"serialized must be a vector of bytes, got {records.dtype} of shape {records.shape}. "
+            "Use parse_single_example for one record."
+        )
+    parsed = [
+        _parse(record, features, f"record {number}: ") for number, record in enumerate(records)
+    ]
+    result: dict[str, Any] = {}
+    for name, spec in features.items():
+        column = [row[name] for row in parsed]
+        if isinstance(spec, VarLenFeature):
+            result[name] = _sparse(column, spec.dtype)
+        else:
+            shape = (len(column), *spec.shape)
+            dense = np.empty(shape, spec.dtype)
+            for position, value in enumerate(column):
+                dense[position] = value
+            result[name] = dense
+    return result
+
+
+def _check_specs(features: Specs) -> None:
+    if not isinstance(features, Mapping) or not features:
+        raise InvalidArgumentError(f"features must be a dict of name to feature, got {features!r}.")
+    for name, spec in features.items():
+        if not isinstance(spec, FixedLenFeature | VarLenFeature):
+            raise InvalidArgumentError(
+                f"features[{name!r}] must be a FixedLenFeature or a VarLenFeature, got {spec!r}."
+            )
+
+
+def _parse(serialized: Any, features: Specs, where: str) -> dict[str, Any]:
+    from google.protobuf.message import DecodeError
+
+    try:
+        example = messages().Example.FromString(bytes(serialized))
+    except DecodeError as error:
+        raise DataLossError(f"{where}Not a serialized tf.train.Example: {error}.") from error
+    found = example.features.feature
+    return {name: _values(found.get(name), name, spec, where) for name, spec in features.items()}
+
+
+def _values(feature: Any, name: str, spec: FixedLenFeature | VarLenFeature, where: str) -> Any:
+    expected = _LISTS[spec.dtype]
+    kind = None if feature is None else feature.WhichOneof("kind")
+    if kind is not None and kind != expected:
+        raise InvalidArgumentError(
+            f"{where}Feature {name!r} must be a {expected}, as its dtype is {spec.dtype}, "
+            f"got a {kind}."
+        )
+    values = np.empty(0, spec.dtype)
+    if kind is not None:
+        items = getattr(feature, kind).value
+        values = np.fromiter(items, spec.dtype, len(items))
+    if isinstance(spec, VarLenFeature):
+        return values
+    if kind is None or (spec.default is not None and not len(values)):
+        if spec.default is None:
+            raise InvalidArgumentError(
+                f"{where}Feature {name!r} is missing. Give it a default_value, or use "
+                "VarLenFeature."
+            )
+        return spec.default.copy()[()]
+    if len(values) != spec.shape.num_elements():
+        raise InvalidArgumentError(
+            f"{where}Feature {name!r} must have {spec.shape.num_elements()} values for the shape "
+            f"{spec.shape}, got {len(values)}."
+        )
+    shape: Any = tuple(spec.shape)
+    return values.reshape(shape)[()]
+
+
+def _sparse(column: list[np.ndarray[Any, Any]], dtype: np.dtype[Any]) -> SparseValues:
+    indices = [(row, place) for row, values in enumerate(column) for place in range(len(values))]
+    longest = max((len(values) for values in column), default=0)
+    return SparseValues(
+        np.array(indices, np.int64).reshape(-1, 2),
+        np.concatenate([np.empty(0, dtype), *column]),
+        np.array([len(column), longest], np.int64),
+    )

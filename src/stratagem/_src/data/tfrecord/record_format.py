@@ -1,0 +1,209 @@
+"""The TFRecord format: length, checksum of the length, data, checksum of the data.
+
+Both checksums are CRC-32C, rotated and offset.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from google_crc32c import value as crc32c
+
+from stratagem._src.core.errors import DataLossError
+from stratagem._src.data.byte_files import ByteReader, open_bytes
+
+__all__ = ["RecordReader", "frame"]
+
+_HEADER = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_BLOCK = 1 << 20
+_LARGEST_READ = 1 << 26
+_MASK = 0xA282EAD8
+_WORD = 0xFFFFFFFF
+_MOST_LENGTHS = 1 << 12
+
+
+def _masked(checksum: int) -> int:
+    return ((checksum >> 15 | checksum << 17) + _MASK) & _WORD
+
+
+def frame(record: bytes) -> bytes:
+    """Returns a record with its length and checksums."""
+    length = struct.pack("<Q", len(record))
+    return b"".join(
+        (
+            length,
+            _CHECKSUM.pack(_masked(crc32c(length))),
+            record,
+            _CHECKSUM.pack(_masked(crc32c(record))),
+        )
+    )
+
+
+class RecordReader:
+    """The records of one file, read in large blocks.
+
+    Args:
+        path: The file.
+        compression: ``""``, ``"GZIP"`` or ``"ZLIB"``.
+        offset: Where the first record to read starts, in decompressed bytes.
+        number: The number of that record.
+    """
+
+    def __init__(self, path: str, compression: str = "", offset: int = 0, number: int = 0) -> None:
+        self._path = path
+        self._compression = compression
+        self._file: ByteReader | None = None
+        self._unparsed = b""
+        self._offset = offset
+        self._number = number
+        # Headers whose checksum was right; most files have few different ones.
+        self._lengths: dict[bytes, int] = {}
+        self._ready: list[bytes] = []
+        self._ends = _ends([])
+        self._taken = 0
+        self._error: DataLossError | None = None
+        self._ended = False
+
+    def __iter__(self) -> RecordReader:
+        return self
+
+    def __next__(self) -> bytes:
+        taken = self._taken
+        if taken >= len(self._ready):
+            if not self._read_block():
+                raise StopIteration
+            taken = 0
+        self._taken = taken + 1
+        return self._ready[taken]
+
+    def take(self, count: int) -> list[bytes]:
+        """Returns the next ``count`` records: fewer only at the end."""
+        records: list[bytes] = []
+        while step := self._advance(count - len(records)):
+            records += self._ready[self._taken - step : self._taken]
+        return records
+
+    def skip(self, count: int) -> int:
+        """Drops up to ``count`` records and returns how many there were."""
+        skipped = 0
+        while step := self._advance(count - skipped):
+            skipped += step
+        return skipped
+
+    def _advance(self, count: int) -> int:
+        """Goes on by up to ``count`` records of one block and returns by how many; 0 at the end."""
+        if count and self._taken >= len(self._ready) and not self._read_block():
+            return 0
+        step = min(count, len(self._ready) - self._taken)
+        self._taken += step
+        return step
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The offset and the number of the next record."""
+        offset = int(self._ends[self._taken - 1]) if self._taken else 0
+        return self._offset + offset, self._number + self._taken
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _read_block(self) -> bool:
+        """Parses the records that are complete in the next block, and returns whether there are any."""
+        if self._ended:
+            return False
+        if self._file is None:
+            self._file = open_bytes(self._path, self._compression, self._offset)
+        self._offset, self._number = self.position
+        self._ready, self._taken = [], 0
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            block = self._file.read(max(_BLOCK, min(self._missing_bytes(), _LARGEST_READ)))
+            if not block:
+                if self._unparsed:
+                    raise self._broken(self._number, self._offset, self._truncation())
+                self._ended = True
+                self.close()
+                return False
+            data = self._unparsed + block if self._unparsed else block
+            self._unparsed = data[self._parse(data) :]
+        return True
+
+    def _parse(self, data: bytes) -> int:
+        """Keeps the complete records of ``data`` and returns where the first other starts."""
+        records, problem = self._split(data)
+        ends = _ends(records)
+        first_wrong = _first_wrong_checksum(data, records, ends)
+        if first_wrong is not None:
+            problem = "the checksum of its data does not match"
+            records, ends = records[:first_wrong], ends[:first_wrong]
+        stop = int(ends[-1]) if records else 0
+        self._ready, self._ends = records, ends
+        if problem:
+            self._error = self._broken(self._number + len(records), self._offset + stop, problem)
+        return stop
+
+    def _split(self, data: bytes) -> tuple[list[bytes], str]:
+        """Returns the complete records, up to one whose length is wrong, and what is wrong with it."""
+        records: list[bytes] = []
+        lengths = self._lengths
+        position, size = 0, len(data)
+        while position + 12 <= size:
+            header = data[position : position + 12]
+            length = lengths.get(header)
+            if length is None:
+                length, checksum = _HEADER.unpack(header)
+                if _masked(crc32c(header[:8])) != checksum:
+                    return records, "the checksum of its length does not match"
+                if len(lengths) == _MOST_LENGTHS:
+                    lengths.clear()
+                lengths[header] = length
+            start = position + 12
+            stop = start + length
+            position = stop + 4
+            if position > size:
+                break
+            records.append(data[start:stop])
+        return records, ""
+
+    def _missing_bytes(self) -> int:
+        """Returns how much of a record whose header is read is still to come."""
+        if len(self._unparsed) < _HEADER.size:
+            return 0
+        length: int = _HEADER.unpack_from(self._unparsed)[0]
+        return length + _HEADER.size + _CHECKSUM.size - len(self._unparsed)
+
+    def _truncation(self) -> str:
+        have = len(self._unparsed)
+        need: Any = "12 bytes of header"
+        if have >= _HEADER.size:
+            need = f"{_HEADER.unpack_from(self._unparsed)[0] + 16} bytes"
+        return f"it needs {need}, the file ends after {have}"
+
+    def _broken(self, number: int, offset: int, problem: str) -> DataLossError:
+        compressed = f" of the {self._compression} data" if self._compression else ""
+        return DataLossError(
+            f"{self._path}: record {number} at byte {offset}{compressed}: {problem}. The file is "
+            "truncated or corrupt, or not a TFRecord file of this compression_type."
+        )
+
+
+def _ends(records: list[bytes]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns where each record of a file that starts with these ends."""
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    return np.cumsum(lengths + _HEADER.size + _CHECKSUM.size)
+
+
+def _first_wrong_checksum(data: bytes, records: list[bytes], ends: Any) -> int | None:
+    """Returns which of the records that ``data`` starts with is the first broken one, if any."""
+    checksums = np.fromiter(map(crc32c, records), np.uint32, len(records))
+    masked = (checksums >> 15 | checksums << 17) + np.uint32(_MASK)
+    places = ends[:, None] + np.arange(-_CHECKSUM.size, 0)
+    stored = np.frombuffer(data, np.uint8)[places].view("<u4")[:, 0]
+    wrong = np.flatnonzero(masked != stored)
+    return int(wrong[0]) if len(wrong) else None

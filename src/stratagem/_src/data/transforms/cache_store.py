@@ -1,0 +1,209 @@
+"""Where ``cache`` keeps elements: a list in memory, or a file of checked records."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from stratagem._src.data.plan.stream import State, Stream
+from stratagem._src.data.structure import flatten, map_structure, pack_like
+from stratagem._src.data.tensor_spec import STRING
+from stratagem._src.data.tfrecord.record_format import RecordReader, frame
+
+__all__ = ["IN_FILE", "CacheStore", "FileStore", "MemoryStore"]
+
+IN_FILE = "file"
+"""How elements were made that an earlier process may have left in a file."""
+
+
+class CacheStore(ABC):
+    """Elements that were made once.
+
+    Attributes:
+        how_made: What determined the elements, once all of them are there; else ``None``.
+    """
+
+    how_made: State = None
+
+    @abstractmethod
+    def read(self) -> Stream:
+        """Returns a pass over the kept elements."""
+
+    @abstractmethod
+    def record(self, source: Stream, how: State) -> Stream:
+        """Returns a pass over ``source`` that keeps its elements if it reaches the end."""
+
+
+class MemoryStore(CacheStore):
+    """Elements in a list."""
+
+    def __init__(self) -> None:
+        self.elements: list[Any] = []
+
+    def __reduce__(self) -> Any:
+        # Another process makes the elements itself.
+        return type(self), ()
+
+    def read(self) -> Stream:
+        """Returns a pass over the list."""
+        return _Kept(iter(self.elements), lambda: None)
+
+    def record(self, source: Stream, how: State) -> Stream:
+        """Returns a pass that fills a list of its own first."""
+        elements: list[Any] = []
+
+        def keep(element: Any) -> None:
+            elements.append(map_structure(_frozen, element))
+
+        def finish() -> None:
+            self.elements, self.how_made = elements, how
+
+        return _Recording(source, keep, finish, lambda: None)
+
+
+def _frozen(leaf: Any) -> Any:
+    """A consumer that changed a cached array in place would change it for every later epoch."""
+    if isinstance(leaf, np.ndarray):
+        leaf.setflags(write=False)
+    return leaf
+
+
+class FileStore(CacheStore):
+    """Elements as records in a file, which outlives the process.
+
+    Args:
+        filename: The file; it appears once the first pass is complete.
+        element_spec: Returns the nest of the elements.
+    """
+
+    def __init__(self, filename: str, element_spec: Callable[[], Any]) -> None:
+        self._path = Path(filename)
+        self._element_spec = element_spec
+        if self._path.exists():
+            self.how_made = IN_FILE
+
+    def read(self) -> Stream:
+        """Returns a pass over the file."""
+        reader = RecordReader(str(self._path))
+        nest = self._element_spec()
+        elements = (pack_like(nest, _decode(record)) for record in reader)
+        return _Kept(elements, reader.close)
+
+    def record(self, source: Stream, how: State) -> Stream:
+        """Returns a pass that writes beside the file, and puts it in place at the end."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}.{id(source)}.partial")
+        file: BinaryIO = partial.open("wb")
+
+        def keep(element: Any) -> None:
+            file.write(frame(_encode(flatten(element))))
+
+        def finish() -> None:
+            file.close()
+            partial.replace(self._path)
+            self.how_made = IN_FILE
+
+        def abandon() -> None:
+            file.close()
+            partial.unlink(missing_ok=True)
+
+        return _Recording(source, keep, finish, abandon)
+
+
+class _Kept(Stream):
+    def __init__(self, elements: Any, close: Callable[[], None]) -> None:
+        self._elements = elements
+        self._close = close
+
+    def __next__(self) -> Any:
+        return next(self._elements)
+
+    def get_state(self) -> State:
+        raise NotImplementedError("The cache saves the position.")
+
+    def set_state(self, state: State) -> None:
+        raise NotImplementedError("The cache restores the position.")
+
+    def close(self) -> None:
+        self._close()
+
+
+class _Recording(_Kept):
+    def __init__(
+        self,
+        source: Stream,
+        keep: Callable[[Any], None],
+        finish: Callable[[], None],
+        abandon: Callable[[], None],
+    ) -> None:
+        super().__init__(source, abandon)
+        self._source = source
+        self._keep = keep
+        self._finish: Callable[[], None] | None = finish
+
+    def __next__(self) -> Any:
+        try:
+            element = next(self._source)
+        except StopIteration:
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+            raise
+        self._keep(element)
+        return element
+
+    def close(self) -> None:
+        if self._finish is not None:
+            super().close()
+        self._source.close()
+
+
+def _encode(leaves: list[Any]) -> bytes:
+    header: list[Any] = []
+    parts: list[bytes] = []
+    for leaf in leaves:
+        array = np.asarray(leaf, STRING) if isinstance(leaf, bytes) else np.asarray(leaf)
+        if array.dtype == STRING:
+            items = list(array.flat)
+            header.append(["string", array.shape, [len(item) for item in items]])
+            parts.extend(items)
+        else:
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            header.append([native.dtype.name, native.shape, native.nbytes])
+            parts.append(native.tobytes())
+    text = json.dumps(header).encode()
+    return b"".join([len(text).to_bytes(4, "little"), text, *parts])
+
+
+def _decode(record: bytes) -> list[Any]:
+    start = 4 + int.from_bytes(record[:4], "little")
+    leaves: list[Any] = []
+    for kind, shape, size in json.loads(record[4:start]):
+        if kind == "string":
+            array = np.empty(shape, STRING)
+            flat = array.reshape(-1)
+            for position, length in enumerate(size):
+                flat[position] = record[start : start + length]
+                start += length
+        else:
+            data = record[start : start + size]
+            array = np.frombuffer(data, _dtype(kind)).reshape(shape).copy()
+            start += size
+        leaves.append(array[()] if array.ndim == 0 else array)
+    return leaves
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype

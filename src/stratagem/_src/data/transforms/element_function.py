@@ -1,0 +1,248 @@
+"""``ElementFunction``: a user's function of one element, run on many at once where it can be.
+
+A function is called with NumPy arrays. If JAX can trace it, it also runs as one ``jit(vmap(fn))``
+on the host for a whole batch, if it is made of operations that give the same bits either way and
+has shown on a first batch that it does.
+
+JAX equivalent: ``jax.jit(jax.vmap(fn))``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.conversion import to_element, to_leaf
+from stratagem._src.data.plan.rows import num_rows, row, slice_rows, stack_elements
+from stratagem._src.data.structure import flatten, map_structure, pack_like, same_structure
+from stratagem._src.data.tensor_spec import STRING, TensorSpec
+from stratagem._src.data.transforms.exact_operations import exact_compilers
+from stratagem._src.data.transforms.repeatable_trace import repeatable_trace
+
+__all__ = ["ElementFunction", "call_with"]
+
+
+def call_with(fn: Callable[..., Any], element: Any) -> Any:
+    """Calls ``fn`` as tf.data does: the components of a tuple are separate arguments."""
+    if isinstance(element, tuple) and not hasattr(element, "_fields"):
+        return fn(*element)
+    return fn(element)
+
+
+class _Traced(NamedTuple):
+    """What tracing a function tells: the specs of its result, and how to compile it exactly."""
+
+    spec: Any
+    compilers: list[dict[str, str]]
+
+
+class ElementFunction:
+    """A function from element to element.
+
+    Args:
+        fn: The user's function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        if not callable(fn):
+            raise InvalidArgumentError(f"map_func must be callable, got {fn!r}.")
+        self._fn = fn
+        self._traced: _Traced | None = None
+        self._tried_tracing = False
+        self._compiled: _Compiled | None = None
+        self._checked = False
+
+    def __reduce__(self) -> Any:
+        # What was compiled belongs to this process.
+        return type(self), (self._fn,)
+
+    def traced_spec(self, element_spec: Any) -> Any | None:
+        """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be.
+
+        A function whose result depends on more than its argument cannot.
+        """
+        if not self._tried_tracing:
+            self._traced = _trace(self._fn, element_spec)
+            self._tried_tracing = True
+        return None if self._traced is None else self._traced.spec
+
+    def traceable(self, element_spec: Any) -> bool:
+        """Returns whether it can be traced."""
+        return self.traced_spec(element_spec) is not None
+
+    def __call__(self, element: Any) -> Any:
+        """Returns the function of one element."""
+        with _wide_types(flatten(element)):
+            result = call_with(self._fn, element)
+        element = to_element(result)
+        if element is None:
+            raise _gives_nothing(self._fn)
+        return element
+
+    def rows(self, rows: Any) -> Any:
+        """Returns the function of each row, as rows."""
+        if not self._checked:
+            return self._first_rows(rows)
+        if self._compiled is None:
+            return self._one_by_one(rows)
+        return self._compiled(rows)
+
+    def _one_by_one(self, rows: Any) -> Any:
+        return stack_elements([self(row(rows, i)) for i in range(num_rows(rows))])
+
+    def _first_rows(self, rows: Any) -> Any:
+        self.traced_spec(map_structure(lambda leaf: TensorSpec.of(leaf).row(), rows))
+        if self._traced is None or not self._traced.compilers:
+            self._checked = True
+            return self._one_by_one(rows)
+        with _wide_types(flatten(rows)):
+            raw = [call_with(self._fn, row(rows, i)) for i in range(num_rows(rows))]
+        expected = stack_elements([to_element(element) for element in raw])
+        uses_jax = any(_is_jax_array(leaf) for leaf in flatten(raw[0]))
+        wide = _has_wide_type(flatten(rows)) or not uses_jax
+        for compiler in self._traced.compilers:
+            try:
+                compiled = _Compiled(self._fn, compiler, wide, rows)
+                reference = compiled.one_by_one(rows) if uses_jax else expected
+                if _identical(compiled(rows), reference):
+                    self._compiled, expected = compiled, reference
+                    break
+            except Exception:
+                continue
+        self._checked = True
+        return map_structure(_read_only, expected)
+
+
+class _Compiled:
+    """``jit(vmap(fn))`` on the host, for few different numbers of rows."""
+
+    def __init__(
+        self, fn: Callable[..., Any], compiler: dict[str, str], wide: bool, like: Any
+    ) -> None:
+        import jax
+
+        self._nest: Any = None
+        nest = map_structure(lambda _: 0, like)
+
+        def leaves(*arrays: Any) -> list[Any]:
+            result = map_structure(
+                lambda leaf: leaf if isinstance(leaf, jax.Array) else to_leaf(leaf),
+                call_with(fn, pack_like(nest, list(arrays))),
+            )
+            self._nest = map_structure(lambda _: 0, result)
+            return flatten(result)
+
+        self._jax = jax
+        self._wide = wide
+        self._device = jax.local_devices(backend="cpu")[0]
+        self._one = jax.jit(leaves, compiler_options=compiler)
+        self._many = jax.jit(jax.vmap(leaves), compiler_options=compiler)
+        self._sizes: list[int] = []
+
+    def __call__(self, rows: Any) -> Any:
+        count = num_rows(rows)
+        size = next((size for size in self._sizes if count <= size <= 4 * count), None)
+        if size is None:
+            size = count
+            self._sizes = sorted([*self._sizes, size])
+        if size > count:
+            rows = map_structure(lambda leaf: _padded(leaf, size), rows)
+        result = self._run(self._many, rows)
+        return slice_rows(result, 0, count) if size > count else result
+
+    def one_by_one(self, rows: Any) -> Any:
+        return stack_elements(
+            [
+                map_structure(lambda leaf: leaf[()], self._run(self._one, row(rows, i)))
+                for i in range(num_rows(rows))
+            ]
+        )
+
+    def _run(self, function: Callable[..., Any], element: Any) -> Any:
+        jax = self._jax
+        with jax.enable_x64(self._wide), jax.default_device(self._device):
+            arrays = [np.asarray(array) for array in function(*flatten(element))]
+        return pack_like(self._nest, arrays)
+
+
+def _gives_nothing(fn: Callable[..., Any]) -> InvalidArgumentError:
+    name = getattr(fn, "__qualname__", repr(fn))
+    return InvalidArgumentError(
+        f"map_func must return an array or a nest of arrays, and {name} returned None. "
+        "None may stand beside arrays, as in (x, None)."
+    )
+
+
+def _read_only(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Makes the first batch like the later ones, which are JAX's own memory."""
+    leaf.setflags(write=False)
+    return leaf
+
+
+def _padded(leaf: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+    filling = np.broadcast_to(leaf[:1], (size - len(leaf), *leaf.shape[1:]))
+    return np.concatenate([leaf, filling])
+
+
+def _identical(a: Any, b: Any) -> bool:
+    return same_structure(a, b) and all(
+        x.dtype == y.dtype
+        and x.shape == y.shape
+        and np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
+        for x, y in zip(flatten(a), flatten(b), strict=True)
+    )
+
+
+def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
+    specs = flatten(element_spec)
+    if any(spec.dtype == STRING or not spec.shape.is_fully_defined() for spec in specs):
+        return None
+    import jax
+
+    nest: Any = None
+
+    def leaves_of(*leaves: Any) -> list[Any]:
+        nonlocal nest
+        result = map_structure(
+            lambda leaf: leaf if isinstance(leaf, jax.Array) else to_leaf(leaf),
+            call_with(fn, pack_like(element_spec, list(leaves))),
+        )
+        nest = map_structure(TensorSpec.of, result)
+        if nest is None:
+            raise _gives_nothing(fn)
+        return flatten(result)
+
+    make_shape: Any = jax.ShapeDtypeStruct
+    shapes = [make_shape(tuple(spec.shape), spec.dtype) for spec in specs]
+    try:
+        with jax.enable_x64(True), jax.checking_leaks():
+            traced = repeatable_trace(lambda: jax.make_jaxpr(leaves_of)(*shapes))
+    except Exception:
+        return None
+    if traced is None:
+        return None
+    return _Traced(nest, exact_compilers(traced.jaxpr))
+
+
+def _is_jax_array(value: Any) -> bool:
+    return "jax" in sys.modules and isinstance(value, sys.modules["jax"].Array)
+
+
+def _has_wide_type(leaves: list[Any]) -> bool:
+    return any(getattr(leaf, "dtype", STRING) in _WIDE for leaf in leaves)
+
+
+_WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64), np.dtype(np.complex128))
+
+
+def _wide_types(leaves: list[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Lets JAX keep 64-bit types while a function is called with them, as tf.data does."""
+    if "jax" not in sys.modules or not _has_wide_type(leaves):
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = sys.modules["jax"].enable_x64(True)
+    return context

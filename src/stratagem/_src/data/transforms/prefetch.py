@@ -1,0 +1,184 @@
+"""``prefetch``: the next elements are made on a background thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+from stratagem._src.core.background import Background
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.checks import as_integer
+from stratagem._src.data.options import AUTOTUNE
+from stratagem._src.data.plan.anchors import Anchors
+from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.run import Run
+from stratagem._src.data.plan.stream import State, Stream, UnaryStream
+
+__all__ = ["Prefetch", "PrefetchStream"]
+
+_AUTOMATIC_BUFFER = 2
+_SECONDS_TO_END = 1.0
+
+
+class Prefetch(Node):
+    """Up to ``buffer_size`` elements made ahead of the consumer."""
+
+    def __init__(self, source: Node, buffer_size: int) -> None:
+        self.inputs = (source,)
+        size = as_integer("buffer_size", buffer_size)
+        if size != AUTOTUNE and size < 0:
+            raise InvalidArgumentError(f"buffer_size must be AUTOTUNE or at least 0, got {size}.")
+        self._buffer_size = _AUTOMATIC_BUFFER if size == AUTOTUNE else size
+
+    def cardinality(self) -> int:
+        """Returns the input's cardinality."""
+        return self.inputs[0].cardinality()
+
+    def open(self, run: Run, epoch: Epoch) -> Stream:
+        """Starts a pass."""
+        source = self.inputs[0].open(run, epoch)
+        return PrefetchStream(source, self._buffer_size, run) if self._buffer_size else source
+
+
+class PrefetchStream(UnaryStream):
+    """A thread that fills a buffer from the input, started by the first ``next``."""
+
+    def __init__(self, source: Stream, buffer_size: int, run: Run) -> None:
+        super().__init__(source)
+        self._buffer = _Buffer(source, buffer_size)
+        self._given = 0
+        run.note(self)
+
+    def __next__(self) -> Any:
+        element = self._buffer.take()
+        self._given += 1
+        return element
+
+    def get_state(self) -> State:
+        """Returns where the input stood before the first element that was not given out."""
+        return {"given": self._given, "input": self._buffer.get_state(self._given)}
+
+    def set_state(self, state: State) -> None:
+        """Resumes there."""
+        self._given = state["given"]
+        self._buffer.resume(state["input"], self._given)
+
+    def rest(self) -> None:
+        """Ends the thread until the next element is asked for."""
+        self._buffer.rest()
+
+    def close(self) -> None:
+        """Ends the thread and closes the input; if the thread is held up there, it does so itself."""
+        self._buffer.close()
+
+
+class _Buffer:
+    """What the thread and the consumer share; it does not keep the consumer alive.
+
+    The consumer takes all elements that are ready at once, and tells the thread about room only now
+    and then: handing over every element by itself would cost more than making it.
+    """
+
+    def __init__(self, source: Stream, size: int) -> None:
+        self._source = source
+        self._size = size
+        self._anchors = Anchors(source, size)
+        self._background = Background("a dataset's prefetch")
+        self._ready: deque[Any] = deque()
+        self._taken: deque[Any] = deque()
+        self._num_started = 0
+        self._num_given = 0
+        self._changed = threading.Condition()
+        self._is_filling = False
+        self._is_resting = False
+        self._stopped = False
+        self._left_alone = False
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def _fill(self) -> None:
+        try:
+            while self._wait_for_room():
+                element = next(self._source)
+                with self._changed:
+                    self._ready.append(element)
+                    self._changed.notify_all()
+        except StopIteration:
+            self._finish(None)
+        except BaseException as error:
+            self._finish(error)
+        if self._left_alone:
+            self._source.close()
+
+    def _finish(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._ended, self._error = True, error
+            self._is_filling = False
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        ended = self._stopped or self._is_resting
+        return ended or self._num_started - self._num_given < self._size
+
+    def _wait_for_room(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(self._has_room)
+            if self._stopped or self._is_resting:
+                self._is_filling = False
+                return False
+            self._num_started += 1
+            self._anchors.before_read()
+            return True
+
+    def take(self) -> Any:
+        if not self._taken:
+            self._take_ready()
+        element = self._taken.popleft()
+        self._num_given += 1
+        if self._num_given % max(1, self._size // 2) == 0:
+            with self._changed:
+                self._changed.notify_all()
+        return element
+
+    def _take_ready(self) -> None:
+        with self._changed:
+            self._start_filling()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ready or self._ended or self._stopped)
+            if self._ready:
+                self._taken, self._ready = self._ready, self._taken
+            elif self._error is not None:
+                raise self._error
+            else:
+                raise StopIteration
+
+    def _start_filling(self) -> None:
+        self._is_resting = False
+        if not self._is_filling and not self._stopped and not self._ended:
+            self._is_filling = True
+            self._background.start(self._fill, name="stratagem-prefetch")
+
+    def get_state(self, given: int) -> State:
+        with self._changed:
+            return self._anchors.get_state(given)
+
+    def resume(self, state: State, given: int) -> None:
+        self._anchors.resume(state, given)
+
+    def rest(self) -> None:
+        with self._changed:
+            self._is_resting = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._ready.clear()
+            self._changed.notify_all()
+        if not self._background.join_or_leave(_SECONDS_TO_END):
+            with self._changed:
+                self._left_alone = self._is_filling
+            if self._left_alone:
+                return
+        self._source.close()

@@ -1,0 +1,86 @@
+"""Which datasets and iterations of several workers belong together."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from typing import Any
+
+from stratagem._src.core import structures
+from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.data.tensor_spec import TensorSpec
+from stratagem._src.distributed_input.splitting import WorkerPosition
+from stratagem._src.mesh.program_queue import process_watch
+
+__all__ = ["Pairing", "pair_datasets"]
+
+_numbers = itertools.count()
+
+
+class Pairing:
+    """The iterations over one dataset, which all workers begin in the same order.
+
+    Those over other datasets do not count, nor do iterators that nobody draws from.
+
+    Args:
+        number: Of the dataset; the same on all workers.
+        made_by: What made it, for messages.
+        seed: The same on all workers.
+    """
+
+    def __init__(self, number: int, made_by: str, seed: int) -> None:
+        self.seed = seed
+        self._number = number
+        self._made_by = made_by
+        self._begun = itertools.count()
+
+    def begin(self) -> tuple[str, str]:
+        """Returns the channel of an iteration that begins now, and what it is called in messages."""
+        iteration = next(self._begun)
+        what = f"iteration {iteration} over the dataset that {self._made_by} made as number {self._number}"
+        return f"input {self._number}/{iteration}", what
+
+
+def pair_datasets(made_by: str, element_spec: Any, position: WorkerPosition) -> Pairing:
+    """Pairs a dataset that is made now with those that the other workers make.
+
+    Args:
+        made_by: The name of the function that makes it.
+        element_spec: Of its elements, if it is known.
+        position: This worker.
+
+    Raises:
+        ReplicaMismatchError: If the workers make different datasets.
+    """
+    number = next(_numbers)
+    mine = {
+        "number": number,
+        "made_by": made_by,
+        "elements": None if element_spec is None else _describe(element_spec),
+        "seed": secrets.randbits(32) if position.index == 0 else None,
+    }
+    every = process_watch().exchange("datasets", mine, f"{made_by} of dataset {number}")
+    _check_equal(every)
+    return Pairing(number, made_by, every[0]["seed"])
+
+
+def _check_equal(every: list[dict[str, Any]]) -> None:
+    for what in ("number", "made_by", "elements"):
+        said = [one[what] for one in every]
+        known = [value for value in said if value is not None]
+        if any(value != known[0] for value in known):
+            raise ReplicaMismatchError(
+                "All workers must distribute the same datasets in the same order, but "
+                + "; ".join(
+                    f"process {process} made dataset {one['number']} by {one['made_by']}, of elements "
+                    f"{one['elements'] or 'that are not known'}"
+                    for process, one in enumerate(every)
+                )
+                + "."
+            )
+
+
+def _describe(element_spec: Any) -> str:
+    """Returns what is equal on all workers: rows and other sizes may differ."""
+    leaves, structure = structures.flatten(element_spec, lambda x: isinstance(x, TensorSpec))
+    return f"{[spec.dtype.name for spec in leaves]} in {structure}"

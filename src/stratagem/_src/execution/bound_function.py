@@ -1,0 +1,92 @@
+"""``BoundFunction``: a compiled method together with its instance."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stratagem._src.execution.function import Function
+
+__all__ = ["BoundFunction", "CompiledFunction"]
+
+
+class CompiledFunction(abc.ABC):
+    """What ``stratagem.function`` returns, bound to an instance or not."""
+
+    __slots__ = ()
+
+    @property
+    @abc.abstractmethod
+    def python_function(self) -> Callable[..., Any]:
+        """The function as it was written."""
+
+    @abc.abstractmethod
+    def run_in_replicas(self, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the function in every replica of ``strategy``, compiled."""
+
+
+class BoundFunction(CompiledFunction):
+    """What ``instance.method`` is if the method is a ``stratagem.function``.
+
+    It holds the instance, as Python's own methods do, so that ``Trainer().step(x)`` has one until it
+    returns. The programs belong to the class's function and go when the instance does.
+
+    Args:
+        unbound: The function in the class.
+        function: The one that keeps this instance's programs.
+        instance: The instance.
+    """
+
+    __slots__ = ("__self__", "__weakref__", "_function", "_unbound")
+
+    def __init__(self, unbound: Function, function: Function, instance: Any) -> None:
+        self._unbound = unbound
+        self._function = function
+        self.__self__ = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the method, compiled if it has not been for such arguments."""
+        return self._function(*args, **kwargs)
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The method as it was written."""
+        method: Callable[..., Any] = self._unbound.python_function.__get__(self.__self__)
+        return method
+
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how many programs have been compiled for this instance."""
+        return self._function.experimental_get_tracing_count()
+
+    def run_in_replicas(self, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the method in every replica of ``strategy``."""
+        return self._function.run_in_replicas(strategy, args, kwargs)
+
+    @property
+    def __func__(self) -> Function:
+        return self._unbound
+
+    def __getattr__(self, name: str) -> Any:
+        # Its name, documentation and whatever else the method as written has.
+        return getattr(self._unbound, name)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BoundFunction):
+            return NotImplemented
+        return self.__self__ is other.__self__ and self._unbound is other._unbound
+
+    def __hash__(self) -> int:
+        return hash((id(self.__self__), self._unbound))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels as the class's function and the instance."""
+        return _bind, (self._unbound, self.__self__)
+
+    def __repr__(self) -> str:
+        return f"<bound {self._unbound!r} of {self.__self__!r}>"
+
+
+def _bind(unbound: Function, instance: Any) -> Any:
+    return unbound.__get__(instance)

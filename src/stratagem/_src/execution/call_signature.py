@@ -1,0 +1,250 @@
+"""What distinguishes one call of a function from another: when a new program is needed."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stratagem._src.core import structures
+from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.array_operators import operand_of
+from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["ArrayLeaf", "CallInputs", "SettingsChanged", "static_key"]
+
+_STATIC = 0
+_ARRAY = 1
+_PER_REPLICA = 2
+_ITERATOR = 3
+
+
+class SettingsChanged(Exception):
+    """A program is called under other JAX settings, or other circumstances, than it was made for."""
+
+
+class ArrayLeaf(NamedTuple):
+    """What an argument that is an array has in common with others that one program can take.
+
+    Attributes:
+        leaf_type: The argument's type.
+        aval: Shape, dtype and weak type of the array.
+        group: The replicas, if it is per-replica.
+        scalar: Whether it is a scalar in each replica then.
+        committed_to: Where it must stay, if anywhere.
+    """
+
+    leaf_type: type
+    aval: Any
+    group: ReplicaGroup | None
+    scalar: bool
+    committed_to: Any
+
+
+class CallInputs:
+    """The arguments of one call, taken apart.
+
+    Attributes:
+        arrays: The arrays that go into the program.
+        iterators: The distributed iterators, from which the program draws elements.
+        key: Equal for calls that can use the same program.
+        traced: Whether an argument is a tracer of an outer JAX transformation.
+        ragged: Whether replicas' arrays differ in shape, so that no program can take them.
+        needs: Objects among the arguments that the key compares by identity and does not keep alive.
+        structure: The structure of the arguments.
+        flat: Whether the arguments are the leaves of that structure.
+    """
+
+    __slots__ = (
+        "_kinds",
+        "_static",
+        "_types",
+        "arrays",
+        "flat",
+        "iterators",
+        "key",
+        "needs",
+        "ragged",
+        "structure",
+        "traced",
+    )
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        leaves, self.structure = structures.flatten((args, kwargs), is_value_leaf)
+        self._types = [type(leaf) for leaf in leaves]
+        self.flat = not kwargs and len(leaves) == len(args)
+        self.arrays: list[Any] = []
+        self.iterators: list[DistributedIterator] = []
+        self.traced = self.ragged = False
+        self._static: list[Any] = []
+        self.needs: list[weakref.ref[Any]] = []
+        self._kinds = [self._take(leaf) for leaf in leaves]
+        self.key = (self.structure, *self._kinds)
+
+    def without_arrays(self) -> CallInputs:
+        """Returns these inputs without holding on to the arrays."""
+        described = CallInputs.__new__(CallInputs)
+        described.structure, described._kinds = self.structure, self._kinds
+        described._static, described.key = self._static, self.key
+        described.traced, described.ragged = self.traced, self.ragged
+        described.arrays, described.needs = [], []
+        described.iterators = []
+        return described
+
+    def _take(self, leaf: Any) -> tuple[Any, ...]:
+        """Sorts one leaf in and returns its part of the key."""
+        kind: tuple[Any, ...]
+        if isinstance(leaf, PerReplica):
+            group = leaf._group
+            array = leaf.global_array(group) if group is not None else None
+            if array is None:
+                self.ragged = True
+                return (_STATIC, None)
+            kind = (_PER_REPLICA, array.shape, array.dtype, group, leaf.scalar)
+        elif isinstance(leaf, jax.Array):
+            array = leaf
+            kind = (_ARRAY, array.shape, array.dtype, getattr(array, "weak_type", False))
+        elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)):
+            array = operand_of(leaf)
+            kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
+        elif isinstance(leaf, DistributedIterator):
+            self.iterators.append(leaf)
+            return (_ITERATOR,)
+        else:
+            self._static.append(leaf)
+            return (_STATIC, static_key(leaf, self.needs))
+        if isinstance(array, jax.core.Tracer):
+            self.traced = True
+        self.arrays.append(array)
+        return kind
+
+    def is_plain(self) -> bool:
+        """Returns whether there are only JAX arrays, per-replica values of them, and iterators."""
+        return all(
+            kind[0] in (_PER_REPLICA, _ITERATOR)
+            or (kind[0] == _ARRAY and hasattr(leaf_type, "weak_type"))
+            for kind, leaf_type in zip(self._kinds, self._types, strict=True)
+        )
+
+    def leaves(self) -> list[ArrayLeaf | None]:
+        """Returns what each argument is, ``None`` for an iterator. Only for plain inputs."""
+        arrays = iter(self.arrays)
+        leaves: list[ArrayLeaf | None] = []
+        for leaf_type, kind in zip(self._types, self._kinds, strict=True):
+            if kind[0] == _ITERATOR:
+                leaves.append(None)
+                continue
+            array = next(arrays)
+            group, scalar = kind[3:] if kind[0] == _PER_REPLICA else (None, False)
+            committed_to = array.sharding if array.committed else None
+            leaves.append(ArrayLeaf(leaf_type, array.aval, group, scalar, committed_to))
+        return leaves
+
+    def avals(self) -> list[jax.ShapeDtypeStruct]:
+        """Returns the shapes and dtypes of the arrays."""
+        return [
+            jax.ShapeDtypeStruct(kind[1], kind[2], weak_type=kind[0] == _ARRAY and kind[3])
+            for kind in self._kinds
+            if kind[0] in (_ARRAY, _PER_REPLICA)
+        ]
+
+    def groups(self) -> list[ReplicaGroup]:
+        """Returns the replicas that per-replica arguments live on."""
+        return [kind[3] for kind in self._kinds if kind[0] == _PER_REPLICA]
+
+    def plain_positions(self) -> list[int]:
+        """Returns which of the arrays are not per-replica."""
+        kinds = [kind[0] for kind in self._kinds if kind[0] in (_ARRAY, _PER_REPLICA)]
+        return [position for position, kind in enumerate(kinds) if kind == _ARRAY]
+
+    def rebuild(self, arrays: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns positional and keyword arguments with other arrays in place of the call's."""
+        remaining, static, iterators = iter(arrays), iter(self._static), iter(self.iterators)
+        leaves: list[Any] = []
+        for kind in self._kinds:
+            if kind[0] == _STATIC:
+                leaves.append(next(static))
+            elif kind[0] == _ITERATOR:
+                leaves.append(next(iterators))
+            elif kind[0] == _ARRAY:
+                leaves.append(next(remaining))
+            else:
+                leaves.append(PerReplica.from_global(kind[3], next(remaining), scalar=kind[4]))
+        args, kwargs = jax.tree.unflatten(self.structure, leaves)
+        return args, kwargs
+
+    def num_python_numbers(self) -> int:
+        """Returns how many arguments are Python numbers, each value of which needs a program."""
+        return sum(isinstance(leaf, (int, float)) for leaf in self._static)
+
+
+class _Identity:
+    """Key of an object that is equal only to itself.
+
+    Args:
+        value: The object.
+        reference: A weak reference to it, if there can be one; it is kept alive otherwise.
+    """
+
+    __slots__ = ("_hash", "_object")
+
+    def __init__(self, value: Any, reference: weakref.ref[Any] | None) -> None:
+        self._hash = id(value)
+        self._object: Callable[[], Any] = reference or (lambda: value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Identity):
+            return NotImplemented
+        value = self._object()
+        return other is self or (value is not None and other._object() is value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def static_key(value: Any, needs: list[weakref.ref[Any]]) -> Any:
+    """Returns what stands for an object in a key: its value, or who it is.
+
+    Args:
+        value: The object.
+        needs: Takes a reference to it if the key is of no use without it; it is not kept alive then.
+    """
+    if isinstance(value, float):
+        return float, repr(value)
+    if isinstance(value, types.MethodType):
+        return types.MethodType, value.__func__, static_key(value.__self__, needs)
+    if _is_value(value):
+        return type(value), value
+    reference = _weak(value)
+    if reference is not None:
+        needs.append(reference)
+    return _Identity(value, reference)
+
+
+def _is_value(leaf: Any) -> bool:
+    """Returns whether an object is compared by what it holds, and can be."""
+    if leaf is None:
+        return True
+    kind: Any = type(leaf)
+    if kind.__eq__ is object.__eq__ or isinstance(leaf, Variable):
+        return False
+    try:
+        hash(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def _weak(leaf: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(leaf)
+    except TypeError:
+        return None

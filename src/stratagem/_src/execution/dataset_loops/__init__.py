@@ -1,0 +1,1 @@
+"""Functions that loop over a distributed dataset, and what their steps capture."""

@@ -1,0 +1,233 @@
+"""``function``: compiles a step and keeps the program for the next call."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from stratagem._src.core import context, jax_settings
+from stratagem._src.core.errors import OutOfRangeError
+from stratagem._src.core.tracing import under_jit
+from stratagem._src.distributed_input.distributed_iterator import EndOfData
+from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
+from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
+from stratagem._src.execution.dataset_loops.step_cache import LoopsOverDataset, StepCache, looping
+from stratagem._src.execution.draws import DrawMiss, RaggedElement
+from stratagem._src.execution.program import Program, VariablesGone
+from stratagem._src.execution.program_cache import ProgramCache
+from stratagem._src.execution.quick_call import MISSED, make_quick_call
+from stratagem._src.execution.trace import trace_program
+from stratagem._src.mesh import process_settings as config
+from stratagem._src.variables import access as state
+
+__all__ = ["Function", "function"]
+
+_logger = logging.getLogger("stratagem")
+_RETRACES_TO_WARN = 6
+_FIRST = "first call"
+
+
+class Function(CompiledFunction):
+    """A Python function that runs as a compiled program; made by ``stratagem.function``."""
+
+    def __init__(self, python_function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, python_function)
+        self._python_function = python_function
+        self._programs = ProgramCache()
+        self._may_create = True
+        self._loops = False
+        self._steps = StepCache(Function, python_function)
+        self._num_traces = 0
+        self._number_traces = 0
+        self._methods: dict[int, tuple[weakref.ref[Any], Function]] = {}
+        self._runners: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels as the function it was made from, to be compiled where it arrives."""
+        return Function, (self._python_function,)
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The function as it was written."""
+        return self._python_function
+
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how many programs have been compiled: one for each signature."""
+        inner = [
+            *(bound for _, bound in self._methods.values()),
+            *self._runners.values(),
+            *self._steps.steps(),
+        ]
+        return self._num_traces + sum(f.experimental_get_tracing_count() for f in inner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, compiled if it has not been for such arguments."""
+        if state.current_frame() is not None:
+            return self._python_function(*args, **kwargs)
+        frame = context.current_frame()
+        if not config.functions_run_eagerly():
+            try:
+                for quick_call in self._programs.recent:
+                    result = quick_call(frame, args, kwargs)
+                    if result is not MISSED:
+                        return result
+            except (SettingsChanged, VariablesGone):
+                pass
+        return self._find_and_run(frame, args, kwargs)
+
+    def _find_and_run(
+        self, frame: context.Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        replica = frame.replica_context
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            return self._python_function(*args, **kwargs)
+        if config.functions_run_eagerly():
+            return self._run_eagerly(args, kwargs)
+        inputs = CallInputs(args, kwargs)
+        if inputs.traced or under_jit():
+            return self._python_function(*args, **kwargs)
+        if inputs.ragged:
+            return self._run_eagerly(args, kwargs)
+        if self._loops:
+            return self._run_eagerly(args, kwargs, self._steps)
+        settings = jax_settings.current_settings()
+        strategy = weakref.ref(frame.strategy)
+        key = (inputs.key, strategy, replica is None, settings)
+        tried: list[Program] = []
+        for program in self._programs.get(key):
+            tried.append(program)
+            if inputs.is_plain():
+                self._programs.make_quick(
+                    key,
+                    program,
+                    tuple(inputs.leaves()),
+                    functools.partial(make_quick_call, program, inputs, frame),
+                )
+            try:
+                return program.run(inputs)
+            except (DrawMiss, VariablesGone):
+                continue
+        try:
+            while True:
+                tried.append(self._compile(inputs, key, strategy, tried))
+                # Another thread may have drawn the element that was traced.
+                with contextlib.suppress(DrawMiss, VariablesGone):
+                    return tried[-1].run(inputs)
+        except RaggedElement:
+            return self._run_eagerly(args, kwargs)
+        except LoopsOverDataset:
+            self._loops = True
+            return self._run_eagerly(args, kwargs, self._steps)
+
+    def run_in_replicas(self, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs this function in every replica of ``strategy``, compiled."""
+        if strategy not in self._runners:
+            python_function = self._python_function
+
+            # A weak reference: the runner lives in a dictionary with the strategy as its key.
+            reference = weakref.ref(strategy)
+
+            def run(args: Any, kwargs: Any) -> Any:
+                return reference().run(python_function, args, kwargs)  # type: ignore[union-attr]
+
+            functools.update_wrapper(run, python_function)
+            self._runners[strategy] = Function(run)
+        return self._runners[strategy](args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        # By identity: instances that are equal may still hold different variables.
+        known = self._methods.get(id(instance))
+        if known is not None and known[0]() is instance:
+            return BoundFunction(self, known[1], instance)
+        methods, key = self._methods, id(instance)
+        try:
+            reference = weakref.ref(instance, lambda _: methods.pop(key, None))
+        except TypeError:  # the instance does not allow weak references
+            return types.MethodType(self, instance)
+        python_function = self._python_function
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            # Alive: a BoundFunction holds it.
+            return python_function(reference(), *args, **kwargs)
+
+        functools.update_wrapper(method, python_function)
+        function = Function(method)
+        methods[key] = (reference, function)
+        return BoundFunction(self, function, instance)
+
+    def __repr__(self) -> str:
+        return f"<stratagem.function {getattr(self, '__qualname__', self._python_function)!s}>"
+
+    def _compile(
+        self, inputs: CallInputs, key: Any, strategy: weakref.ref[Any], tried: list[Program]
+    ) -> Program:
+        # Until the first call is over, others wait: it may create variables.
+        first = self._programs.making(_FIRST) if self._may_create else contextlib.nullcontext()
+        with first, self._programs.making(key):
+            for program in self._programs.get(key):
+                if program not in tried:  # another thread has made it meanwhile
+                    return program
+            made = trace_program(self._python_function, inputs, may_create=self._may_create)
+            self._may_create = False
+            if made is None:
+                made = trace_program(self._python_function, inputs, may_create=False)
+            assert made is not None
+            self._num_traces += 1
+            self._programs.add(key, made, [strategy, *inputs.needs, *made.depends_on()])
+            self._warn_of_retracing(inputs)
+            return made
+
+    def _warn_of_retracing(self, inputs: CallInputs) -> None:
+        self._number_traces += inputs.num_python_numbers() > 0
+        if self._number_traces == _RETRACES_TO_WARN:
+            _logger.warning(
+                "%r has been compiled %d times for different Python numbers in its arguments. Pass "
+                "numbers that change as arrays, for example jnp.asarray(x).",
+                self,
+                self._number_traces,
+            )
+
+    def _run_eagerly(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
+    ) -> Any:
+        # A loop may draw more than fits into memory.
+        try:
+            with state.transaction(keeps_draws=steps is None), looping(steps):
+                return self._python_function(*args, **kwargs)
+        except EndOfData:
+            raise OutOfRangeError("End of the distributed dataset.") from None
+
+
+def function(func: Callable[..., Any] | None = None) -> Any:
+    """Compiles a function into one program for each kind of arguments it gets.
+
+    Inside, ``strategy.run``, collectives, reads and assignments of variables all become part of the
+    program. The first call with new shapes, dtypes or Python values traces the function; later calls
+    run what was compiled. If a call fails, variables keep the values they had. Use as a decorator.
+
+    Python numbers in the arguments are constants of the program: pass what changes as an array.
+    ``next(iterator)`` of a distributed dataset draws the element before the program runs. A function
+    that loops over a distributed dataset runs as a Python loop whose ``strategy.run`` is compiled.
+
+    JAX equivalent: ``jax.jit``, with variables lifted to donated arguments.
+
+    >>> import stratagem as sg
+    >>> import jax.numpy as jnp
+    >>> v = sg.Variable(1.0)
+    >>> @sg.function
+    ... def step(x):
+    ...     v.assign_add(x)
+    ...     return v * 2
+    >>> float(step(jnp.float32(2.0)))
+    6.0
+    >>> step.experimental_get_tracing_count()
+    1
+    """
+    return Function if func is None else Function(func)

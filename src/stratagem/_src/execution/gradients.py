@@ -1,0 +1,126 @@
+"""Gradients with respect to variables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem._src.core import structures
+from stratagem._src.core.errors import VariableError
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.execution.tracing_frames import GradientFrame
+from stratagem._src.values.regroup import is_array
+from stratagem._src.variables import access as state
+from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["value_and_grad"]
+
+
+def value_and_grad(
+    fn: Callable[..., Any], variables: Any, has_aux: bool = False
+) -> Callable[..., Any]:
+    """Returns a function that gives ``fn``'s value and its gradients with respect to ``variables``.
+
+    ``fn`` reads the variables by itself. It may assign variables too (running averages, for example):
+    the assignments take place when the gradient is done. In replica context the gradients are those of
+    the replica; combine them with ``get_replica_context().all_reduce``.
+
+    Args:
+        fn: Returns a scalar, or with ``has_aux`` a pair of a scalar and anything.
+        variables: A variable, or any structure of variables.
+        has_aux: Whether ``fn`` returns a pair.
+
+    Returns:
+        A function with the arguments of ``fn`` that returns ``(value, gradients)``; the gradients have
+        the structure of ``variables``, with zeros for those that ``fn`` does not depend on. Of a
+        variable on parameter servers of which ``fn`` reads only rows, with ``sparse_read`` or
+        ``variable[indices]``, the gradient is an ``IndexedSlices`` of those rows.
+
+    JAX equivalent: ``jax.value_and_grad``.
+
+    >>> import stratagem as sg
+    >>> w = sg.Variable(3.0)
+    >>> value, gradient = sg.value_and_grad(lambda x: w * w * x, w)(2.0)
+    >>> float(value), float(gradient)
+    (18.0, 12.0)
+    """
+    leaves, structure = structures.flatten(variables, is_leaf=lambda x: isinstance(x, Variable))
+    for leaf in leaves:
+        if not isinstance(leaf, Variable):
+            raise VariableError(
+                f"value_and_grad needs variables to differentiate, got {type(leaf).__name__}. For "
+                "arrays use jax.value_and_grad."
+            )
+
+    @functools.wraps(fn)
+    def value_and_gradients(*args: Any, **kwargs: Any) -> Any:
+        parent = state.current_frame()
+        frame = GradientFrame(parent)
+        # A variable that occurs twice, as tied weights do, is differentiated once.
+        unique = {id(leaf): leaf for leaf in leaves}
+        remote = [leaf for leaf in unique.values() if isinstance(leaf, RemotelyHeldVariable)]
+        arguments = [leaf for leaf in unique.values() if not frame.fetches(leaf)]
+        values = [_differentiable_value(leaf, parent) for leaf in arguments]
+        kept: dict[str, Any] = {}
+
+        def lifted(values: list[Any], anchors: list[Any]) -> Any:
+            frame.differentiate(arguments, values)
+            if anchors:
+                frame.tap(remote, anchors[0])
+            with state.enter(frame):
+                result = fn(*args, **kwargs)
+            value, aux = result if has_aux else (result, None)
+            aux_leaves, kept["structure"] = structures.flatten(aux)
+            kept["aux"] = [None if is_array(leaf) else leaf for leaf in aux_leaves]
+            arrays = [leaf for leaf in aux_leaves if is_array(leaf)]
+            operands = [noted.operand for noted in frame.remote.updates]
+            return value, (arrays, frame.written_values(), operands)
+
+        differentiated = jax.value_and_grad(lifted, argnums=(0, 1), has_aux=True)
+        anchors = [np.float32(0)] if remote else []
+        (value, (arrays, written, operands)), (of_arguments, _) = differentiated(values, anchors)
+        for variable, new_value in zip(frame.written.values(), written, strict=True):
+            if parent is not None:
+                parent.check_writable(variable)
+                parent.write(variable, new_value)
+            else:
+                variable.commit(new_value)
+        for noted, operand in zip(frame.remote.updates, operands, strict=True):
+            if parent is not None:
+                parent.check_writable(noted.variable)
+                parent.update_remotely(noted.variable, noted.update, operand)
+            else:
+                noted.variable.commit_update(noted.update, operand)
+        by_variable = dict(zip(map(id, arguments), of_arguments, strict=True))
+        for leaf in remote:
+            by_variable[id(leaf)] = frame.taps.gradient(leaf, by_variable.get(id(leaf)))
+        shaped = [_shaped(by_variable[id(leaf)], leaf) for leaf in leaves]
+        gradients = jax.tree.unflatten(structure, shaped)
+        if not has_aux:
+            return value, gradients
+        remaining = iter(arrays)
+        aux_leaves = [next(remaining) if leaf is None else leaf for leaf in kept["aux"]]
+        return (value, jax.tree.unflatten(kept["structure"], aux_leaves)), gradients
+
+    return value_and_gradients
+
+
+def _shaped(gradient: Any, variable: Variable) -> Any:
+    if isinstance(gradient, IndexedSlices):
+        return gradient
+    return gradient.reshape(variable.shape)
+
+
+def _differentiable_value(variable: Variable, parent: state.StateFrame | None) -> Any:
+    across = parent is not None and not parent.spmd and variable.sharded_in_program
+    if across and variable.group.size > 1:
+        raise VariableError(
+            f"Variable {variable.name!r} (ON_READ) can be differentiated in replica context only. Call "
+            "value_and_grad inside strategy.run()."
+        )
+    return parent.read(variable) if parent is not None else variable._eager_value()

@@ -1,0 +1,106 @@
+"""A compiled step that several processes run together."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.execution.program import HeldVariables, Program
+from stratagem._src.mesh.program_queue import (
+    LAUNCH_LOCK,
+    check_not_in_callback,
+    process_watch,
+    wait_for_previous,
+)
+from stratagem._src.variables import access as state
+from stratagem._src.variables.variable import STORAGE_LOCK
+
+__all__ = ["JointProgram", "ProgramIdentity"]
+
+
+class ProgramIdentity(NamedTuple):
+    """What a program of several processes is called, and what is equal if it is the same."""
+
+    name: str
+    fingerprint: str
+
+
+class JointProgram(Program):
+    """A compiled step on the devices of several processes; its results can be used in each.
+
+    Args:
+        identity: ``None`` if each process can run the program on its own: nothing in it is exchanged.
+        *args: As of ``Program``.
+        **options: Likewise.
+    """
+
+    def __init__(self, identity: ProgramIdentity | None, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        assert self.group is not None
+        self._identity = identity
+        # Where it is waited for, all is kept until the end is known: another process may be gone.
+        self._waits = identity is not None and process_watch().waits_for_programs
+        self.stores_results = False
+        self._accepts_at_once = self._callback_errors is None and not self._waits
+
+    def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
+        """Runs the program with the arrays of the arguments, and others in place of its constants."""
+        consts = self.consts if consts is None else consts
+        check_not_in_callback()
+        held = self.hold()
+        self._compile(held, arrays, consts)
+        with self._callback_lock, LAUNCH_LOCK:
+            wait_for_previous()
+            if self._identity is not None:
+                process_watch().before_launch(*self._identity)
+            if self._waits:
+                outputs, new_values = self._run_and_wait(held, arrays, consts)
+            elif self._identity is not None:
+                outputs, new_values = process_watch().run(
+                    lambda: self.exchange(held, arrays, consts)
+                )
+            else:
+                outputs, new_values = self.exchange(held, arrays, consts)
+            if self._callback_errors is not None:
+                self._wait_for_callbacks_everywhere(outputs, new_values)
+            if not self._accepts_at_once:
+                with STORAGE_LOCK:
+                    self._accept(held, new_values)
+            return self.result(outputs)
+
+    def result(self, outputs: list[Any]) -> Any:
+        """Returns the function's result, as arrays that this process can use on its own."""
+        assert self.group is not None
+        view = self.group.local_view
+        return self._structure.unflatten([view(leaf.build(outputs)) for leaf in self._results])
+
+    def _wait_for_callbacks_everywhere(self, outputs: list[Any], new_values: list[Any]) -> None:
+        """Like ``_wait_for_callbacks``, and raises if those of another process failed."""
+        error = self._callback_error(outputs, new_values)
+        if self._identity is not None:
+            name = self._identity.name
+            told = None if error is None else repr(error)
+            every = process_watch().exchange("callbacks", told, f"callbacks of {name}")
+            failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
+            if error is None and failed:
+                raise ReplicaMismatchError(
+                    f"A host callback of {name} failed in another process, so that no variable is "
+                    f"updated here either; {'; '.join(failed)}."
+                )
+        if error is not None:
+            raise error
+
+    def _run_and_wait(
+        self, held: HeldVariables, arrays: list[Any], consts: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Runs the program without giving anything away, and returns its results when it is done."""
+        with STORAGE_LOCK:
+            journal = state.current_journal()
+            if journal is not None:
+                for variable in held.written:
+                    journal.record(variable)
+            kept = [variable.take_for_program(self.group, False) for variable in held.kept]
+        results: tuple[list[Any], list[Any]] = process_watch().run(
+            lambda: self.jitted([], kept, consts, arrays)
+        )
+        return results

@@ -1,0 +1,1 @@
+"""Programs that use variables which other processes hold."""

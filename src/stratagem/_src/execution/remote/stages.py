@@ -1,0 +1,208 @@
+"""Cuts a traced program at the points where it needs values from other processes.
+
+The program becomes a row of stages and the rest. A stage computes which rows to fetch, and the
+operands of updates that have to be sent first; then those are sent and the values are fetched. Most
+programs have one stage that computes nothing. Every operation belongs to exactly one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratagem._src.core.tracing import jax_core
+from stratagem._src.execution.remote.reads import Read, is_read
+
+__all__ = ["Segment", "Stage", "StagedUpdate", "Stages", "cut"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedUpdate:
+    """An update of a trace: its position among them, and its operand's arrays in the jaxpr."""
+
+    position: int
+    variable: Any
+    operands: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Some equations of a jaxpr.
+
+    Attributes:
+        inputs: The jaxpr's variables that they use and others define.
+        outputs: Those that they define and others use.
+        jaxpr: The equations, as a ``Jaxpr`` from ``inputs`` to ``outputs``.
+    """
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    jaxpr: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """What is computed, then sent, then fetched."""
+
+    segment: Segment
+    updates: tuple[StagedUpdate, ...]
+    reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """A jaxpr, cut.
+
+    Attributes:
+        stages: The stages, in order.
+        equations: The equations of the rest.
+        updates: The updates that no stage sends.
+        provided: The jaxpr's variables that stages define and the rest may use.
+    """
+
+    stages: tuple[Stage, ...]
+    equations: tuple[Any, ...]
+    updates: tuple[StagedUpdate, ...]
+    provided: tuple[Any, ...]
+
+
+def cut(
+    jaxpr: Any, reads: Sequence[Read], updates: Sequence[StagedUpdate], wanted: Iterable[Any]
+) -> Stages:
+    """Cuts a jaxpr into stages.
+
+    Args:
+        jaxpr: A ``Jaxpr`` in which reads are equations or inputs.
+        reads: Its reads, in order.
+        updates: The updates it computes operands for, in order.
+        wanted: Those of its outputs that are not operands of updates.
+    """
+    graph = _Graph(jaxpr, reads)
+    finals = [*wanted, *(atom for update in updates for atom in update.operands)]
+    everything = graph.equations_for(finals, with_effects=True)
+    needed = _uses(everything) | {id(atom) for atom in finals}
+    waiting = [read for read in reads if id(read.result) in needed]
+    unsent = list(updates)
+    assigned: set[int] = set()
+    drafts: list[tuple[list[Any], list[StagedUpdate], list[Read]]] = []
+    while waiting:
+        ready = [read for read in waiting if not _blockers(read, waiting, updates, graph)]
+        assert ready, "a read can depend on earlier reads only"
+        due = [update for update in unsent if any(_precedes(update, read) for read in ready)]
+        targets = [read.indices for read in ready if read.indices is not None]
+        targets += [atom for update in due for atom in update.operands]
+        equations = [
+            eqn
+            for eqn in graph.equations_for(targets)
+            if id(eqn) not in assigned and not is_read(eqn)
+        ]
+        assigned.update(id(eqn) for eqn in equations)
+        drafts.append((equations, due, ready))
+        waiting = [read for read in waiting if read not in ready]
+        unsent = [update for update in unsent if update not in due]
+    rest = [eqn for eqn in everything if id(eqn) not in assigned and not is_read(eqn)]
+    later = _uses(rest) | {id(atom) for atom in finals}
+    stages: list[Stage] = []
+    for equations, due, ready in reversed(drafts):
+        requested = [read.indices for read in ready]
+        requested += [atom for update in due for atom in update.operands]
+        later |= {id(atom) for atom in requested}
+        segment = _segment(jaxpr, equations, later)
+        stages.append(Stage(segment, tuple(due), tuple(ready)))
+        later |= _uses(equations)
+    stages.reverse()
+    provided: dict[int, Any] = {}
+    for stage in stages:
+        provided.update((id(v), v) for v in stage.segment.outputs)
+        provided.update((id(read.result), read.result) for read in stage.reads)
+    return Stages(tuple(stages), tuple(rest), tuple(unsent), tuple(provided.values()))
+
+
+class _Graph:
+    """What in a jaxpr depends on which reads, and which equations compute what."""
+
+    def __init__(self, jaxpr: Any, reads: Sequence[Read]) -> None:
+        self._jaxpr = jaxpr
+        # For each variable of the jaxpr the reads it depends on, one bit for each.
+        self._reads: dict[int, int] = {
+            id(read.result): 1 << position for position, read in enumerate(reads)
+        }
+        for eqn in jaxpr.eqns:
+            if not is_read(eqn):
+                mask = self._mask(eqn.invars)
+                if mask:
+                    self._reads.update((id(v), mask) for v in eqn.outvars)
+
+    def _mask(self, atoms: Iterable[Any]) -> int:
+        mask = 0
+        for atom in atoms:
+            mask |= self._reads.get(id(atom), 0)
+        return mask
+
+    def depend_on(self, atoms: Iterable[Any], read: Read) -> bool:
+        """Returns whether ``atoms`` are computed from what ``read`` fetches."""
+        return bool(self._mask(atoms) & self._reads[id(read.result)])
+
+    def equations_for(self, atoms: Iterable[Any], *, with_effects: bool = False) -> list[Any]:
+        """Returns the equations that compute ``atoms`` if nothing has been fetched, in order."""
+        needed = {id(atom) for atom in atoms}
+        chosen = []
+        for eqn in reversed(self._jaxpr.eqns):
+            if (with_effects and eqn.effects) or any(id(v) in needed for v in eqn.outvars):
+                chosen.append(eqn)
+                needed.update(id(v) for v in eqn.invars)
+        return chosen[::-1]
+
+
+def _segment(jaxpr: Any, equations: list[Any], used: set[int]) -> Segment:
+    """Returns equations of a jaxpr as a program of its own.
+
+    Args:
+        jaxpr: The jaxpr.
+        equations: Some of its equations, in order.
+        used: Which of the jaxpr's variables are used elsewhere.
+    """
+    defined = {id(v): v for eqn in equations for v in eqn.outvars}
+    inputs = {
+        id(v): v
+        for eqn in equations
+        for v in eqn.invars
+        if not isinstance(v, jax_core().Literal) and id(v) not in defined
+    }
+    outputs = [v for key, v in defined.items() if key in used]
+    part = jaxpr.replace(
+        constvars=[],
+        invars=list(inputs.values()),
+        outvars=outputs,
+        eqns=equations,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return Segment(tuple(inputs.values()), tuple(outputs), part)
+
+
+def _precedes(update: StagedUpdate, read: Read) -> bool:
+    return update.variable is read.variable and update.position < read.after
+
+
+def _blockers(
+    read: Read, waiting: Sequence[Read], updates: Sequence[StagedUpdate], graph: _Graph
+) -> bool:
+    """Returns whether a read must wait for another one that has not been made."""
+    first = [update for update in updates if _precedes(update, read)]
+    atoms = [atom for update in first for atom in update.operands]
+    if read.indices is not None:
+        atoms.append(read.indices)
+    return any(
+        other is not read
+        and (
+            graph.depend_on(atoms, other)
+            # Sending the updates before this read would show in the other one.
+            or (other.variable is read.variable and other.after < read.after)
+        )
+        for other in waiting
+    )
+
+
+def _uses(equations: Iterable[Any]) -> set[int]:
+    return {id(v) for eqn in equations for v in eqn.invars}

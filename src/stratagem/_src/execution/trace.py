@@ -1,0 +1,340 @@
+"""From a Python function to a program: trace once, find the variables, make it pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core import jax_settings, structures
+from stratagem._src.core.errors import ContextError, TracedValueError
+from stratagem._src.core.tracing import is_tracer, jax_core, mentioned_variables
+from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
+from stratagem._src.execution.callbacks import guard_callbacks
+from stratagem._src.execution.draws import DrawSpec, put_back
+from stratagem._src.execution.joint_program import JointProgram, ProgramIdentity
+from stratagem._src.execution.program import Program, ResultLeaf, VariableWrite
+from stratagem._src.execution.remote.reads import find_reads
+from stratagem._src.execution.tracing_frames import FunctionFrame
+from stratagem._src.execution.variable_reads import lift_reads
+from stratagem._src.mesh.program_queue import launch
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables import access as state
+from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.variable import STORAGE_LOCK, Variable
+
+__all__ = ["trace_program"]
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_NEEDS_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def trace_program(
+    fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool
+) -> Program | None:
+    """Traces ``fn`` once and returns its program.
+
+    The variables that the function reads are inputs of the program. If it created variables, they get
+    their initial values and ``None`` is returned: the function is then to be traced again.
+    """
+    frame = FunctionFrame(may_create=may_create)
+    structure: Any = None
+    results: list[ResultLeaf] = []
+
+    def traced(arrays: list[Any]) -> Any:
+        nonlocal structure, results
+        frame.open()
+        args, kwargs = inputs.rebuild(arrays)
+        with state.enter(frame):
+            result = fn(*args, **kwargs)
+        leaves, structure = structures.flatten((result, frame.remote.operands()), is_value_leaf)
+        results, outputs = _collect_results(leaves)
+        values = outputs, frame.written_values(), frame.initial_values()
+        frame.close()
+        return values
+
+    try:
+        closed = jax.make_jaxpr(traced)(inputs.avals())
+    except _NEEDS_VALUE as error:
+        raise _explain(error) from error
+    finally:
+        put_back(frame.draws)
+    draws = [DrawSpec.of(draw, inputs.iterators, closed.consts) for draw in frame.draws]
+    variables, jaxpr = lift_reads(closed.jaxpr)
+    group = _find_group(frame, inputs, variables)
+    if frame.created:
+        _initialize_created(frame, jaxpr, closed.consts, variables, inputs.arrays, group)
+        return None
+    written = list(frame.written.values())
+    described = inputs.without_arrays()
+    name = getattr(fn, "__qualname__", repr(fn))
+    make: Callable[..., Program] = Program
+    reads_remotely = any(isinstance(v, RemotelyHeldVariable) for v in variables)
+    if frame.remote.updates or reads_remotely or find_reads(jaxpr):
+        # Loaded when used: it would be a part of what `import stratagem` costs.
+        remote_program = importlib.import_module("stratagem._src.execution.remote.program")
+        results, structure, jaxpr, make = remote_program.take_apart(
+            jaxpr, variables, frame, results, structure, group
+        )
+    else:
+        structure = structure.children()[0]
+    return _build(
+        name,
+        jaxpr,
+        closed.consts,
+        variables,
+        written,
+        results,
+        structure,
+        group,
+        described,
+        draws,
+        make,
+    )
+
+
+def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
+    """Returns how to build each leaf of the result, and the traced arrays among them."""
+    results: list[ResultLeaf] = []
+    outputs: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, PerReplica) and is_tracer(leaf._array):
+            results.append(ResultLeaf(len(outputs), group=leaf._group, scalar=leaf.scalar))
+            outputs.append(leaf._array)
+        elif isinstance(leaf, Mirrored) and is_tracer(leaf._value()):
+            results.append(ResultLeaf(len(outputs), group=leaf._group, mirrored=True))
+            outputs.append(leaf._value())
+        elif is_tracer(leaf):
+            results.append(ResultLeaf(len(outputs)))
+            outputs.append(leaf)
+        elif isinstance(leaf, Variable):
+            results.append(ResultLeaf(variable=weakref.ref(leaf), itself=True))
+        else:
+            results.append(ResultLeaf(static=leaf))
+    return results, outputs
+
+
+def _find_group(
+    frame: FunctionFrame, inputs: CallInputs, variables: Sequence[Variable]
+) -> ReplicaGroup | None:
+    groups = dict.fromkeys([*frame.groups, *inputs.groups()])
+    for variable in (*variables, *frame.written.values()):
+        strategy = getattr(variable, "strategy", None)
+        if strategy is not None:
+            groups.setdefault(strategy.replica_group)
+    if len(groups) > 1:
+        raise ContextError(
+            "One function can use the devices of one strategy, but this one uses "
+            f"{' and '.join(map(repr, groups))}. Split it into one function for each strategy."
+        )
+    return next(iter(groups), None)
+
+
+def _build(
+    name: str,
+    traced: Any,
+    captured: Sequence[Any],
+    variables: Sequence[Variable],
+    written: list[Variable],
+    results: list[ResultLeaf],
+    structure: Any,
+    group: ReplicaGroup | None,
+    inputs: CallInputs,
+    draws: list[DrawSpec],
+    make: Callable[..., Program],
+) -> Program:
+    errors: list[BaseException] = []
+    jaxpr, has_callbacks = guard_callbacks(traced, errors)
+    num_outputs = len(jaxpr.outvars) - len(written)
+    owner = {id(v): variable for variable, v in zip(variables, jaxpr.invars, strict=False)}
+    new_vars = jaxpr.outvars[num_outputs:]
+    # A variable assigned its own unchanged value is not written.
+    changed = [k for k, v in enumerate(written) if owner.get(id(new_vars[k])) is not v]
+    new_value_of = {id(new_vars[k]): written[k] for k in reversed(changed)}
+    written_ids = {id(written[k]) for k in changed}
+
+    def stored_in(result: ResultLeaf) -> Variable | None:
+        """Returns the variable that holds the result after the call anyway, if there is one."""
+        var_id = id(jaxpr.outvars[result.output])
+        source = new_value_of.get(var_id)
+        if source is None and id(owner.get(var_id)) not in written_ids:
+            source = owner.get(var_id)
+        fits = source is not None and result.group is None and source.stores_program_results(group)
+        return source if fits else None
+
+    positions: list[int] = []
+    final_results: list[ResultLeaf] = []
+    for result in results:
+        source = None if result.output is None else stored_in(result)
+        if result.output is None:
+            final_results.append(result)
+        elif source is not None:
+            reference = weakref.ref(source)
+            final_results.append(dataclasses.replace(result, output=None, variable=reference))
+        else:
+            final_results.append(dataclasses.replace(result, output=len(positions)))
+            positions.append(result.output)
+
+    # An output that is also an input, or that occurs twice, may be one array with two owners.
+    owners = [id(v) for v in jaxpr.invars] + [id(jaxpr.outvars[p]) for p in positions]
+    owners += [id(new_vars[k]) for k in changed]
+    writes = [
+        VariableWrite(
+            written[k],
+            shared=isinstance(new_vars[k], jax_core().Literal) or owners.count(id(new_vars[k])) > 1,
+        )
+        for k in changed
+    ]
+    mentioned = mentioned_variables(jaxpr)
+    used = [i for i in range(len(variables)) if id(jaxpr.invars[i]) in mentioned]
+    identity = _identity(name, traced, inputs, group, variables, used)
+    # Variables keep their values when a call fails, also because another process is gone.
+    may_fail = has_callbacks or (identity is not None and group is not None and group.on_cpu)
+    may_donate = not may_fail and not jax_settings.checks_results()
+    donated = [i for i in used if may_donate and id(variables[i]) in written_ids]
+    kept = [i for i in used if i not in donated]
+    num_variables = len(variables)
+    settings = jax_settings.current_settings()
+    chosen = [*positions, *(num_outputs + k for k in changed)]
+    num_results = len(positions)
+
+    def program(
+        donated_values: list[Any], kept_values: list[Any], consts: list[Any], arrays: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        if jax_settings.current_settings() != settings:
+            raise SettingsChanged
+        values: list[Any] = [None] * num_variables
+        for i, value in zip([*donated, *kept], [*donated_values, *kept_values], strict=True):
+            values[i] = value
+        outs = jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
+        outs = [outs[position] for position in chosen]
+        return outs[:num_results], outs[num_results:]
+
+    options: dict[str, Any] = {"donate_argnums": (0,)}
+    if group is not None:
+        place = {True: group.sharded, False: group.replicated}
+        by_position = {result.output: result for result in results}
+        options["out_shardings"] = (
+            [place[by_position[position].sharded] for position in positions],
+            [place[write.variable.sharded_in_program] for write in writes],
+        )
+    if group is not None and group.spans_processes:
+        make = functools.partial(JointProgram, identity)
+    return make(
+        jax.jit(program, **options),
+        donated=[variables[i] for i in donated],
+        kept=[variables[i] for i in kept],
+        consts=[
+            c if group is None or c.sharding == group.sharded else group.replicate(c)
+            for c in map(jnp.asarray, captured)
+        ],
+        writes=writes,
+        results=final_results,
+        structure=structure,
+        group=group,
+        inputs=inputs,
+        draws=draws,
+        awaited=_smallest([jaxpr.outvars[position] for position in chosen], num_results),
+        callback_errors=errors if has_callbacks else None,
+    )
+
+
+def _identity(
+    name: str,
+    jaxpr: Any,
+    inputs: CallInputs,
+    group: ReplicaGroup | None,
+    variables: Sequence[Variable],
+    used: Sequence[int],
+) -> ProgramIdentity | None:
+    """Returns what makes the program the same in all processes, if they must run it together."""
+    if group is None or not group.spans_processes:
+        return None
+    # Without the variables that are alive but not used, which may differ between processes.
+    kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(variables) :]]
+    debug_info = jaxpr.debug_info.with_unknown_names()
+    text = str(jaxpr.replace(invars=kept, debug_info=debug_info))
+    sharded = [variables[i].sharded_in_program for i in used]
+    if "shard_map" not in text and not any(sharded) and not inputs.groups():
+        return None
+    avals = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in inputs.avals())
+    # Functions appear in a jaxpr with their address, which is another in each process.
+    content = f"{_ADDRESS.sub('', text)} {sharded}"
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return ProgramIdentity(f"{name}({avals})", digest)
+
+
+def _smallest(outvars: Sequence[Any], num_results: int) -> tuple[int, int] | None:
+    """Returns where the smallest array is: among the results (0) or after them (1), and which."""
+    if not outvars:
+        return None
+    position = min(range(len(outvars)), key=lambda k: outvars[k].aval.size)
+    return (0, position) if position < num_results else (1, position - num_results)
+
+
+def _initialize_created(
+    frame: FunctionFrame,
+    traced: Any,
+    consts: Sequence[Any],
+    variables: Sequence[Variable],
+    arrays: list[Any],
+    group: ReplicaGroup | None,
+) -> None:
+    """Computes the initial values of variables that were created while tracing."""
+    count = len(frame.created)
+    jaxpr = _only_for_last_outputs(traced, count)
+    used = mentioned_variables(jaxpr)
+    with STORAGE_LOCK:
+        values = [
+            variable.take_for_program(group, False) if id(invar) in used else None
+            for variable, invar in zip(variables, jaxpr.invars, strict=False)
+        ]
+
+    def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:
+        return jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
+
+    names = ", ".join(variable.name for variable in frame.created)
+    computed = launch(jax.jit(initial_values), (values, arrays), group, f"creation of {names}")
+    for variable, value in zip(frame.created, computed, strict=True):
+        if not variable.initialized:
+            variable.initialize(value.addressable_data(0))
+
+
+def _only_for_last_outputs(jaxpr: Any, count: int) -> Any:
+    """Returns ``jaxpr`` with its last outputs only and what they need, without any effects."""
+    outvars = jaxpr.outvars[len(jaxpr.outvars) - count :]
+    needed = {id(v) for v in outvars}
+    eqns = []
+    for eqn in reversed(jaxpr.eqns):
+        if any(id(v) in needed for v in eqn.outvars):
+            needed |= {id(v) for v in eqn.invars}
+            eqns.append(eqn)
+    return jaxpr.replace(
+        eqns=eqns[::-1], outvars=outvars, debug_info=jaxpr.debug_info.with_unknown_names()
+    )
+
+
+def _explain(error: Exception) -> TracedValueError:
+    return TracedValueError(
+        "The function needs the value of an array that is only known when the compiled program runs, "
+        "for example in `if replica_id == 0`, `while loss > x`, float(x), or as a Python index. Use "
+        "jnp.where or lax.cond in place of `if`, lax.while_loop in place of `while`; or run it "
+        "eagerly: without stratagem.function, or after "
+        "stratagem.config.run_functions_eagerly(True). "
+        f"JAX says: {str(error).splitlines()[0]}"
+    )

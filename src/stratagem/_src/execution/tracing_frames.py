@@ -1,0 +1,367 @@
+"""State frames: variables' values while a function, a replica or a gradient is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.collectives.gathering import gather_spmd
+from stratagem._src.core.errors import ContextError, VariableError
+from stratagem._src.core.tracing import active_trace, is_tracer
+from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.execution.dataset_loops.step_cache import LoopsOverDataset
+from stratagem._src.execution.draws import Draw, draw_element
+from stratagem._src.execution.gradient_taps import GradientTaps
+from stratagem._src.execution.remote.access import RemoteAccess
+from stratagem._src.execution.remote.reads import read_all, read_rows
+from stratagem._src.execution.variable_reads import read_first
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.variables.access import StateFrame
+from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["ForeignFrame", "FunctionFrame", "GradientFrame", "ReplicaFrame", "TracingFrame"]
+
+
+class TracingFrame(StateFrame):
+    """Values of variables while a program is traced: inputs of it from their first read on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._trace: Any = None
+        # Kept alive: identities of variables are keys here, and operations refer to them weakly.
+        self._read: list[Variable] = []
+        self.written: dict[int, Variable] = {}
+        self.created: list[Variable] = []
+        self._initial_values: list[Any] = []
+        self.remote = RemoteAccess()
+        self._values: dict[int, Any] = {}
+        self._fetched_later: dict[tuple[int, int], Any] = {}
+
+    def open(self) -> None:
+        """Notes the trace that this frame belongs to; called once it is active."""
+        super().open()
+        self._trace = active_trace()
+
+    def close(self) -> None:
+        """Forgets the traced values, which are of no use once tracing has ended."""
+        self._trace = None
+        self._values = {}
+        self._fetched_later = {}
+        self._initial_values = []
+
+    def read(self, variable: Variable) -> Any:
+        """Returns the present traced value."""
+        if isinstance(variable, RemotelyHeldVariable):
+            return self.remote.current(variable, self._fetched(variable))
+        return self._current(variable)
+
+    def _current(self, variable: Variable) -> Any:
+        if id(variable) not in self._values:
+            self._read.append(variable)
+            shape = tuple(dim or 0 for dim in variable.shape)
+            shape = shape if self.spmd else variable.program_shape
+            self._values[id(variable)] = read_first(variable, shape, self._trace)
+        return self._values[id(variable)]
+
+    def _fetched(self, variable: RemotelyHeldVariable) -> Any:
+        """Returns the whole value of a remote variable, as late as it must be fetched."""
+        after = self.remote.updates_before_read(variable)
+        if not after:
+            return self._current(variable)
+        key = (id(variable), after)
+        if key not in self._fetched_later:
+            self.check_fetchable(variable)
+            self.use_group(variable.group)
+            self._read.append(variable)
+            self._fetched_later[key] = read_all(variable, after)
+        return self._fetched_later[key]
+
+    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Returns rows to be fetched before the program runs, with this trace's own updates."""
+        self.use_group(variable.group)
+        self._read.append(variable)
+        after = self.remote.updates_before_read(variable)
+        return self.remote.current_rows(
+            variable, indices, lambda numbers: read_rows(variable, numbers, after)
+        )
+
+    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+        """Notes an update, to be sent when the program has run."""
+        self.use_group(variable.group)
+        self.remote.note(variable, update, operand)
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Sets the traced value."""
+        self._values[id(variable)] = value
+        self.written[id(variable)] = variable
+
+    def written_values(self) -> list[Any]:
+        """Returns the last value of each written variable."""
+        return [self._values[key] for key in self.written]
+
+    def initial_values(self) -> list[Any]:
+        """Returns the first value of each variable that was created."""
+        return [jnp.asarray(value) for value in self._initial_values]
+
+    def create(self, variable: Variable, initial_value: Any) -> None:
+        """Notes a new variable, which gets its value after tracing, if that is traced."""
+        self.created.append(variable)
+        self._initial_values.append(initial_value)
+        if not is_tracer(initial_value):
+            with jax.ensure_compile_time_eval():
+                variable.initialize(initial_value)
+        per_program = variable.program_value(initial_value)
+        self._values[id(variable)] = initial_value if self.spmd else per_program
+
+
+class FunctionFrame(TracingFrame):
+    """Frame of a traced ``function``.
+
+    Args:
+        may_create: Whether variables may be created, as on a function's first call.
+    """
+
+    def __init__(self, *, may_create: bool) -> None:
+        super().__init__()
+        self._may_create = may_create
+        self.groups: list[ReplicaGroup] = []
+        self.draws: list[Draw] = []
+
+    def use_group(self, group: ReplicaGroup) -> None:
+        """Notes that the program runs on ``group``."""
+        self.groups.append(group)
+
+    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
+        """Draws an element, to be an input of the program."""
+        drawn = draw_element(iterator, optional=optional)
+        self.draws.append(drawn)
+        return drawn.traced()
+
+    def refuse_to_loop(self, dataset: Any) -> None:
+        """Raises: how often the loop runs is not known while tracing."""
+        raise LoopsOverDataset
+
+    def create(self, variable: Variable, initial_value: Any) -> None:
+        """Notes a new variable.
+
+        Raises:
+            VariableError: After the first call.
+        """
+        if not self._may_create:
+            raise VariableError(
+                "A function may create variables on its first call only, but "
+                f"{variable.name!r} is created again. Create it outside of the function, or only if it "
+                "does not exist yet."
+            )
+        super().create(variable, initial_value)
+
+
+class ReplicaFrame(TracingFrame):
+    """Frame of the one program that all replicas run: values are those of one replica."""
+
+    spmd = True
+
+    def __init__(self, group: ReplicaGroup) -> None:
+        super().__init__()
+        self._group = group
+        self._read_since_meeting: set[int] = set()
+        self._turns: dict[int, tuple[Variable, list[tuple[Update, Any]]]] = {}
+
+    def read(self, variable: Variable) -> Any:
+        """Returns this replica's traced value."""
+        if id(variable) in self._turns:
+            self._refuse_order(variable)
+        self._read_since_meeting.add(id(variable))
+        return super().read(variable)
+
+    def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
+        """Notes the update; ``flush`` carries it out for one replica after the other."""
+        if id(variable) in self._read_since_meeting:
+            self._refuse_order(variable)
+        self._turns.setdefault(id(variable), (variable, []))[1].append((update, operand))
+
+    def flush(self) -> None:
+        """Carries out the updates in turn; called where the replicas meet and at the end."""
+        self._read_since_meeting.clear()
+        turns, self._turns = self._turns, {}
+        for variable, _ in turns.values():
+            self.check_writable(variable)
+        for variable, noted in turns.values():
+            value = super().read(variable)
+            gathered = [
+                (update, jax.tree.map(lambda x: gather_spmd(x[None], 0), operand))
+                for update, operand in noted
+            ]
+            # A variable of no strategy belongs to one process, whose replicas alone update it.
+            index = jax.lax.axis_index(REPLICA_AXIS)
+            first = index - index % self._group.local_size if self._group.spans_processes else 0
+            for replica in range(self._group.local_size):
+                for update, operands in gathered:
+                    mine = jax.tree.map(lambda x, turn=first + replica: x[turn], operands)
+                    value = update.apply(value, mine)
+            self.write(variable, value)
+
+    def _refuse_order(self, variable: Variable) -> NoReturn:
+        raise VariableError(
+            f"Variable {variable.name!r} was created outside of the strategy's scope, so the replicas "
+            "update it in turn; in a compiled step it cannot also be read by them, because what is read "
+            "would depend on whose turn it is. Create it inside strategy.scope(), or run the step "
+            "eagerly."
+        )
+
+
+class GradientFrame(StateFrame):
+    """Frame of ``value_and_grad``: holds what is differentiated and what the function assigns.
+
+    Args:
+        parent: The frame around it, if any.
+    """
+
+    def __init__(self, parent: StateFrame | None) -> None:
+        super().__init__()
+        self.spmd = parent is not None and parent.spmd
+        self.eager = parent is None or parent.eager
+        self.parent = parent
+        self.written: dict[int, Variable] = {}
+        self.remote = RemoteAccess()
+        self.taps = GradientTaps()
+        self._tapped: set[int] = set()
+        self._fetchable = parent is None or parent.is_innermost_trace()
+        self._values: dict[int, Any] = {}
+
+    def is_innermost_trace(self) -> bool:
+        """Returns whether no other transformation stands here, or around ``value_and_grad``."""
+        return self._fetchable and super().is_innermost_trace()
+
+    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
+        """Draws as the frame around it does."""
+        if self.parent is None:
+            return iterator.draw(optional=optional)
+        return self.parent.draw(iterator, optional=optional)
+
+    def refuse_to_loop(self, dataset: Any) -> None:
+        """Asks the frame around it."""
+        if self.parent is not None:
+            self.parent.refuse_to_loop(dataset)
+
+    def use_group(self, group: ReplicaGroup) -> None:
+        """Tells the frame around it."""
+        if self.parent is not None:
+            self.parent.use_group(group)
+
+    def differentiate(self, variables: Sequence[Variable], values: Sequence[Any]) -> None:
+        """Gives ``variables`` the values that gradients are taken with respect to."""
+        self.open()
+        self._values = {
+            id(variable): value for variable, value in zip(variables, values, strict=True)
+        }
+
+    def fetches(self, variable: Variable) -> bool:
+        """Returns whether a differentiated variable is fetched when read, not before.
+
+        A program's inputs cost nothing unless they are used; eagerly, all of a table would move.
+        """
+        return self.eager and isinstance(variable, RemotelyHeldVariable)
+
+    def tap(self, variables: Sequence[Variable], anchor: Any) -> None:
+        """Takes the remote variables that are differentiated, and what their gradients hang on."""
+        self._tapped = {id(variable) for variable in variables}
+        self.taps.open(anchor)
+
+    def read(self, variable: Variable) -> Any:
+        """Returns the value of this frame, or of what is around it."""
+        if isinstance(variable, RemotelyHeldVariable):
+            return self.remote.current(variable, self._read_remote(variable))
+        if id(variable) in self._values:
+            return self._values[id(variable)]
+        return self._read_around(variable)
+
+    def _read_around(self, variable: Variable) -> Any:
+        return self.parent.read(variable) if self.parent is not None else variable._eager_value()
+
+    def _read_remote(self, variable: RemotelyHeldVariable) -> Any:
+        self._check_known_here(variable)
+        if id(variable) in self._values:
+            self.taps.note_whole(variable)
+        elif id(variable) not in self._tapped:
+            return self._read_around(variable)
+        else:
+            self.check_fetchable(variable)
+            self._values[id(variable)] = self.taps.whole(variable, self._read_around(variable))
+        return self._values[id(variable)]
+
+    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Returns rows whose gradient will be caught, if the variable is differentiated."""
+        self._check_known_here(variable)
+
+        def read(numbers: Any) -> Any:
+            around = self.parent
+            rows = variable.rows_now(numbers) if around is None else around.rows(variable, numbers)
+            tapped = id(variable) in self._tapped
+            return self.taps.rows(variable, numbers, rows) if tapped else rows
+
+        return self.remote.current_rows(variable, indices, read)
+
+    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+        """Keeps the update until the gradient is done."""
+        self.remote.note(variable, update, operand)
+
+    def _check_known_here(self, variable: RemotelyHeldVariable) -> None:
+        if self.remote.updates_before_read(variable):
+            raise VariableError(
+                f"Variable {variable.name!r} is read inside value_and_grad after an update that only "
+                "its server can carry out. Update it after value_and_grad."
+            )
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Keeps the value until the gradient is done."""
+        self._values[id(variable)] = value
+        self.written[id(variable)] = variable
+
+    def written_values(self) -> list[Any]:
+        """Returns the last value of each assigned variable."""
+        return [self._values[key] for key in self.written]
+
+    def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
+        """Hands the update on, if it does not depend on what is differentiated."""
+        if self.parent is not None and not any(map(is_tracer, jax.tree.leaves(operand))):
+            self.parent.update_in_turn(variable, update, operand)
+        else:
+            raise VariableError(
+                f"Variable {variable.name!r} was created outside of the strategy's scope and cannot be "
+                "updated by several replicas inside value_and_grad. Create it inside "
+                "strategy.scope(), or update it after value_and_grad."
+            )
+
+
+class ForeignFrame(StateFrame):
+    """Frame of a replica that is traced by the user's own ``jax.jit``: no variables there."""
+
+    spmd = True
+
+    def read(self, variable: Variable) -> Any:
+        """Raises: the value would be compiled in."""
+        self._refuse(variable)
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Raises: the value could not leave."""
+        self._refuse(variable)
+
+    def check_writable(self, variable: Variable) -> None:
+        """Raises: the value could not leave."""
+        self._refuse(variable)
+
+    def check_fetchable(self, variable: Variable) -> None:
+        """Raises: the rows would be compiled in."""
+        self._refuse(variable)
+
+    def _refuse(self, variable: Variable) -> NoReturn:
+        raise ContextError(
+            f"Variable {variable.name!r} is used inside the user's own jax.jit. Use stratagem.function "
+            "in place of jax.jit, or pass parameters as arguments."
+        )

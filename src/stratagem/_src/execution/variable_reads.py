@@ -1,0 +1,93 @@
+"""Variables that a trace reads, found when they are read first.
+
+A first read becomes an operation of the outermost trace, wherever inside it the read takes place: in
+the body of a ``lax.scan``, inside ``jax.vmap``, ``jax.grad`` or ``jax.checkpoint``. The operation never
+runs. When the trace has ended, each one turns into an input of the jaxpr.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any, NamedTuple
+
+import jax
+from jax.dtypes import canonicalize_dtype
+
+from stratagem._src.core.tracing import in_trace, jax_core, mentioned_variables
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["LiftedJaxpr", "lift_reads", "read_first"]
+
+
+class LiftedJaxpr(NamedTuple):
+    """A jaxpr whose first inputs are the values of variables.
+
+    Attributes:
+        variables: The variables, in the order in which they were read first.
+        jaxpr: Takes their values and then what was traced as arguments.
+    """
+
+    variables: list[Variable]
+    jaxpr: Any
+
+
+class _ReadOf:
+    """Which variable an operation reads; equal only to itself.
+
+    JAX remembers parameters of operations for long, so that it must not hold the variable.
+    """
+
+    __slots__ = ("aval", "reference")
+
+    def __init__(self, variable: Variable, shape: tuple[int, ...]) -> None:
+        self.reference = weakref.ref(variable)
+        self.aval = jax.core.ShapedArray(shape, canonicalize_dtype(variable.dtype))
+
+    def variable(self) -> Variable:
+        variable = self.reference()
+        assert variable is not None, "the frame of a trace keeps what is read alive"
+        return variable
+
+
+@functools.cache
+def _primitive() -> Any:
+    primitive = jax_core().Primitive("read_variable")
+
+    def abstract_result(*, read: _ReadOf) -> Any:
+        return read.aval
+
+    primitive.def_abstract_eval(abstract_result)
+    return primitive
+
+
+def read_first(variable: Variable, shape: tuple[int, ...], trace: Any) -> Any:
+    """Returns a traced value of ``variable`` that belongs to ``trace``, active or not.
+
+    The variable must be kept alive until the reads have been lifted.
+
+    Args:
+        variable: What is read.
+        shape: Its shape, as the trace sees it.
+        trace: A trace around the caller, from ``active_trace``.
+    """
+    with in_trace(trace):
+        return _primitive().bind(read=_ReadOf(variable, shape))
+
+
+def lift_reads(jaxpr: Any) -> LiftedJaxpr:
+    """Returns ``jaxpr`` with the variables that it reads and uses as its first inputs."""
+    is_read = [eqn.primitive is _primitive() for eqn in jaxpr.eqns]
+    rest = [eqn for eqn, read in zip(jaxpr.eqns, is_read, strict=True) if not read]
+    mentioned = mentioned_variables(jaxpr)
+    reads = [
+        (eqn.params["read"].variable(), eqn.outvars[0])
+        for eqn, read in zip(jaxpr.eqns, is_read, strict=True)
+        if read and id(eqn.outvars[0]) in mentioned
+    ]
+    lifted = jaxpr.replace(
+        invars=[*(var for _, var in reads), *jaxpr.invars],
+        eqns=rest,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return LiftedJaxpr([variable for variable, _ in reads], lifted)

@@ -1,0 +1,89 @@
+"""``plan_cluster``: from what every node offers to who runs where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.cluster_spec import ClusterSpec
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.cluster.leadership import Task, worker_tasks
+from stratagem._src.launcher.task_counts import TaskCounts
+
+__all__ = ["ClusterPlan", "NodeOffer", "plan_cluster"]
+
+
+@dataclass(frozen=True)
+class NodeOffer:
+    """What one node brings: its tasks, its host, and a free port for each task that listens."""
+
+    node: int
+    host: str
+    counts: TaskCounts
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """The addresses of a cluster, and the tasks of each node."""
+
+    cluster: Mapping[str, list[str]]
+    tasks: Mapping[int, tuple[Task, ...]]
+
+    def tf_config(self, task: Task) -> str:
+        """Returns what ``TF_CONFIG`` holds in the process of a task."""
+        me = {"type": task.task_type, "index": task.task_id}
+        return json.dumps({"cluster": dict(self.cluster), "task": me})
+
+    @property
+    def all_tasks(self) -> list[Task]:
+        """Every task, in order of the nodes."""
+        return [task for node in sorted(self.tasks) for task in self.tasks[node]]
+
+    @property
+    def shown_when_quiet(self) -> Task:
+        """The leader, or the first task where nobody trains."""
+        return next(iter(worker_tasks(ClusterSpec(self.cluster))), self.all_tasks[0])
+
+
+def plan_cluster(offers: Iterable[NodeOffer]) -> ClusterPlan:
+    """Numbers the tasks of all nodes in order of the nodes.
+
+    >>> from stratagem._src.launcher.task_counts import TaskCounts
+    >>> from stratagem._src.launcher.cluster_plan import NodeOffer, plan_cluster
+    >>> plan = plan_cluster([
+    ...     NodeOffer(1, "b", TaskCounts(workers=1), (7001,)),
+    ...     NodeOffer(0, "a", TaskCounts(workers=1, chief=True), (7001, 7002)),
+    ... ])
+    >>> plan.cluster
+    {'chief': ['a:7001'], 'worker': ['a:7002', 'b:7001']}
+    >>> [str(task) for task in plan.tasks[1]]
+    ['worker 1']
+
+    Raises:
+        LaunchError: If the nodes together have more than one chief or evaluator.
+    """
+    ordered = sorted(offers, key=lambda offer: offer.node)
+    for job in ("chief", "evaluator"):
+        nodes = [offer.node for offer in ordered if getattr(offer.counts, job)]
+        if len(nodes) > 1:
+            raise LaunchError(
+                f"A cluster must have at most one {job}, but nodes {nodes} each bring one. "
+                f"Give --{job} on one node only."
+            )
+    cluster: dict[str, list[str]] = {}
+    tasks: dict[int, tuple[Task, ...]] = {}
+    for offer in ordered:
+        ports = iter(offer.ports)
+        placed = []
+        for job in offer.counts.jobs():
+            if job == "evaluator":
+                placed.append(Task(job, 0))
+                continue
+            addresses = cluster.setdefault(job, [])
+            placed.append(Task(job, len(addresses)))
+            addresses.append(str(Address(offer.host, next(ports))))
+        tasks[offer.node] = tuple(placed)
+    return ClusterPlan(cluster, tasks)

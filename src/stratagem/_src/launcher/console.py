@@ -1,0 +1,115 @@
+"""``Console``: the launcher's own output, with the task in front of every line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from typing import TextIO
+
+from stratagem._src.cluster.leadership import Task
+
+__all__ = ["Console", "uses_colour"]
+
+_CLEAR_LINE = "\r\x1b[K"
+_RESET = "\x1b[0m"
+# Not red, which stands for errors, nor black and white, which vanish on some terminals.
+_COLOURS = tuple(f"\x1b[{code}m" for code in (36, 33, 35, 32, 34, 96, 93, 95, 92, 94))
+
+
+def uses_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Returns whether to colour what goes to a stream.
+
+    >>> import io
+    >>> from stratagem._src.launcher.console import uses_colour
+    >>> uses_colour(io.StringIO(), {})
+    False
+    """
+    is_plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
+    return not is_plain and stream.isatty()
+
+
+class Console:
+    """Writes the lines of tasks, each with its task in front, and the launcher's own messages.
+
+    >>> import sys
+    >>> from stratagem._src.cluster import Task
+    >>> from stratagem._src.launcher.console import Console
+    >>> console = Console(sys.stdout, sys.stdout)
+    >>> console.expect([Task("worker", 0), Task("worker", 10)])
+    >>> console.line(Task("worker", 0), "step 1", is_error=False)
+    [worker 0]  step 1
+
+    Args:
+        output: Where the output of tasks goes.
+        errors: Where their errors and the launcher's messages go.
+    """
+
+    def __init__(self, output: TextIO, errors: TextIO) -> None:
+        self._streams = (output, errors)
+        self._coloured = tuple(uses_colour(stream, os.environ) for stream in self._streams)
+        self._prefixes: dict[Task, tuple[str, str]] = {}
+        self._is_terminal = all(stream.isatty() for stream in self._streams)
+        self._progress: tuple[Task, str] | None = None
+        self.is_broken = False
+
+    def expect(self, tasks: list[Task]) -> None:
+        """Says which tasks there will be, so that their prefixes line up."""
+        width = max(len(f"[{task}]") for task in tasks)
+        for number, task in enumerate(tasks):
+            plain = f"{f'[{task}]':<{width}} "
+            self._prefixes[task] = (plain, f"{_COLOURS[number % len(_COLOURS)]}{plain}{_RESET}")
+
+    def line(self, task: Task, text: str, is_error: bool) -> None:
+        """Writes a line of a task."""
+        prefix = self._prefixes[task][self._coloured[is_error]]
+        self._write(self._streams[is_error], f"{prefix}{text}\n", ended=task)
+
+    def progress(self, task: Task, text: str) -> None:
+        """Shows a task's progress bar below everything else, until the task writes a line.
+
+        Only terminals can take back what they show; elsewhere the bar's last state will be a line.
+        """
+        if not self._is_terminal:
+            return
+        plain, shown = self._prefixes[task][0], self._prefixes[task][self._coloured[1]]
+        # One column is left over: some terminals begin a new line after the last.
+        width = max(0, shutil.get_terminal_size().columns - len(plain) - 1)
+        self._write(self._streams[1], "", progress=(task, shown + text[:width]))
+
+    def message(self, text: str) -> None:
+        """Writes a message of the launcher; indented lines belong to the one before."""
+        lines = (
+            line if line.startswith(" ") else f"stratagem: {line}" for line in text.split("\n")
+        )
+        self._write(self._streams[1], "\n".join(lines) + "\n")
+
+    def _write(
+        self,
+        stream: TextIO,
+        text: str,
+        progress: tuple[Task, str] | None = None,
+        ended: Task | None = None,
+    ) -> None:
+        if self.is_broken:
+            return
+        if self._progress is not None:
+            text = _CLEAR_LINE + text
+            if self._progress[0] == ended:
+                self._progress = None
+        self._progress = progress or self._progress
+        if self._progress is not None:
+            text += self._progress[1]
+        try:
+            stream.write(text)
+            stream.flush()
+        except (BrokenPipeError, ValueError):  # nobody reads it any more, or it is closed
+            self.is_broken = True
+            _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Lets what a stream still holds go nowhere: Python would fail to write it when it exits."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())

@@ -1,0 +1,114 @@
+"""What nodes report to a job, and what it orders them to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratagem._src.cluster.leadership import Task
+from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer
+from stratagem._src.launcher.task_ending import TaskEnding
+
+__all__ = [
+    "DeadlinePassed",
+    "Finish",
+    "Interrupted",
+    "JoinAgain",
+    "NodeJoined",
+    "NodeLost",
+    "NodeStopped",
+    "Order",
+    "Report",
+    "Start",
+    "StartAgain",
+    "Stop",
+    "TaskEnded",
+]
+
+
+@dataclass(frozen=True)
+class NodeJoined:
+    """A node is ready to run its tasks."""
+
+    offer: NodeOffer
+
+
+@dataclass(frozen=True)
+class TaskEnded:
+    """The process of a task has ended."""
+
+    ending: TaskEnding
+
+
+@dataclass(frozen=True)
+class NodeStopped:
+    """A node was told to stop, and none of its processes are left."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """A node cannot be reached any more."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Somebody wants the job to end."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
+class DeadlinePassed:
+    """Nodes had their time to join this attempt."""
+
+    attempt: int
+
+
+Report = NodeJoined | TaskEnded | NodeStopped | NodeLost | Interrupted | DeadlinePassed
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start your tasks."""
+
+    attempt: int
+    job_id: str
+    plan: ClusterPlan
+
+
+@dataclass(frozen=True)
+class StartAgain:
+    """Start this task again, if it is yours, at the same address."""
+
+    task: Task
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End your tasks with a signal, and those that still run some seconds later with SIGKILL."""
+
+    signal: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class JoinAgain:
+    """Join the next attempt, with new ports."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """It is over: leave with this code after saying this, unless it is empty."""
+
+    exit_code: int
+    message: str = ""
+
+
+Order = Start | StartAgain | Stop | JoinAgain | Finish

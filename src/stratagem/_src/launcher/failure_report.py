@@ -1,0 +1,58 @@
+"""What is said about a failed job: the first failure in full, the others in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratagem._src.launcher.task_ending import TaskEnding
+
+__all__ = ["failure_excerpt", "failure_report"]
+
+_LAST_LINES = 40
+_LINE_CHARACTERS = 200
+_TRACEBACK_STARTS = (
+    "Traceback (most recent call last):",
+    "  + Exception Group Traceback (most recent call last):",
+    "Fatal Python error:",
+)
+_CHAIN = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+
+
+def failure_excerpt(output: str) -> str:
+    """Returns the last traceback in an output with those it is chained to, or the last lines.
+
+    >>> from stratagem._src.launcher.failure_report import failure_excerpt
+    >>> print(failure_excerpt("step 1\\nTraceback (most recent call last):\\nValueError: no\\n"))
+    Traceback (most recent call last):
+    ValueError: no
+    """
+    lines = output.rstrip().split("\n")
+    starts = [n for n, line in enumerate(lines) if line.startswith(_TRACEBACK_STARTS)]
+    if not starts:
+        return "\n".join(lines[-_LAST_LINES:])
+    start = starts.pop()
+    while starts and any(line in _CHAIN for line in lines[starts[-1] : start]):
+        start = starts.pop()
+    return "\n".join(lines[start:])
+
+
+def failure_report(first: TaskEnding, others: Iterable[TaskEnding]) -> str:
+    """Returns the text that ends a failed job."""
+    lines = [first.describe() + _full(first.output)]
+    lines += [ending.describe() + _last_line(ending) for ending in others]
+    return "\n".join(lines)
+
+
+def _full(output: str) -> str:
+    if not output.strip():
+        return " and printed nothing."
+    excerpt = "\n".join(f"    {line}".rstrip() for line in failure_excerpt(output).split("\n"))
+    return f". The end of its output:\n{excerpt}"
+
+
+def _last_line(ending: TaskEnding) -> str:
+    text = ending.output.rstrip().rpartition("\n")[2].strip()
+    return f": {text[:_LINE_CHARACTERS]}" if ending.failed and text else ""

@@ -1,0 +1,217 @@
+"""``JobState``: when a job starts, stops, restarts and finishes. Reports in, orders out, no I/O."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from collections import Counter
+from collections.abc import Callable
+from functools import singledispatchmethod
+
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.cluster.leadership import Task
+from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer, plan_cluster
+from stratagem._src.launcher.completion import can_be_replaced, job_is_done
+from stratagem._src.launcher.events import (
+    DeadlinePassed,
+    Finish,
+    Interrupted,
+    JoinAgain,
+    NodeJoined,
+    NodeLost,
+    NodeStopped,
+    Order,
+    Report,
+    Start,
+    StartAgain,
+    Stop,
+    TaskEnded,
+)
+from stratagem._src.launcher.failure_report import failure_report
+from stratagem._src.launcher.task_ending import TaskEnding, exit_code_of
+
+__all__ = ["JobState", "Phase"]
+
+_WRONG_USE = 2
+
+
+class Phase(enum.Enum):
+    """What a job is doing."""
+
+    GATHERING = "waiting for nodes"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+
+
+class JobState:
+    """Decides what the nodes of a job do next. Every order goes to all of them.
+
+    >>> from stratagem._src.cluster import Task
+    >>> from stratagem._src.launcher.cluster_plan import NodeOffer
+    >>> from stratagem._src.launcher.events import NodeJoined, NodeStopped, TaskEnded
+    >>> from stratagem._src.launcher.job_state import JobState
+    >>> from stratagem._src.launcher.task_counts import TaskCounts
+    >>> from stratagem._src.launcher.task_ending import TaskEnding
+    >>> job = JobState(num_nodes=1, max_restarts=0, grace_seconds=5.0)
+    >>> offer = NodeOffer(0, "localhost", TaskCounts(workers=2), (7001, 7002))
+    >>> [type(order).__name__ for order in job.handle(NodeJoined(offer))]
+    ['Start']
+    >>> job.handle(TaskEnded(TaskEnding(Task("worker", 1), returncode=3)))
+    [Stop(signal=15, seconds=5.0)]
+    >>> job.handle(NodeStopped(0))[0].exit_code
+    3
+
+    Args:
+        num_nodes: How many nodes take part.
+        max_restarts: How often a failed job is started again.
+        grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
+        new_job_id: Makes an id for each attempt.
+        max_worker_restarts: How often a worker is started again in an attempt that can go on without.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        max_restarts: int,
+        grace_seconds: float,
+        new_job_id: Callable[[], str] = str,
+        max_worker_restarts: int = 0,
+    ) -> None:
+        self.phase = Phase.GATHERING
+        self.attempt = 0
+        self._num_nodes = num_nodes
+        self._max_restarts = max_restarts
+        self._grace_seconds = grace_seconds
+        self._new_job_id = new_job_id
+        self._max_worker_restarts = max_worker_restarts
+        self._worker_restarts: Counter[Task] = Counter()
+        self._offers: dict[int, NodeOffer] = {}
+        self._plan = ClusterPlan({}, {})
+        self._endings: dict[Task, TaskEnding] = {}
+        self._stopped: set[int] = set()
+        self._failure: TaskEnding | NodeLost | None = None
+        self._interrupted_by: int | None = None
+
+    @property
+    def missing_nodes(self) -> list[int]:
+        """The nodes that have not joined this attempt."""
+        return [node for node in range(self._num_nodes) if node not in self._offers]
+
+    def tasks_of(self, node: int) -> tuple[Task, ...]:
+        """Returns the tasks that a node runs in this attempt."""
+        return self._plan.tasks.get(node, ())
+
+    @singledispatchmethod
+    def handle(self, report: Report) -> list[Order]:
+        """Takes in a report and returns what all nodes are to do."""
+        raise TypeError(f"report must be one of {Report}, got {report!r}.")
+
+    @handle.register
+    def _joined(self, report: NodeJoined) -> list[Order]:
+        if self.phase is not Phase.GATHERING:
+            return []
+        self._offers[report.offer.node] = report.offer
+        if self.missing_nodes:
+            return []
+        try:
+            self._plan = plan_cluster(self._offers.values())
+        except LaunchError as error:
+            return self._finish(_WRONG_USE, str(error))
+        self._endings, self._stopped, self._failure = {}, set(), None
+        self._worker_restarts.clear()
+        self.phase = Phase.RUNNING
+        return [Start(self.attempt, self._new_job_id(), self._plan)]
+
+    @handle.register
+    def _ended(self, report: TaskEnded) -> list[Order]:
+        task = report.ending.task
+        self._endings[task] = report.ending
+        if self.phase is not Phase.RUNNING:
+            return []
+        if report.ending.returncode != 0:
+            if (
+                can_be_replaced(task, self._tasks)
+                and self._worker_restarts[task] < self._max_worker_restarts
+            ):
+                self._worker_restarts[task] += 1
+                del self._endings[task]
+                return [StartAgain(task, report.ending.describe())]
+            self._failure = report.ending
+            return self._stop(signal.SIGTERM)
+        # Every task has been recorded with success, or the phase would have changed.
+        return self._stop(signal.SIGTERM) if job_is_done(self._tasks, self._endings) else []
+
+    @handle.register
+    def _node_stopped(self, report: NodeStopped) -> list[Order]:
+        if self.phase is not Phase.STOPPING:
+            return []
+        self._stopped.add(report.node)
+        return self._conclude() if len(self._stopped) == self._num_nodes else []
+
+    @handle.register
+    def _lost(self, report: NodeLost) -> list[Order]:
+        self._offers.pop(report.node, None)
+        if self.phase is Phase.RUNNING:
+            self._failure = report
+            self._stopped.add(report.node)
+            return self._stop(signal.SIGTERM)
+        return self._node_stopped(NodeStopped(report.node))
+
+    @handle.register
+    def _interrupted(self, report: Interrupted) -> list[Order]:
+        was_interrupted, self._interrupted_by = self._interrupted_by is not None, report.signal
+        if self.phase is Phase.GATHERING:
+            return self._conclude()
+        if self.phase is Phase.FINISHED:
+            return []
+        if was_interrupted:
+            return [Stop(signal.SIGKILL, 0.0)]
+        return self._stop(report.signal)
+
+    @handle.register
+    def _deadline(self, report: DeadlinePassed) -> list[Order]:
+        if self.phase is not Phase.GATHERING or report.attempt != self.attempt:
+            return []
+        missing = ", ".join(map(str, self.missing_nodes))
+        return self._finish(
+            1,
+            f"every one of {self._num_nodes} nodes must join before the deadline, but node "
+            f"{missing} did not. Start 'stratagem run' there with --node-rank {missing}, and check "
+            "that it reaches --rdzv-endpoint.",
+        )
+
+    @property
+    def _tasks(self) -> list[Task]:
+        return self._plan.all_tasks
+
+    def _stop(self, number: int) -> list[Order]:
+        self.phase = Phase.STOPPING
+        return [Stop(int(number), self._grace_seconds)]
+
+    def _conclude(self) -> list[Order]:
+        if self._interrupted_by is not None:
+            name = signal.Signals(self._interrupted_by).name
+            return self._finish(exit_code_of(-self._interrupted_by), f"ended by {name}")
+        if self._failure is None:
+            return self._finish(0, "")
+        if self.attempt < self._max_restarts:
+            self.attempt += 1
+            self.phase = Phase.GATHERING
+            self._offers = {}
+            return [JoinAgain(self.attempt, self._reason())]
+        if isinstance(self._failure, NodeLost):
+            return self._finish(1, self._reason())
+        first = self._failure
+        others = [e for e in self._endings.values() if e is not first and e.returncode != 0]
+        return self._finish(first.exit_code, failure_report(first, others))
+
+    def _reason(self) -> str:
+        if isinstance(self._failure, TaskEnding):
+            return self._failure.describe()
+        assert self._failure is not None
+        return f"the launcher of node {self._failure.node} is gone"
+
+    def _finish(self, exit_code: int, message: str) -> list[Order]:
+        self.phase = Phase.FINISHED
+        return [Finish(exit_code, message)]

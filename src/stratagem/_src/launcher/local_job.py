@@ -1,0 +1,103 @@
+"""``run_local_job``: a whole cluster on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import time
+from dataclasses import dataclass
+
+from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.event_loop import EventLoop
+from stratagem._src.launcher.events import Interrupted
+from stratagem._src.launcher.job_host import JobHost
+from stratagem._src.launcher.job_state import JobState, Phase
+from stratagem._src.launcher.node_runner import Node, NodeRunner
+from stratagem._src.launcher.signal_pipe import SignalPipe
+from stratagem._src.launcher.task_counts import TaskCounts
+from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_program import Program
+from stratagem._src.transport.secret import new_secret
+
+__all__ = ["Deadline", "JobResult", "run_local_job"]
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When a job has to be over, and the signal that its tasks get if it is not."""
+
+    seconds: float
+    signal: int
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended.
+
+    Attributes:
+        exit_code: 0, or that of the first task that failed, or 128 and the signal that ended it.
+        endings: How every task of this node did in the last attempt, in the order they ended.
+        timed_out: Whether its deadline passed.
+    """
+
+    exit_code: int
+    endings: tuple[TaskEnding, ...]
+    timed_out: bool = False
+
+
+def run_local_job(
+    counts: TaskCounts,
+    program: Program,
+    console: Console,
+    *,
+    grace_seconds: float,
+    max_restarts: int = 0,
+    max_worker_restarts: int = 0,
+    deadline: Deadline | None = None,
+    signals: SignalPipe | None = None,
+) -> JobResult:
+    """Runs every task on this machine and returns when all of them are gone.
+
+    Args:
+        counts: How many tasks of each job there are.
+        program: What they run.
+        console: Where their output is shown.
+        grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
+        max_restarts: How often a failed job is started again.
+        max_worker_restarts: How often a worker is started again in a job that can go on without.
+        deadline: When the job has to be over, if ever.
+        signals: Signals that end the job.
+    """
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(EventLoop())
+        state = JobState(1, max_restarts, grace_seconds, max_worker_restarts=max_worker_restarts)
+        host = JobHost(state)
+        node = Node(0, _LOOPBACK, counts)
+        runner = NodeRunner(loop, node, program, host.report, lambda _: new_secret(), console)
+        stack.enter_context(runner)
+        host.add_node(0, runner.obey)
+        if signals is not None:
+            stack.enter_context(signals).attach(loop, host.report)
+        timed_out = False
+
+        def end_late_job(number: int) -> None:
+            nonlocal timed_out
+            if host.state.phase is Phase.RUNNING:
+                timed_out = True
+                host.report(Interrupted(number))
+
+        if deadline is not None:
+            moment = time.monotonic() + deadline.seconds
+            loop.call_at(moment, functools.partial(end_late_job, deadline.signal))
+        runner.join()
+        return dataclasses.replace(finish(loop, runner), timed_out=timed_out)
+
+
+def finish(loop: EventLoop, runner: NodeRunner) -> JobResult:
+    """Runs the loop until the job orders this node to finish."""
+    while runner.finished is None:
+        loop.run_once()
+    return JobResult(runner.finished.exit_code, tuple(runner.endings))

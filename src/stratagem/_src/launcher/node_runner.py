@@ -1,0 +1,217 @@
+"""``NodeRunner``: starts and ends the processes of one node as the job orders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.leadership import Task
+from stratagem._src.launcher.cluster_plan import NodeOffer
+from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.event_loop import EventLoop
+from stratagem._src.launcher.events import (
+    Finish,
+    Interrupted,
+    JoinAgain,
+    NodeJoined,
+    NodeStopped,
+    Order,
+    Report,
+    Start,
+    StartAgain,
+    Stop,
+    TaskEnded,
+)
+from stratagem._src.launcher.guarded_process import GuardedProcess
+from stratagem._src.launcher.task_counts import TaskCounts
+from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_environment import task_environment
+from stratagem._src.launcher.task_output import TaskOutput, log_file_name
+from stratagem._src.launcher.task_program import Program
+
+__all__ = ["Node", "NodeRunner"]
+
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of a job: its number, the host others reach it at, and its tasks."""
+
+    rank: int
+    host: str
+    counts: TaskCounts
+
+
+@dataclass
+class _Running:
+    process: GuardedProcess
+    output: TaskOutput
+
+
+class NodeRunner:
+    """Runs the tasks of one node.
+
+    Args:
+        loop: The event loop that drives it.
+        node: Which node this is.
+        program: What its tasks run.
+        report: Called with everything that the job should know.
+        secret_of: Gives the secret of an attempt from its id.
+        console: Where output is shown.
+
+    Attributes:
+        finished: The job's last order, once it was given.
+        endings: How the tasks of this node ended in the last attempt, in the order they ended.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        node: Node,
+        program: Program,
+        report: Callable[[Report], None],
+        secret_of: Callable[[str], str],
+        console: Console,
+    ) -> None:
+        self.finished: Finish | None = None
+        self.endings: list[TaskEnding] = []
+        self._loop = loop
+        self._node = node
+        self._program = program
+        self._report = report
+        self._secret_of = secret_of
+        self._console = console
+        self._ports = HeldPorts(0)
+        self._running: dict[Task, _Running] = {}
+        self._is_stopping = False
+        self._attempt: Start | None = None
+        self._secret = ""
+
+    def join(self) -> None:
+        """Offers this node to the job, with ports that are free now."""
+        self._ports.close()
+        self._ports = HeldPorts(self._node.counts.num_ports)
+        self._report(
+            NodeJoined(
+                NodeOffer(self._node.rank, self._node.host, self._node.counts, tuple(self._ports))
+            )
+        )
+
+    def obey(self, order: Order) -> None:
+        """Does what the job orders."""
+        match order:
+            case Start():
+                self._start(order)
+            case StartAgain():
+                self._console.message(f"{order.reason}; it is started again")
+                assert self._attempt is not None
+                if order.task in self._attempt.plan.tasks[self._node.rank]:
+                    self._start_task(order.task, self._attempt, again=True)
+            case Stop():
+                self._stop(order)
+            case JoinAgain():
+                self._console.message(f"{order.reason}; restart {order.attempt} of the job")
+                self.join()
+            case Finish():
+                if order.message:
+                    self._console.message(order.message)
+                self.finished = order
+
+    def close(self) -> None:
+        """Ends whatever still runs at once, and lets go of the ports."""
+        for running in self._running.values():
+            running.process.stop(signal.SIGKILL, 0.0)
+        for task in list(self._running):
+            self._forget(task)
+        self._ports.close()
+
+    def _start(self, order: Start) -> None:
+        self.endings, self._is_stopping = [], False
+        self._attempt, self._secret = order, self._secret_of(order.job_id)
+        self._console.expect(order.plan.all_tasks)
+        for task in order.plan.tasks[self._node.rank]:
+            self._start_task(task, order)
+        self._ports.tasks_have_started()
+
+    def _start_task(self, task: Task, order: Start, again: bool = False) -> None:
+        environment = task_environment(
+            self._program.environment,
+            order.plan.tf_config(task),
+            self._secret,
+            self._program.num_devices,
+        )
+        log_dir = self._program.log_dir
+        is_shown = not self._program.quiet or task == order.plan.shown_when_quiet
+        output = TaskOutput(
+            task,
+            self._console if is_shown else None,
+            None if log_dir is None else log_dir / log_file_name(task, order.attempt),
+            append=again,
+        )
+        process = GuardedProcess(self._program.command, environment)
+        self._running[task] = _Running(process, output)
+        self._watch(task, process, output)
+
+    def _watch(self, task: Task, process: GuardedProcess, output: TaskOutput) -> None:
+        self._loop.add_reader(process.stdout, lambda: self._read(process.stdout, output, False))
+        self._loop.add_reader(process.stderr, lambda: self._read(process.stderr, output, True))
+        self._loop.add_reader(process.control, lambda: self._hear(task))
+
+    def _read(self, file: int, output: TaskOutput, is_error: bool) -> bool:
+        """Takes in some output; returns whether there was any."""
+        try:
+            chunk = os.read(file, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._loop.remove_reader(file)
+            return False
+        was_broken = self._console.is_broken
+        output.feed(chunk, is_error)
+        if self._console.is_broken and not was_broken:
+            self._report(Interrupted(signal.SIGTERM))
+        return True
+
+    def _hear(self, task: Task) -> None:
+        running = self._running[task]
+        if not running.process.read_control():
+            return
+        ending = self._forget(task)
+        self.endings.append(ending)
+        self._report(TaskEnded(ending))
+        self._report_if_stopped()
+
+    def _forget(self, task: Task) -> TaskEnding:
+        running = self._running.pop(task)
+        process = running.process
+        for file, is_error in ((process.stdout, False), (process.stderr, True)):
+            while self._read(file, running.output, is_error):
+                continue
+            self._loop.remove_reader(file)
+        self._loop.remove_reader(process.control)
+        process.close()
+        returncode = -signal.SIGKILL if process.returncode is None else process.returncode
+        return TaskEnding(task, returncode, process.ended_as_told, running.output.close())
+
+    def _stop(self, order: Stop) -> None:
+        self._is_stopping = True
+        for running in self._running.values():
+            running.process.stop(order.signal, order.seconds)
+        self._report_if_stopped()
+
+    def _report_if_stopped(self) -> None:
+        if self._is_stopping and not self._running:
+            self._ports.close()
+            self._report(NodeStopped(self._node.rank))
+
+    def __enter__(self) -> NodeRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self.close()

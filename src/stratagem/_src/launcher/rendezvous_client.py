@@ -1,0 +1,154 @@
+"""``RendezvousClient``: another node's end of the conversation with node 0."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import time
+from collections.abc import Callable
+
+from stratagem._src.cluster.errors import RendezvousError
+from stratagem._src.core.background import Background
+from stratagem._src.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
+from stratagem._src.launcher.event_loop import EventLoop
+from stratagem._src.launcher.events import Finish, Interrupted, NodeStopped, Order, Report, Stop
+from stratagem._src.launcher.messages import order_from_json, report_to_json
+from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
+from stratagem._src.transport import Connection, Identity, connect
+from stratagem._src.transport.conversation import Conversation
+
+__all__ = ["RendezvousClient"]
+
+_SECONDS_BETWEEN_TRIES = 0.2
+_SECONDS_TO_CONNECT = 10.0
+_SECONDS_TO_LEAVE = 5.0
+
+
+class RendezvousClient:
+    """Takes part in the job of node 0.
+
+    Args:
+        loop: The event loop that drives it.
+        rendezvous: Where node 0 is.
+        grace_seconds: How long tasks have to end when node 0 is lost.
+
+    Raises:
+        RendezvousError: If node 0 does not answer in time, or refuses.
+    """
+
+    def __init__(self, loop: EventLoop, rendezvous: Rendezvous, grace_seconds: float) -> None:
+        self._loop = loop
+        self._rendezvous = rendezvous
+        self._grace_seconds = grace_seconds
+        self._obey: Callable[[Order], None] = lambda _: None
+        self._was_interrupted = False
+        self._is_lost = False
+        self._is_over = False
+        self.own_host, self._conversation = _join(rendezvous)
+        # An error that nobody expected ends the launcher: the loop raises it.
+        self._background = Background(
+            f"node {rendezvous.node_rank}",
+            on_failure=lambda _: loop.call_soon(self._background.check),
+        )
+        self._background.start(self._listen, name="rendezvous-hear")
+
+    def obey_with(self, obey: Callable[[Order], None]) -> None:
+        """Calls back with every order from now on."""
+        self._obey = obey
+
+    def report(self, report: Report) -> None:
+        """Tells node 0 something; when it is lost, ends this node's part of the job."""
+        if self._is_lost:
+            if isinstance(report, NodeStopped):
+                self._obey(Finish(1, f"node 0 at {self._rendezvous.endpoint} is gone"))
+            elif isinstance(report, Interrupted):
+                self._obey(Stop(signal.SIGKILL, 0.0))
+            return
+        if isinstance(report, Interrupted):
+            if self._was_interrupted:  # node 0 may be slow, the second Ctrl-C is not
+                self._obey(Stop(signal.SIGKILL, 0.0))
+            self._was_interrupted = True
+        self._conversation.say(report_to_json(report))
+
+    def close(self) -> None:
+        """Ends the conversation."""
+        self._is_over = True
+        self._conversation.finish(_SECONDS_TO_LEAVE)
+
+    def __enter__(self) -> RendezvousClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                order = order_from_json(self._conversation.hear())
+                self._loop.call_soon(functools.partial(self._hear, order))
+        self._loop.call_soon(self._lose)
+
+    def _hear(self, order: Order) -> None:
+        if not self._is_over:
+            self._is_over = isinstance(order, Finish)
+            self._obey(order)
+
+    def _lose(self) -> None:
+        if not (self._is_over or self._is_lost):
+            self._is_lost = True
+            self._obey(Stop(signal.SIGTERM, self._grace_seconds))
+
+
+class _MayRetry(Exception):
+    """Node 0 cannot be joined yet."""
+
+
+def _join(rendezvous: Rendezvous) -> tuple[str, Conversation]:
+    """Returns the address of this machine on the way to node 0, and the conversation."""
+    deadline = time.monotonic() + rendezvous.timeout_seconds
+    while True:
+        try:
+            connection = _connect(rendezvous, deadline)
+            return connection.own_host, _introduce(rendezvous, Conversation(connection), deadline)
+        except _MayRetry as error:
+            if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
+                raise RendezvousError(
+                    f"Node {rendezvous.node_rank} waited {rendezvous.timeout_seconds:g} s for "
+                    f"node 0 at {rendezvous.endpoint}, but: {error} Start 'stratagem run' there "
+                    "with --node-rank 0 and the same --rdzv-endpoint."
+                ) from None
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+def _connect(rendezvous: Rendezvous, deadline: float) -> Connection:
+    try:
+        return connect(
+            rendezvous.endpoint,
+            rendezvous.credentials,
+            own=Identity(NODE_ROLE, rendezvous.node_rank),
+            wanted=HOST,
+            deadline=deadline,
+        )
+    except (UnavailableError, DeadlineExceededError) as error:
+        raise _MayRetry(str(error)) from None
+    except UnauthenticatedError as error:
+        raise RendezvousError(f"Node {rendezvous.node_rank} cannot join node 0. {error}") from None
+
+
+def _introduce(rendezvous: Rendezvous, conversation: Conversation, deadline: float) -> Conversation:
+    conversation.say({"num_nodes": rendezvous.num_nodes})
+    try:
+        answer = conversation.hear(min(deadline, time.monotonic() + _SECONDS_TO_CONNECT))
+    except OSError as error:
+        conversation.close()
+        raise _MayRetry(f"it left ({error}).") from None
+    if "refused" not in answer:
+        return conversation
+    conversation.close()
+    if answer.get("may_retry") is True:
+        raise _MayRetry(f"{answer['refused']}.")
+    raise RendezvousError(
+        f"Node 0 at {rendezvous.endpoint} refused node {rendezvous.node_rank}: {answer['refused']}. Run "
+        "the same command on every node."
+    )

@@ -1,0 +1,46 @@
+"""``SignalPipe``: signals as events of the loop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from stratagem._src.launcher.event_loop import EventLoop
+from stratagem._src.launcher.events import Interrupted, Report
+
+__all__ = ["SignalPipe"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalPipe:
+    """While entered, in the main thread, turns the signals that end a program into reports."""
+
+    def __enter__(self) -> SignalPipe:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
+        # First, or a signal between this and the handlers would be lost.
+        self._wakeup = signal.set_wakeup_fd(self._writing)
+        # A program started with nohup goes on when its terminal closes.
+        handled = [n for n in _ENDING if signal.getsignal(n) is not signal.SIG_IGN]
+        self._handlers = {n: signal.signal(n, lambda *_: None) for n in handled}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def attach(self, loop: EventLoop, report: Callable[[Report], None]) -> None:
+        """Reports every signal from now on."""
+
+        def read() -> None:
+            for number in os.read(self._reading, 256):
+                if number in self._handlers:
+                    report(Interrupted(number))
+
+        loop.add_reader(self._reading, read)

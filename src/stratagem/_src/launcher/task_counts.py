@@ -1,0 +1,53 @@
+"""``TaskCounts``: how many tasks of each job one node runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stratagem._src.cluster.errors import LaunchError
+
+__all__ = ["JOBS", "TaskCounts"]
+
+JOBS = ("chief", "worker", "ps", "evaluator")
+
+
+@dataclass(frozen=True)
+class TaskCounts:
+    """How many tasks of each job one node runs.
+
+    >>> from stratagem._src.launcher.task_counts import TaskCounts
+    >>> list(TaskCounts(workers=2, chief=True).jobs())
+    ['chief', 'worker', 'worker']
+
+    Raises:
+        LaunchError: If a number is negative, or there is nothing to run.
+    """
+
+    workers: int = 1
+    ps: int = 0
+    chief: bool = False
+    evaluator: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "ps"):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise LaunchError(f"{name} must be a whole number >= 0, got {number!r}.")
+        if not any(self.jobs()):
+            raise LaunchError(
+                "A node must run at least one task, got no worker, ps, chief or evaluator. "
+                "Give it a worker."
+            )
+
+    def jobs(self) -> Iterator[str]:
+        """Yields the job of every task, chief first."""
+        numbers = (int(self.chief), self.workers, self.ps, int(self.evaluator))
+        for job, number in zip(JOBS, numbers, strict=True):
+            yield from itertools.repeat(job, number)
+
+    @property
+    def num_ports(self) -> int:
+        """How many tasks listen; nobody connects to an evaluator."""
+        return int(self.chief) + self.workers + self.ps

@@ -1,0 +1,73 @@
+"""``TaskOutput``: what one task prints, to the console, to its file, and remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stratagem._src.cluster.leadership import Task
+from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.lines import LineSplitter, Tail
+
+__all__ = ["TaskOutput", "log_file_name"]
+
+_REMEMBERED_BYTES = 32 * 1024
+# What XLA's library says of every connection, whether asked or not.
+_NOISE = "[Gloo] Rank "
+
+
+def log_file_name(task: Task, attempt: int) -> str:
+    """Returns the name of the file with a task's output.
+
+    >>> from stratagem._src.cluster import Task
+    >>> from stratagem._src.launcher.task_output import log_file_name
+    >>> log_file_name(Task("worker", 0), 0), log_file_name(Task("worker", 0), 2)
+    ('worker-0.log', 'worker-0.restart-2.log')
+    """
+    restart = f".restart-{attempt}" if attempt else ""
+    return f"{task.task_type}-{task.task_id}{restart}.log"
+
+
+class TaskOutput:
+    """Takes in what a task prints.
+
+    Args:
+        task: Which task.
+        console: Where its lines are shown, but for some that nobody needs; ``None`` to show nothing.
+        log_file: The file that keeps all of it, if any.
+        append: Whether the file keeps what is in it.
+    """
+
+    def __init__(
+        self, task: Task, console: Console | None, log_file: Path | None, append: bool = False
+    ) -> None:
+        self._task = task
+        self._console = console
+        self._file = (
+            log_file.open("ab" if append else "wb", buffering=0) if log_file is not None else None
+        )
+        self._splitters = (LineSplitter(), LineSplitter())
+        self._tail = Tail(_REMEMBERED_BYTES)
+
+    def feed(self, chunk: bytes, is_error: bool) -> None:
+        """Takes in some output."""
+        self._tail.feed(chunk)
+        if self._file is not None:
+            self._file.write(chunk)
+        splitter = self._splitters[is_error]
+        self._show(splitter.feed(chunk), is_error)
+        if self._console is not None and splitter.progress:
+            self._console.progress(self._task, splitter.progress)
+
+    def close(self) -> str:
+        """Shows what is left, and returns the end of the output."""
+        for is_error in (False, True):
+            self._show(self._splitters[is_error].flush(), is_error)
+        if self._file is not None:
+            self._file.close()
+        return self._tail.text()
+
+    def _show(self, lines: list[str], is_error: bool) -> None:
+        if self._console is not None:
+            for line in lines:
+                if not line.startswith(_NOISE):
+                    self._console.line(self._task, line, is_error)

@@ -1,0 +1,36 @@
+"""``Program``: what the tasks of a node run, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stratagem._src.cluster.errors import LaunchError
+
+__all__ = ["Program"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every task of a node runs.
+
+    Attributes:
+        command: The program and its arguments.
+        environment: The variables it inherits.
+        num_devices: Into how many virtual devices each task splits the CPU; ``None`` leaves it to JAX.
+        quiet: Whether only the leader's output is shown.
+        log_dir: Where files with every task's output go, if anywhere.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)  # there may be secrets in it
+    num_devices: int | None = None
+    quiet: bool = False
+    log_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_devices is not None and self.num_devices < 1:
+            raise LaunchError(
+                f"The number of devices per worker must be at least 1, got {self.num_devices}."
+            )

@@ -1,0 +1,158 @@
+"""Why a worker waits in vain: from what is known of the others to a finding, without any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratagem._src.membership.worker_status import (
+    AGREEING,
+    FAILED,
+    LEAVING,
+    WAITING,
+    PeerView,
+    WorkerStatus,
+)
+
+__all__ = ["SILENT_SECONDS", "Finding", "Wait", "diagnose"]
+
+SILENT_SECONDS = 8.0
+"""A worker that is not heard of for so long is taken for stopped. It speaks twice a second."""
+
+_SETTLED_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a worker waits for.
+
+    Attributes:
+        status: Where it stands itself.
+        seconds: How long it has been waiting.
+        timeout: How long it may.
+        in_sequence: Whether it waits in the common sequence of programs; else beside it, for input.
+        may_compute: Whether a program that all have launched may take as long as it likes.
+    """
+
+    status: WorkerStatus
+    seconds: float
+    timeout: float
+    in_sequence: bool = True
+    may_compute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why the wait is in vain.
+
+    Attributes:
+        culprit: The worker because of which; ``None`` if it is the program that differs.
+        text: The reason, to be shown.
+    """
+
+    culprit: int | None
+    text: str
+
+
+def diagnose(
+    me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str]
+) -> Finding | None:
+    """Returns why ``me`` waits in vain, or ``None`` while there is hope.
+
+    >>> views = [PeerView(absent=False), PeerView(absent=False, gone=True)]
+    >>> diagnose(0, Wait(WorkerStatus(WAITING, 3, "step"), 0.1, 60.0), views, ["worker 0", "worker 1"])
+    Finding(culprit=1, text='worker 1 is gone: its process was killed or crashed')
+
+    Args:
+        me: The waiting worker.
+        wait: What it waits for.
+        views: What is known of every worker.
+        names: What every worker is called.
+    """
+    peers = [index for index in range(len(views)) if index != me]
+    # First, because who gave up knows the cause, and may be gone by now.
+    for index in peers:
+        status = views[index].status
+        if status.phase == FAILED and status.culprit != me:
+            return Finding(status.culprit, f"{names[index]} gave up: {status.reason}")
+    for index in peers:
+        status = views[index].status
+        if status.phase == FAILED and status.culprit == me:
+            return Finding(me, f"{names[index]} gave up on {names[me]}: {status.reason}")
+    for index in peers:
+        if views[index].gone:
+            return Finding(index, f"{names[index]} is gone: its process was killed or crashed")
+    for index in peers:
+        left = views[index].left
+        if left is not None:
+            return Finding(index, f"{names[index]} has left: {left}")
+    for index in peers:
+        silent = views[index].silent
+        if silent > SILENT_SECONDS:
+            return Finding(
+                index,
+                f"{names[index]} has not been heard of for {silent:.0f} s: its process is stopped, "
+                "its machine hangs, or the network is down",
+            )
+    for index in peers:
+        status = views[index].status
+        if status.phase == LEAVING and _never_comes(status, wait):
+            return Finding(index, f"{names[index]} has come to the end of its program")
+    if wait.in_sequence and wait.seconds > _SETTLED_SECONDS:
+        finding = _find_mismatch(me, wait, views, names)
+        if finding is not None:
+            return finding
+    if wait.seconds > wait.timeout:
+        return _find_late(wait, views, peers, names)
+    return None
+
+
+def _never_comes(leaving: WorkerStatus, wait: Wait) -> bool:
+    """Returns whether a worker at the end of its program is still needed here."""
+    mine = wait.status
+    if mine.phase == LEAVING:
+        return False
+    return mine.phase != WAITING or leaving.launched < mine.launched
+
+
+def _find_mismatch(
+    me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str]
+) -> Finding | None:
+    """Finds a worker that waits in a program for me, while I wait elsewhere for it."""
+    mine = wait.status
+    for index, view in enumerate(views):
+        theirs = view.status
+        if index == me or {mine.phase, theirs.phase} != {AGREEING, WAITING}:
+            continue
+        waiting, agreeing = (mine, theirs) if mine.phase == WAITING else (theirs, mine)
+        if waiting.launched == agreeing.launched + 1:
+            return Finding(
+                None,
+                f"{names[index]} is at {theirs.at}, and {names[me]} at {mine.at}. Every worker must "
+                "run the same steps, with the same shapes, in the same order",
+            )
+    return None
+
+
+def _find_late(
+    wait: Wait, views: Sequence[PeerView], peers: Sequence[int], names: Sequence[str]
+) -> Finding | None:
+    own = wait.status
+    late = [i for i in peers if views[i].status.launched < own.launched] or [
+        i for i in peers if views[i].status.phase not in (AGREEING, WAITING)
+    ]
+    if not late and wait.may_compute:
+        return None
+    if not late:
+        everybody = ", ".join(names[i] for i in peers)
+        return Finding(
+            peers[0],
+            f"it did not end within {wait.seconds:.0f} s, though {everybody} wait in it too: it takes "
+            "longer than that, or the workers cannot reach each other",
+        )
+    doing = "; ".join(
+        f"{names[i]} is alive but has not come: it is busy in its own code"
+        + (f" after {views[i].status.at}" if views[i].status.at else "")
+        for i in late
+    )
+    return Finding(late[0], f"{doing} (waited {wait.seconds:.0f} s)")

@@ -1,0 +1,205 @@
+"""``join_cluster``: from a resolver to processes that know each other."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import jax
+
+from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.errors import RendezvousError, UnknownAddressesError
+from stratagem._src.cluster.leadership import worker_tasks
+from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.core.errors import ContextError, UnauthenticatedError, UnavailableError
+from stratagem._src.core.hard_exit import HardExit
+from stratagem._src.jax_internals import distributed_runtime as jax_runtime
+from stratagem._src.membership.client import MeetingClient
+from stratagem._src.membership.host import MeetingHost
+from stratagem._src.membership.peer_watch import ClusterWatch
+from stratagem._src.membership.relay import Relay
+from stratagem._src.mesh.devices import name_processes
+from stratagem._src.mesh.program_queue import watch_processes
+from stratagem._src.transport import Credentials
+
+__all__ = ["JoinedCluster", "WorkerName", "join_cluster", "joined_cluster"]
+
+_POLL_SECONDS = 0.25
+_GAVE_UP = "it gave up waiting for the others to start"
+
+
+@dataclass(frozen=True)
+class WorkerName:
+    """What a worker is called: its job, its index there, and its address if it is known."""
+
+    job: str
+    index: int
+    address: str | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.address is None else f" ({self.address})"
+        return f"{self.job} {self.index}{where}"
+
+
+@dataclass(frozen=True)
+class JoinedCluster:
+    """The workers that train in step, and this one among them."""
+
+    workers: tuple[WorkerName, ...]
+    process_id: int
+    watch: ClusterWatch
+
+
+_joined: JoinedCluster | None = None
+
+
+def joined_cluster() -> JoinedCluster | None:
+    """Returns the cluster that this process is in, if any."""
+    return _joined
+
+
+DEFAULT_TIMEOUT_SECONDS = 300.0
+
+
+def join_cluster(
+    resolver: ClusterResolver, timeout: float | None = None, *, platform: str | None = None
+) -> JoinedCluster:
+    """Joins the workers of a cluster, once in a process.
+
+    Args:
+        resolver: Says who they are.
+        timeout: Seconds until all must be there, and that a program may later wait for the others;
+            default 300.
+        platform: Where to wait for the others as on this platform; default the platform of the devices.
+
+    Raises:
+        UnavailableError: If some worker does not come in time; it names those.
+        BackendStartedError: If the JAX backend runs already.
+        ContextError: If this process is in another cluster.
+    """
+    global _joined
+    timeout = timeout or DEFAULT_TIMEOUT_SECONDS
+    workers, process_id = _name_workers(resolver)
+    if _joined is not None:
+        if (_joined.workers, _joined.process_id) != (workers, process_id):
+            raise ContextError(
+                "A process can be in one cluster: this one is in that of "
+                f"{', '.join(map(str, _joined.workers))}, and was asked to join "
+                f"{', '.join(map(str, workers))}. Start another process for the other cluster."
+            )
+        _joined.watch.check_usable()
+        _joined.watch.timeout = timeout
+        return _joined
+    jax_runtime.check_not_started()
+    leader = resolver.coordinator_address
+    assert leader is not None  # with several processes there is one
+    coordinator = Address.parse(leader)
+    credentials = Credentials.from_environment()
+    host = MeetingHost(coordinator, len(workers), credentials) if process_id == 0 else None
+    deadline = time.monotonic() + timeout
+    client = _connect(coordinator, process_id, workers, credentials, timeout)
+    start = _wait_for_all(client, workers, process_id, deadline, timeout)
+    watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
+    hard_exit = HardExit(watch.is_stuck)
+    watch.when_stuck(hard_exit.observe)
+    # JAX closes its devices at exit too; callbacks run last one first.
+    atexit.register(_leave, watch, host, hard_exit)
+    hosted = start["hosted"]
+    _joined = JoinedCluster(workers, process_id, watch)
+    watch.start_together(
+        "the start of JAX",
+        lambda: jax_runtime.connect(
+            Relay(coordinator, credentials, process_id).address
+            if hosted
+            else str(Address(coordinator.host, start["service_port"])),
+            len(workers),
+            process_id,
+            local_device_ids=resolver.local_device_ids,
+            hosted=hosted,
+            timeout=timeout + 1.0,
+        ),
+    )
+    watch.use_platform(platform or jax.default_backend())
+    watch_processes(watch)
+    name_processes([(worker.job, worker.index) for worker in workers])
+    return _joined
+
+
+def _name_workers(resolver: ClusterResolver) -> tuple[tuple[WorkerName, ...], int]:
+    try:
+        spec = resolver.cluster_spec()
+    except UnknownAddressesError:
+        count, process_id = resolver.num_processes, resolver.process_id
+        return tuple(WorkerName("worker", index) for index in range(count)), process_id
+    workers = tuple(
+        WorkerName(job, index, spec.task_address(job, index)) for job, index in worker_tasks(spec)
+    )
+    return workers, resolver.process_id
+
+
+def _connect(
+    coordinator: Address,
+    process_id: int,
+    workers: tuple[WorkerName, ...],
+    credentials: Credentials,
+    timeout: float,
+) -> MeetingClient:
+    try:
+        return MeetingClient(coordinator, process_id, len(workers), credentials, timeout)
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"{workers[process_id]} waited {timeout:g} s for the leader {workers[0]} at {coordinator}, "
+            f"but it does not answer ({error}). Start it, and check its address and the firewall."
+        ) from None
+    except (RendezvousError, UnauthenticatedError) as error:
+        raise UnavailableError(f"{workers[process_id]} cannot join the cluster. {error}") from None
+
+
+def _wait_for_all(
+    client: MeetingClient,
+    workers: tuple[WorkerName, ...],
+    process_id: int,
+    deadline: float,
+    timeout: float,
+) -> dict[str, Any]:
+    def give_up(what: str) -> NoReturn:
+        client.leave(_GAVE_UP)
+        raise UnavailableError(
+            f"{workers[process_id]} waited for all workers to start, but {what}."
+        )
+
+    while client.start is None:
+        client.wait_for_change(lambda: client.start is not None or client.is_lost, _POLL_SECONDS)
+        if client.start is not None:
+            break
+        views = client.views()
+        others_gave_up = any(view.left == _GAVE_UP for view in views)
+        if time.monotonic() > deadline or others_gave_up:
+            absent = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
+            give_up(
+                f"{', '.join(absent)} did not come within {timeout:g} s. Start the same program there"
+            )
+        for worker, view in zip(workers, views, strict=True):
+            if view.gone or view.left is not None:
+                give_up(f"{worker} has gone again: {view.left or 'it was killed or crashed'}")
+        if client.is_lost:
+            give_up(f"{workers[0]} is gone: it was killed or crashed")
+    return client.start
+
+
+def _leave(watch: ClusterWatch, host: MeetingHost | None, hard_exit: HardExit) -> None:
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if watch.has_failed or error is not None:
+        reason = "its program ended" if error is None else f"its program failed with {error!r}"
+        watch.leave(reason, wait_seconds=0)
+    else:
+        watch.leave("its program ended", wait_seconds=watch.timeout)
+    if hard_exit.decide():
+        jax_runtime.abandon()
+    else:
+        jax_runtime.disconnect()
+    if host is not None:
+        host.release()

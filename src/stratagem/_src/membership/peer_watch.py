@@ -1,0 +1,354 @@
+"""``ClusterWatch``: what keeps one worker from waiting in vain for the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from stratagem._src.core.background import Background
+from stratagem._src.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
+from stratagem._src.membership.client import MeetingClient
+from stratagem._src.membership.diagnosis import SILENT_SECONDS, Finding, Wait, diagnose
+from stratagem._src.membership.patience import Patience
+from stratagem._src.membership.program_runner import ProgramRunner, Running
+from stratagem._src.membership.watchdog import Watchdog
+from stratagem._src.membership.worker_status import (
+    AGREEING,
+    FAILED,
+    IDLE,
+    LEAVING,
+    WAITING,
+    WorkerStatus,
+)
+
+__all__ = ["ClusterWatch"]
+
+_POLL_SECONDS = 0.25
+_LAST_PROGRAM_SECONDS = 5.0
+_LOST = "the meeting point beside the leader is gone: its machine or process was ended"
+
+
+class ClusterWatch:
+    """Watches over the programs that all workers run together.
+
+    Before a program that is another than the last one the workers make sure that all of them are to run
+    the same: XLA ends a process whose collectives meet others of another size.
+
+    On CPU it waits for each program, looks meanwhile whether the others are still there, and gives up with
+    an error that names them. Elsewhere programs are only launched, and a watchdog looks: its error is
+    raised by the next call, and ends the process if that does not come.
+
+    Args:
+        client: The line to the meeting point.
+        worker: The number of this worker.
+        names: What every worker is called, with its address.
+        timeout: Seconds that a program may wait for the others.
+        platform: What the programs run on, as JAX calls it.
+    """
+
+    def __init__(
+        self,
+        client: MeetingClient,
+        worker: int,
+        names: Sequence[str],
+        timeout: float,
+        platform: str = "cpu",
+    ) -> None:
+        self._client = client
+        self._worker = worker
+        self._names = names
+        self.timeout = timeout
+        self._launched = 0
+        self._last_program: str | None = None
+        self._status = WorkerStatus()
+        self._counts: dict[str, int] = {}
+        self._counts_lock = threading.Lock()
+        self._failure: StratagemError | None = None
+        self._has_left = False
+        self._is_told = False
+        self._when_stuck: Callable[[], None] = lambda: None
+        self.use_platform(platform)
+        self._background = Background("the watch over the workers")
+        self._runner = ProgramRunner(self._background)
+        self._watchdog = Watchdog(
+            self._background, self._find_loss, lambda: self._is_told, lambda: self.timeout
+        )
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this worker has given up on the others."""
+        return self._failure is not None
+
+    def use_platform(self, platform: str) -> None:
+        """Sets what the programs run on, when it is known."""
+        self.waits_for_programs = platform == "cpu"
+
+    def is_stuck(self) -> bool:
+        """Returns whether a program that nobody waits for has not ended."""
+        return self._runner.is_busy or (self.has_failed and self._watchdog.has_unfinished())
+
+    def when_stuck(self, function: Callable[[], None]) -> None:
+        """Has ``function`` called when an error is raised while a program is stuck."""
+        self._when_stuck = function
+
+    def check_usable(self) -> None:
+        """Checks that this worker has not given up on the others.
+
+        Raises:
+            UnavailableError: If it has.
+            ReplicaMismatchError: If it has because they ran different programs.
+        """
+        if self._failure is not None:
+            self._note_told()
+            raise type(self._failure)(
+                f"The cluster is not usable any more since: {self._failure} Start all workers again, "
+                "from a checkpoint."
+            )
+        if self._has_left:
+            raise UnavailableError(
+                f"{self._names[self._worker]} has left the cluster: it is ending."
+            )
+
+    # --- programs -----------------------------------------------------------------------------------
+
+    def before_launch(self, name: str, fingerprint: str) -> None:
+        """Makes sure that all workers are about to run the same program.
+
+        Args:
+            name: What it is called in messages.
+            fingerprint: Equal for the same program on all workers.
+
+        Raises:
+            ReplicaMismatchError: If another worker is to run something else.
+            UnavailableError: If another worker does not come.
+        """
+        self.check_usable()
+        if not self.waits_for_programs:
+            self._look(0.0, self._status, in_sequence=False)
+        if fingerprint != self._last_program:
+            programs = self.exchange("programs", [name, fingerprint], name)
+            if any(program != programs[0] for program in programs):
+                self._last_program = None
+                raise ReplicaMismatchError(
+                    "Every worker must run the same program at the same time, but "
+                    + "; ".join(
+                        f"{self._names[i]} is to run {program[0]}"
+                        for i, program in enumerate(programs)
+                    )
+                    + ". Give every worker the same steps, with the same shapes, in the same order."
+                )
+            self._last_program = fingerprint
+        self._launched += 1
+        self._be(WAITING, name)
+
+    def start_together(self, what: str, start: Callable[[], Any]) -> None:
+        """Calls ``start``, which waits for the other workers to do so too, and watches over it."""
+        self._be(WAITING, what)
+        try:
+            self._run_to_end(start)
+        except StratagemError:
+            raise
+        except Exception as error:
+            reason = f"{what} failed in {self._names[self._worker]}: {error}"
+            self._fail(UnavailableError(reason), self._worker, reason)
+            raise
+
+    def run(self, program: Callable[[], Any]) -> Any:
+        """Launches a program and returns its results; on CPU when it has computed them.
+
+        Raises:
+            UnavailableError: If another worker is gone, stopped, or does not come in time.
+            ReplicaMismatchError: If another worker waits for this one elsewhere.
+        """
+        if self.waits_for_programs:
+            return self._run_to_end(program)
+        try:
+            return self._watchdog.launch(program)
+        except Exception as error:
+            if _lost_connection(error):
+                self._explain(error)
+            raise
+
+    def _run_to_end(self, program: Callable[[], Any]) -> Any:
+        running = self._runner.begin(program)
+        try:
+            if not running.unfinished.acquire(timeout=_POLL_SECONDS):
+                self._wait_for(running)
+            if running.error is not None and _lost_connection(running.error):
+                self._explain(running.error)
+        except BaseException as error:
+            self._note_told()
+            if not isinstance(error, StratagemError):
+                self._fail_interrupted(self._status.at)
+            raise
+        self._be(IDLE, self._status.at)
+        if running.error is not None:
+            raise running.error
+        return running.results
+
+    def _wait_for(self, running: Running) -> None:
+        patience = Patience()
+        while not running.unfinished.acquire(timeout=_POLL_SECONDS):
+            self._look(patience.seconds())
+
+    # --- values -------------------------------------------------------------------------------------
+
+    def exchange(
+        self,
+        channel: str,
+        value: Any,
+        what: str,
+        *,
+        turn: int | None = None,
+        in_sequence: bool = True,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> list[Any]:
+        """Returns what every worker gives, in order; nothing if it is cancelled.
+
+        Args:
+            channel: Exchanges of one channel happen in the same order on all workers.
+            turn: Which exchange of the channel this is, if the caller counts them: then nothing is
+                kept of a channel that is used for a while only.
+            value: Plain data of this worker.
+            what: What for, in messages.
+            in_sequence: Whether it belongs to the common sequence of programs.
+            cancelled: Whether the values are not wanted any more.
+        """
+        self.check_usable()
+        if turn is None:
+            with self._counts_lock:
+                turn = self._counts[channel] = self._counts.get(channel, 0) + 1
+        key = f"{channel}/{turn}"
+        if in_sequence:
+            self._be(AGREEING, what)
+        patience = Patience()
+        status = self._status if in_sequence else WorkerStatus(AGREEING, at=what)
+        try:
+            self._client.put(key, value)
+            while (values := self._client.take(key, _POLL_SECONDS)) is None:
+                if cancelled():
+                    self._client.withdraw(key)
+                    return []
+                self._look(patience.seconds(), status, in_sequence=in_sequence)
+        except StratagemError:
+            raise
+        except BaseException:
+            self._fail_interrupted(what)
+            raise
+        if in_sequence:
+            self._be(IDLE, what)
+        return values
+
+    def give(self, channel: str, value: Any, turn: int) -> None:
+        """Gives this worker's part of an exchange, for the others: it does not want theirs."""
+        self._client.put(f"{channel}/{turn}", value, is_awaited=False)
+
+    # --- leaving ------------------------------------------------------------------------------------
+
+    def leave(self, reason: str, *, wait_seconds: float) -> None:
+        """Leaves the cluster.
+
+        Args:
+            reason: Why, for the others.
+            wait_seconds: How long to wait for the others to come to their end too.
+        """
+        if wait_seconds > 0 and self._failure is None:
+            self._be(LEAVING, "the end of its program", tell_now=True)
+            self._client.put("leave", None)
+            patience = Patience()
+            while self._client.take("leave", _POLL_SECONDS) is None:
+                wait = Wait(self._status, patience.seconds(), wait_seconds, in_sequence=False)
+                if self._find(wait):
+                    break
+        self._client.leave(reason)
+        self._has_left = True
+        is_given_up = self.has_failed and self._runner.is_busy
+        # Another thread of this process may be at a program still.
+        self._runner.close(0.0 if is_given_up else _LAST_PROGRAM_SECONDS)
+        self._watchdog.close()
+
+    # --- failures -----------------------------------------------------------------------------------
+
+    def _be(self, phase: str, at: str, *, tell_now: bool = False) -> None:
+        self._status = WorkerStatus(phase, self._launched, at)
+        self._client.set_status(self._status, tell_now=tell_now)
+
+    def _look(
+        self, seconds: float, status: WorkerStatus | None = None, *, in_sequence: bool = True
+    ) -> None:
+        """Raises if waiting is in vain."""
+        self._background.check()
+        status = status or self._status
+        if self._failure is not None:
+            self._note_told()
+            raise self._failure
+        finding = self._find(Wait(status, seconds, self.timeout, in_sequence))
+        if finding is not None:
+            error = self._give_up(finding, status.at)
+            self._note_told()
+            raise error
+
+    def _note_told(self) -> None:
+        self._is_told = True
+        if self.is_stuck():
+            self._when_stuck()
+
+    def _find(self, wait: Wait) -> Finding | None:
+        # It was read to its end: what it said last of the others is known, and says more.
+        is_lost = self._client.is_lost
+        finding = diagnose(self._worker, wait, self._client.views(), self._names)
+        if finding is None and is_lost:
+            return Finding(0, f"{self._names[0]} is gone: {_LOST}")
+        return finding
+
+    def _find_loss(self, seconds: float, num_launched_since: int) -> str | None:
+        """Returns why a program that is in flight will not end, after noting that."""
+        if self._failure is None:
+            launched = self._launched - num_launched_since
+            status = WorkerStatus(WAITING, launched, self._status.at)
+            finding = self._find(Wait(status, seconds, self.timeout, may_compute=True))
+            if finding is not None:
+                self._give_up(finding, status.at)
+        return None if self._failure is None else str(self._failure)
+
+    def _explain(self, error: BaseException) -> None:
+        """Raises for a program that failed, once it is known whose fault it was."""
+        patience = Patience()
+        while patience.seconds() < SILENT_SECONDS + 2.0:
+            try:
+                self._look(patience.seconds())
+            except StratagemError as explained:
+                raise explained from error
+            time.sleep(_POLL_SECONDS / 5)
+        unexplained = UnavailableError(
+            f"{self._names[self._worker]} lost the connection to another worker in {self._status.at}, "
+            f"though all of them are there: {error}"
+        )
+        self._fail(unexplained, self._worker, str(unexplained))
+        raise unexplained from error
+
+    def _give_up(self, finding: Finding, at: str) -> StratagemError:
+        """Fails because of a finding; returns the error."""
+        kind = UnavailableError if finding.culprit is not None else ReplicaMismatchError
+        error = kind(f"{self._names[self._worker]} waited in {at}, but {finding.text}.")
+        self._fail(error, finding.culprit, finding.text)
+        return error
+
+    def _fail_interrupted(self, at: str) -> None:
+        reason = f"{self._names[self._worker]} was interrupted in {at}."
+        self._fail(UnavailableError(reason), self._worker, reason)
+
+    def _fail(self, error: StratagemError, culprit: int | None, reason: str) -> None:
+        self._failure = error
+        at, reason = self._status.at, reason.rstrip(".")
+        self._status = WorkerStatus(FAILED, self._launched, at, culprit, reason)
+        self._client.set_status(self._status, tell_now=True)
+
+
+def _lost_connection(error: BaseException) -> bool:
+    """Returns whether a program failed because of another worker, and not on its own."""
+    return isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and "Gloo" in str(error)

@@ -1,0 +1,182 @@
+"""The meeting point: a small process beside the leader's.
+
+It is a process of its own so that the workers can still hear of each other, and JAX's clients of its
+coordination service do not abort theirs, when the leader dies. It ends when the last worker has gone.
+It does not import JAX, to be there at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.core.background import Background
+from stratagem._src.membership.board import Board, Send
+from stratagem._src.membership.identities import MEETING, RELAY_ROLE, WORKER_ROLE
+from stratagem._src.membership.private_socket import PrivateSocket
+from stratagem._src.membership.relay import serve_relay
+from stratagem._src.transport import Connection, Credentials, Listener
+from stratagem._src.transport.conversation import Conversation
+
+__all__ = ["MeetingServer", "main"]
+
+_TICK_SECONDS = 0.5
+_SECONDS_TO_SAY_WHO = 10.0
+_SECONDS_TO_REFUSE = 5.0
+_NEVER = 10**7
+
+
+class MeetingServer:
+    """Serves one job, in the threads of those who call.
+
+    Args:
+        num_workers: How many workers are expected.
+        service: The path of the socket of JAX's coordination service.
+    """
+
+    def __init__(self, num_workers: int, service: str) -> None:
+        self._board = Board(num_workers)
+        self._service = service
+        self._members: dict[int, Conversation] = {}
+        self._leader_is_gone = False
+        self._changed = threading.Condition()
+
+    def serve(self, connection: Connection) -> None:
+        """Serves one connection until it ends."""
+        assert connection.peer is not None
+        if connection.peer.role == RELAY_ROLE:
+            serve_relay(connection, self._service)
+        elif connection.peer.role == WORKER_ROLE:
+            self._serve_worker(Conversation(connection), connection.peer.index)
+
+    def open(self, start: dict[str, Any]) -> None:
+        """Says what workers are told once all are there."""
+        with self._changed:
+            self._tell(self._board.open(start))
+
+    def wait(self) -> None:
+        """Returns when the last worker has gone, and tells them of each other until then."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                self._tell(self._board.tick(now))
+                if self._board.is_over(now) or (self._leader_is_gone and not self._members):
+                    return
+                self._changed.wait(_TICK_SECONDS)
+
+    def leader_is_gone(self) -> None:
+        """Notes that the leader's process ended."""
+        with self._changed:
+            self._leader_is_gone = True
+            self._changed.notify_all()
+
+    def _serve_worker(self, conversation: Conversation, worker: int) -> None:
+        try:
+            opening = conversation.hear(time.monotonic() + _SECONDS_TO_SAY_WHO)
+            reason = self._admit(conversation, worker, opening.get("num_workers"))
+            if reason is not None:
+                conversation.say({"refused": reason})
+                conversation.finish(_SECONDS_TO_REFUSE)
+                return
+            try:
+                while True:
+                    message = conversation.hear()
+                    with self._changed:
+                        self._tell(self._board.receive(worker, message, time.monotonic()))
+            finally:
+                with self._changed:
+                    del self._members[worker]
+                    self._tell(self._board.lose(worker, time.monotonic()))
+                    self._changed.notify_all()
+        finally:
+            conversation.close()
+
+    def _admit(self, conversation: Conversation, worker: int, num_workers: object) -> str | None:
+        with self._changed:
+            reason = self._board.refusal(worker, num_workers)
+            if reason is None:
+                self._members[worker] = conversation
+                conversation.say({"welcome": True})
+                self._tell(self._board.join(worker, time.monotonic()))
+        return reason
+
+    def _tell(self, messages: list[Send]) -> None:
+        for worker, message in messages:
+            if worker in self._members:
+                self._members[worker].say(message)
+
+
+def _host_service(num_workers: int, place: PrivateSocket) -> tuple[Any, dict[str, Any]]:
+    """Starts JAX's coordination service; returns it and what to tell the workers.
+
+    Where this JAX has no such thing to host, the leader is told to.
+    """
+    try:
+        from jaxlib import _jax
+
+        # It never takes a worker for dead: that is for us to say, because it would abort the rest.
+        service = _jax.get_distributed_runtime_service(
+            place.grpc_address,
+            num_workers,
+            heartbeat_timeout=_NEVER,
+            cluster_register_timeout=_NEVER,
+            recoverable=True,
+        )
+    except (ImportError, AttributeError, TypeError):
+        with HeldPorts(1) as ports:
+            return None, {"hosted": False, "service_port": next(iter(ports))}
+    return service, {"hosted": True}
+
+
+def main() -> None:
+    """Serves on the socket and with the settings that the leader hands over on standard input."""
+    # Ctrl-C is for the workers, who need it to hear of each other's end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settings = json.loads(sys.stdin.readline())
+    place = PrivateSocket()
+    code = 1
+    try:
+        _serve(settings, place)
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    place.close()
+    # Not by the service's own end: it would tell a worker that was stopped and wakes up later that its
+    # calls are cancelled, and JAX's client aborts the process that hears so.
+    os._exit(code)
+
+
+def _serve(settings: dict[str, Any], place: PrivateSocket) -> None:
+    server = MeetingServer(settings["num_workers"], place.path)
+    listener = Listener(
+        settings["address"],
+        Credentials.from_environment(),
+        MEETING,
+        server.serve,
+        listening=socket.socket(fileno=settings["listener"]),
+    )
+    listener.start()
+    # Meanwhile workers come. The service lives as long as this function.
+    _service, start = _host_service(settings["num_workers"], place)
+    server.open(start)
+
+    def watch_leader() -> None:
+        with contextlib.suppress(OSError):
+            sys.stdin.read()
+        server.leader_is_gone()
+
+    Background("the meeting point").start(watch_leader, name="watch-leader")
+    server.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The devices of a program: replicas, their logical devices, TPU topologies, and programs in flight."""

@@ -1,0 +1,253 @@
+"""Replicas that have several devices each, their logical devices.
+
+The mesh has the axis ``"replica"`` and, for the logical devices of a replica, one axis for each prime
+factor of their number: any way to split an array into that many parts is then a choice of axes.
+
+A replica that asks for layouts is traced with ``"replica"`` as the only manual axis; XLA divides its work
+over the others. JAX and XLA support less in such programs, so a replica that asks for none is traced with
+every axis manual, and each of its logical devices does all of the work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from stratagem._src.core.errors import DeviceError, ShapeMismatchError
+from stratagem._src.core.tracing import all_equations
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+
+__all__ = [
+    "PartitionedGroup",
+    "check_partition",
+    "check_partitioned",
+    "group_of_assignment",
+    "has_layouts",
+    "may_have_layouts",
+    "prime_factors",
+    "tracing_alone",
+    "tracing_replica",
+]
+
+_REDUCTIONS = ("psum", "pmax", "pmin", "reduce_scatter")
+_CALLBACKS = ("pure_callback", "io_callback")
+
+
+_layouts_were_asked_for = False
+
+
+class PartitionedGroup(ReplicaGroup):
+    """An ordered set of replicas with the same number of logical devices each.
+
+    ``devices`` has the first logical device of each replica, where it runs eagerly.
+
+    JAX equivalent: a ``jax.sharding.Mesh`` with one axis for data and others for the model.
+    """
+
+    def __init__(self, logical_devices: tuple[tuple[jax.Device, ...], ...]) -> None:
+        super().__init__(tuple(of_replica[0] for of_replica in logical_devices))
+        self.logical_devices = logical_devices
+        self.num_logical_devices = len(logical_devices[0])
+        self.device_set = {device for of_replica in logical_devices for device in of_replica}
+        sizes = prime_factors(self.num_logical_devices)
+        self._logical_axes = {f"logical_{i}": size for i, size in enumerate(sizes)}
+        self.mesh = Mesh(
+            np.array(logical_devices).reshape(self.size, *sizes),
+            (REPLICA_AXIS, *self._logical_axes),
+        )
+        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
+        self.serialize_programs = self.widens_bfloat16 = self.on_cpu
+        here = slice(self.first_local, self.first_local + self.local_size)
+        self._local_replicas = logical_devices[here]
+        self._local_copies = tuple(device for cores in self._local_replicas for device in cores)
+        self._check_processes()
+        self._mesh_in_replica = self.mesh.abstract_mesh.update_axis_types(
+            {REPLICA_AXIS: AxisType.Manual}
+        )
+
+    def _check_processes(self) -> None:
+        for cores in self.logical_devices:
+            if len({device.process_index for device in cores}) > 1:
+                raise DeviceError(
+                    "The devices of a replica must belong to one process, got "
+                    f"{', '.join(map(str, cores))}. Build a DeviceAssignment whose replicas fit a host."
+                )
+
+    def join(self, parts: Sequence[Any]) -> jax.Array:
+        """Returns the global array of one part for each local replica; the shapes must be equal."""
+        rows = [part if np.ndim(part) else part.reshape((1,)) for part in map(_as_array, parts)]
+        blocks = [
+            jax.device_put(row, device)
+            for row, of_replica in zip(rows, self._local_replicas, strict=True)
+            for device in of_replica
+        ]
+        shape = (self.size * rows[0].shape[0], *rows[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
+
+    def constrain(self, array: Any, num_parts: Sequence[int]) -> Any:
+        """Returns ``array``, laid out over the logical devices of a replica that is traced for that.
+
+        Args:
+            array: One replica's array.
+            num_parts: Into how many parts each of its dims is split; none to replicate it.
+        """
+        global _layouts_were_asked_for
+        _layouts_were_asked_for = True
+        # The answer depends on the mesh only, by which JAX tells its cached traces apart.
+        mesh = jax.sharding.get_abstract_mesh()
+        if mesh not in (self._mesh_in_replica, self.mesh.abstract_mesh):
+            return array
+        spec = PartitionSpec(*self._axes_for(num_parts))
+        return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
+
+    def _axes_for(self, num_parts: Sequence[int]) -> list[tuple[str, ...]]:
+        """Returns the mesh axes whose sizes multiply to each number of parts."""
+        free = dict(self._logical_axes)
+        chosen = []
+        for count in num_parts:
+            axes = []
+            for factor in prime_factors(count):
+                axis = next(name for name, size in free.items() if size == factor)
+                del free[axis]
+                axes.append(axis)
+            chosen.append(tuple(axes))
+        return chosen
+
+    def __repr__(self) -> str:
+        return f"PartitionedGroup({', '.join(self.device_names)}; {self.num_logical_devices} each)"
+
+
+def group_of_assignment(logical_devices: Sequence[Sequence[jax.Device]]) -> ReplicaGroup:
+    """Returns the group of replicas with these logical devices each.
+
+    With one device for each replica it is the plain ``ReplicaGroup``, as every other strategy has it.
+
+    Raises:
+        DeviceError: If replicas differ in their number of devices, or a device is in two of them.
+    """
+    assignment = tuple(tuple(of_replica) for of_replica in logical_devices)
+    counts = [len(of_replica) for of_replica in assignment]
+    if not counts or min(counts) < 1 or len(set(counts)) > 1:
+        raise DeviceError(
+            f"Every replica needs the same number of devices, one or more, got {counts}."
+        )
+    devices = [device for of_replica in assignment for device in of_replica]
+    if len(set(devices)) != len(devices):
+        raise DeviceError(
+            f"Each device can be in one replica once, got {[list(map(str, r)) for r in assignment]}."
+        )
+    return ReplicaGroup.of(devices) if counts[0] == 1 else _group(assignment)
+
+
+def may_have_layouts(group: ReplicaGroup) -> bool:
+    """Returns whether a replica of ``group`` may ask for layouts: whether any ever did.
+
+    What a replica asks for does not always show while it is traced, because JAX keeps traces of the
+    functions in it (``jax.jit``, ``lax.scan``).
+    """
+    return _layouts_were_asked_for and isinstance(group, PartitionedGroup)
+
+
+def has_layouts(jaxpr: Any) -> bool:
+    """Returns whether layouts have become part of a traced replica."""
+    return any(eqn.primitive.name == "sharding_constraint" for eqn in all_equations(jaxpr))
+
+
+def tracing_replica(
+    group: ReplicaGroup, *, with_layouts: bool
+) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context to trace a replica in, where one program stands for all of them."""
+    if not with_layouts:
+        return contextlib.nullcontext()
+    assert isinstance(group, PartitionedGroup)
+    return jax.sharding.use_abstract_mesh(group._mesh_in_replica)
+
+
+def tracing_alone(group: ReplicaGroup) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context to trace the only replica in, with the layouts that it asks for."""
+    if not isinstance(group, PartitionedGroup):
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(group.mesh.abstract_mesh)
+
+
+def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices: int) -> None:
+    """Checks that an array can be split over ``num_devices`` as ``num_parts`` says.
+
+    Raises:
+        ShapeMismatchError: If there is not one whole number >= 1 for each dim, they do not multiply to
+            the number of devices, or a dim is not divisible by its number.
+    """
+    if len(num_parts) != len(shape):
+        raise ShapeMismatchError(
+            "partition_dimensions needs one number for each dim of the tensor, got "
+            f"{list(num_parts)} for the shape {tuple(shape)}."
+        )
+    if any(count < 1 for count in num_parts) or int(np.prod(num_parts)) != num_devices:
+        raise ShapeMismatchError(
+            f"partition_dimensions must be >= 1 and multiply to the {num_devices} logical device(s) of "
+            f"a replica, got {list(num_parts)}. Build a DeviceAssignment with another "
+            "computation_shape, or split into another number of parts."
+        )
+    for dim, (size, count) in enumerate(zip(shape, num_parts, strict=True)):
+        if size % count:
+            raise ShapeMismatchError(
+                f"Every dim must be divisible by its partition_dimensions, got dim {dim} of size "
+                f"{size} in {count} parts. Pad the tensor, or split along another dim."
+            )
+
+
+def check_partitioned(group: ReplicaGroup, jaxpr: Any) -> None:
+    """Checks that XLA can compile a replica that was traced with layouts.
+
+    Raises:
+        DeviceError: If there is something in it that works without layouts only.
+    """
+    for eqn in all_equations(jaxpr):
+        name = eqn.primitive.name
+        if name in _CALLBACKS:
+            raise DeviceError(
+                f"A step that lays out values over logical devices cannot contain {name}, which JAX "
+                "does not support there. Use jax.debug.callback or jax.debug.print, or leave out "
+                "the layouts."
+            )
+        # "Invalid binary instruction opcode copy", and the process is gone.
+        is_bfloat16 = eqn.outvars and getattr(eqn.outvars[0].aval, "dtype", 0) == jnp.bfloat16
+        if group.widens_bfloat16 and name in _REDUCTIONS and is_bfloat16:
+            raise DeviceError(
+                f"On virtual CPU devices XLA cannot compile {name} of bfloat16 in a step that lays "
+                "out values over logical devices. Use all_reduce() of the replica context, which "
+                "converts to float32, or convert around it."
+            )
+
+
+def prime_factors(number: int) -> tuple[int, ...]:
+    """Returns the primes that multiply to ``number``, in ascending order.
+
+    >>> prime_factors(12)
+    (2, 2, 3)
+    """
+    factors = []
+    divisor = 2
+    while number > 1:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor += 1
+    return tuple(factors)
+
+
+def _as_array(part: Any) -> Any:
+    return part if isinstance(part, jax.Array) else np.asarray(part)
+
+
+@functools.cache
+def _group(logical_devices: tuple[tuple[jax.Device, ...], ...]) -> PartitionedGroup:
+    return PartitionedGroup(logical_devices)

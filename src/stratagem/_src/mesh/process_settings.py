@@ -1,0 +1,58 @@
+"""Settings of the whole process: devices and how functions run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+
+from stratagem._src.mesh.devices import canonical_name, set_num_cpu_devices
+
+__all__ = [
+    "LogicalDevice",
+    "functions_run_eagerly",
+    "list_logical_devices",
+    "run_functions_eagerly",
+    "set_num_cpu_devices",
+]
+
+_run_eagerly = False
+
+
+class LogicalDevice(NamedTuple):
+    """A device that computations can be placed on."""
+
+    name: str
+    device_type: str
+
+
+def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
+    """Returns the local devices, of one type (``"CPU"``, ``"GPU"``, ``"TPU"``) or all.
+
+    Starts the JAX backend.
+
+    >>> list_logical_devices("CPU")[0]
+    LogicalDevice(name='/job:localhost/replica:0/task:0/device:CPU:0', device_type='CPU')
+    """
+    platforms = {device.platform for device in jax.local_devices()} | {"cpu"}
+    devices = [d for p in sorted(platforms) for d in jax.local_devices(backend=p)]
+    listed = [LogicalDevice(canonical_name(d), canonical_name(d).split(":")[-2]) for d in devices]
+    return [d for d in listed if device_type is None or d.device_type == device_type.upper()]
+
+
+def run_functions_eagerly(run_eagerly: bool) -> None:
+    """Makes every ``function`` run as plain Python (``True``), or compiled again (``False``).
+
+    Use it to step through a training step with a debugger.
+    """
+    global _run_eagerly
+    _run_eagerly = bool(run_eagerly)
+
+
+def functions_run_eagerly() -> bool:
+    """Returns whether functions run as plain Python.
+
+    >>> functions_run_eagerly()
+    False
+    """
+    return _run_eagerly

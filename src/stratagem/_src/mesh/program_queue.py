@@ -1,0 +1,166 @@
+"""The one place that decides how many programs may be in flight.
+
+XLA's in-process collectives on CPU share one thread pool: programs queued behind each other can take
+all of its threads while each waits for the other's participants, and XLA then aborts the process. So
+with several CPU devices a program is launched only when the one before it has finished. Elsewhere
+dispatch stays asynchronous.
+
+A program of several processes is launched when all of them are to launch the same, by whoever watches
+over these processes, so that one that is gone ends in an error and not in a wait without end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import jax
+
+from stratagem._src.core.errors import ContextError
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.mesh.replica_group import ReplicaGroup
+
+__all__ = [
+    "LAUNCH_LOCK",
+    "ProcessWatch",
+    "check_not_in_callback",
+    "in_host_callback",
+    "launch",
+    "note_launched",
+    "process_watch",
+    "wait_for_previous",
+    "watch_processes",
+]
+
+LAUNCH_LOCK = threading.Lock()
+"""Held from waiting for the program before until the next one is launched."""
+
+_in_flight: jax.Array | None = None
+
+
+class _Callback(threading.local):
+    active = False
+
+
+_callback = _Callback()
+
+
+@contextlib.contextmanager
+def in_host_callback() -> Iterator[None]:
+    """Marks code that a running program calls back, and that must not wait for that program."""
+    before, _callback.active = _callback.active, True
+    try:
+        yield
+    finally:
+        _callback.active = before
+
+
+def wait_for_previous() -> None:
+    """Waits until the program before has finished; the caller holds ``LAUNCH_LOCK``."""
+    if _in_flight is not None:
+        try:  # noqa: SIM105  (suppress is slow)
+            _in_flight.block_until_ready()
+        except Exception:
+            # Deleted since, or failed: its own reader is told, this program has nothing to do with it.
+            pass
+
+
+def check_not_in_callback() -> None:
+    """Checks that the code may wait for a program.
+
+    Raises:
+        ContextError: In a host callback, which the program may be waiting for.
+    """
+    if _callback.active:
+        raise ContextError(
+            "A host callback (jax.pure_callback, io_callback, jax.debug.callback) of a compiled step "
+            "cannot run another program with collectives: the step waits for the callback. Return the "
+            "value from the callback and go on after the step."
+        )
+
+
+def note_launched(result: jax.Array) -> None:
+    """Notes an array of the program that was launched, to wait for."""
+    global _in_flight
+    _in_flight = result
+
+
+class ProcessWatch(Protocol):
+    """Watches over what several processes do together."""
+
+    waits_for_programs: bool
+    """Whether ``run`` returns when the results are there; else it may be that they never come."""
+
+    def before_launch(self, name: str, fingerprint: str) -> None:
+        """Makes sure that all processes are to launch the same program."""
+
+    def run(self, program: Callable[[], Any]) -> Any:
+        """Launches a program and returns its results; raises if a process is gone."""
+
+    def exchange(
+        self,
+        channel: str,
+        value: Any,
+        what: str,
+        *,
+        turn: int | None = None,
+        in_sequence: bool = True,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> list[Any]:
+        """Returns what every process gives, in order; nothing if it is cancelled."""
+
+    def give(self, channel: str, value: Any, turn: int) -> None:
+        """Gives this process's part of an exchange without waiting for the others'."""
+
+
+_watch: ProcessWatch | None = None
+
+
+def watch_processes(watch: ProcessWatch) -> None:
+    """Sets who watches over the programs of several processes."""
+    global _watch
+    _watch = watch
+
+
+def process_watch() -> ProcessWatch:
+    """Returns who watches over the programs of several processes."""
+    if _watch is None:
+        raise ContextError(
+            "Devices of several processes can be used with a strategy of several workers only: make a "
+            "MultiWorkerMirroredStrategy first."
+        )
+    return _watch
+
+
+def launch(
+    program: Callable[..., Any], args: tuple[Any, ...], group: ReplicaGroup | None, name: str
+) -> Any:
+    """Calls a compiled program and returns its results.
+
+    Args:
+        program: A ``jax.jit`` function that returns a list of arrays.
+        args: Its arguments.
+        group: The devices between which the program may contain collectives.
+        name: What it does; the same in all processes.
+    """
+    if group is None or not (group.serialize_programs or group.spans_processes):
+        return program(*args)
+    check_not_in_callback()
+    with LAUNCH_LOCK:
+        wait_for_previous()
+        if group.spans_processes:
+            return _launch_together(program, args, name)
+        results = program(*args)
+        if results and not is_tracer(results[0]):
+            note_launched(results[0])
+    return results
+
+
+def _launch_together(program: Callable[..., Any], args: tuple[Any, ...], name: str) -> Any:
+    shapes = [f"{array.dtype}{list(array.shape)}" for array in jax.tree.leaves(args)]
+    described = f"{name} of {', '.join(shapes)}"
+    watch = process_watch()
+    watch.before_launch(described, described)
+    return watch.run(lambda: program(*args))

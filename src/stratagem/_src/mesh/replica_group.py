@@ -1,0 +1,133 @@
+"""The devices of the replicas, and how values lie on them.
+
+Per-replica values of equal shape are one global array, sharded on axis 0 over the mesh axis
+``"replica"``: replica ``i`` owns the ``i``-th block of rows, and a scalar counts as one row. Values
+that are the same everywhere are one replicated global array. Both go in and out of compiled steps
+without a copy.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.mesh.devices import canonical_name
+
+__all__ = ["REPLICA_AXIS", "ReplicaGroup"]
+
+REPLICA_AXIS = "replica"
+
+
+class ReplicaGroup:
+    """An ordered set of devices, one for each replica.
+
+    They may belong to several processes. Then each process has the pieces of its own devices, and what
+    this class makes or takes apart are those.
+
+    Groups of the same devices are the same object: use ``ReplicaGroup.of(devices)``.
+
+    JAX equivalent: a one-dimensional ``jax.sharding.Mesh``.
+    """
+
+    def __init__(self, devices: tuple[jax.Device, ...]) -> None:
+        self.devices = devices
+        self.device_set = set(devices)
+        self.size = len(devices)
+        here = devices[0].client.process_index()
+        self.local_devices = tuple(device for device in devices if device.process_index == here)
+        self.local_size = len(self.local_devices)
+        self.first_local = devices.index(self.local_devices[0]) if self.local_devices else 0
+        self.spans_processes = self.local_size < self.size
+        self._local_copies = self.local_devices
+        self.mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
+        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
+        self.on_cpu = devices[0].platform == "cpu"
+        self.serialize_programs = self.size > 1 and self.on_cpu
+        self.widens_bfloat16 = False
+
+    @classmethod
+    def of(cls, devices: Sequence[jax.Device]) -> ReplicaGroup:
+        """Returns the group of these devices."""
+        return _group(tuple(devices))
+
+    @functools.cached_property
+    def local_device_names(self) -> tuple[str, ...]:
+        """Full names of the devices of this process."""
+        return tuple(canonical_name(device) for device in self.local_devices)
+
+    @functools.cached_property
+    def device_names(self) -> tuple[str, ...]:
+        """Full names of the devices."""
+        return tuple(canonical_name(device) for device in self.devices)
+
+    def global_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the global array that holds one ``shape`` for each replica."""
+        if not shape:
+            return (self.size,)
+        return (self.size * shape[0], *shape[1:])
+
+    def local_shape(self, shape: Sequence[int], scalar: bool) -> tuple[int, ...]:
+        """Returns the shape of one replica's part of a global array."""
+        return () if scalar else (shape[0] // self.size, *shape[1:])
+
+    def join(self, parts: Sequence[Any]) -> jax.Array:
+        """Returns the global array of one part for each local replica; the shapes must be equal."""
+        blocks = [
+            jax.device_put(narrowed(part) if np.ndim(part) else np.reshape(part, (1,)), device)
+            if not isinstance(part, jax.Array)
+            else _block(part, device)
+            for part, device in zip(parts, self.local_devices, strict=True)
+        ]
+        shape = (self.size * blocks[0].shape[0], *blocks[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
+
+    def split(self, array: jax.Array, scalar: bool) -> tuple[jax.Array, ...]:
+        """Returns each local replica's part of a global array, on its own device."""
+        blocks = self.shards(array)
+        return tuple(block.reshape(()) for block in blocks) if scalar else blocks
+
+    def shards(self, array: jax.Array) -> tuple[jax.Array, ...]:
+        """Returns the array's piece on each local device, in the order of the replicas."""
+        pieces = {shard.device: shard.data for shard in array.addressable_shards}
+        return tuple(pieces[device] for device in self.local_devices)
+
+    def replicate(self, value: Any) -> jax.Array:
+        """Returns ``value`` as one array with a copy on every device."""
+        if isinstance(value, jax.Array) and value.sharding == self.replicated:
+            return value
+        if not self.spans_processes:
+            return jax.device_put(value, self.replicated)
+        # Every process brings its own copies; device_put would compare them over the network.
+        copies = [jax.device_put(self.local_view(value), device) for device in self._local_copies]
+        shape = np.shape(copies[0])
+        return jax.make_array_from_single_device_arrays(shape, self.replicated, copies)
+
+    def local_view(self, value: Any) -> Any:
+        """Returns a replicated array as one that this process can compute with on its own."""
+        if not self.spans_processes or not isinstance(value, jax.Array) or is_tracer(value):
+            return value
+        return value if value.is_fully_addressable else value.addressable_data(0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReplicaGroup:
+        return self  # there is one for the same devices
+
+    def __repr__(self) -> str:
+        return f"ReplicaGroup({', '.join(self.device_names)})"
+
+
+def _block(part: jax.Array, device: jax.Device) -> jax.Array:
+    block = jax.device_put(part, device)
+    return block if block.ndim else block.reshape((1,))
+
+
+@functools.cache
+def _group(devices: tuple[jax.Device, ...]) -> ReplicaGroup:
+    return ReplicaGroup(devices)

@@ -1,0 +1,178 @@
+"""What a variable on parameter servers starts with, and how it gets there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.errors import ContextError, ShapeMismatchError, VariableError
+from stratagem._src.core.narrowing import check_fits
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.parameter_server.client.part_initializer import PartInitializer
+from stratagem._src.parameter_server.server.server_function import ServerFunction
+from stratagem._src.parameter_server.server.stored_array import Array, StoredArray
+from stratagem._src.values.array_operators import ArrayOperators, array_of
+
+__all__ = ["InitialValue", "RowInitializer"]
+
+_BLOCK_BYTES = 32 << 20
+
+
+class RowInitializer:
+    """An initial value that the parameter servers compute, each for its own rows.
+
+    So a table can be larger than the memory of the coordinator, and none of it is sent. What a row
+    starts with depends on its number alone, not on how many shards there are. In the scope of other
+    strategies the rows are all computed at once.
+
+    Args:
+        fn: From a vector of row numbers to the rows with these numbers. It is called on the servers,
+            for some rows at a time.
+        shape: The shape of the whole variable.
+        dtype: Its element type.
+
+    >>> import numpy as np
+    >>> import stratagem as sg
+    >>> tenths = sg.distribute.experimental.RowInitializer(
+    ...     lambda rows: np.tile(rows[:, None] / 10, 2), shape=(3, 2))
+    >>> sg.Variable(tenths).numpy()
+    array([[0. , 0. ],
+           [0.1, 0.1],
+           [0.2, 0.2]], dtype=float32)
+    """
+
+    def __init__(
+        self, fn: Callable[[Array], Any], shape: Sequence[int], dtype: Any = np.float32
+    ) -> None:
+        if not shape:
+            raise ShapeMismatchError("RowInitializer needs a shape with rows, got ().")
+        self.fn = fn
+        self.shape = tuple(int(dim) for dim in shape)
+        self.dtype: np.dtype[Any] = jax.dtypes.canonicalize_dtype(dtype)
+
+    def __call__(self) -> Array:
+        """Returns all rows."""
+        return self.rows(0, self.shape[0])
+
+    def rows(self, start: int, stop: int) -> Array:
+        """Returns some consecutive rows.
+
+        Raises:
+            ShapeMismatchError: If ``fn`` returns something else.
+        """
+        rows = np.asarray(self.fn(np.arange(start, stop)))
+        if rows.shape != (stop - start, *self.shape[1:]):
+            raise ShapeMismatchError(
+                f"The function of a RowInitializer must return {stop - start} rows, shape "
+                f"{(stop - start, *self.shape[1:])}, for as many row numbers, got {rows.shape}."
+            )
+        return rows.astype(self.dtype, copy=False)
+
+
+class InitialValue:
+    """An array, or something that computes rows, from which each server gets its part.
+
+    Args:
+        source: Where the rows come from.
+    """
+
+    def __init__(self, source: Array | RowInitializer | PartInitializer) -> None:
+        self._source = source
+        self.shape = source.shape
+        self.dtype: np.dtype[Any] = source.dtype
+
+    @classmethod
+    def of(cls, initial_value: Any, dtype: Any = None) -> InitialValue:
+        """Returns what ``Variable(initial_value, dtype=dtype)`` starts with.
+
+        Raises:
+            VariableError: If it is not numbers or booleans.
+            ContextError: If it is traced.
+        """
+        if isinstance(initial_value, RowInitializer):
+            wanted = initial_value.dtype if dtype is None else dtype
+            return cls(RowInitializer(initial_value.fn, initial_value.shape, wanted))
+        if isinstance(initial_value, PartInitializer):
+            return cls(initial_value)
+        if callable(initial_value) and not isinstance(initial_value, ArrayOperators):
+            with jax.ensure_compile_time_eval():
+                initial_value = initial_value()
+        value = array_of(initial_value)
+        if value is None:
+            raise VariableError("A variable needs an initial_value, got None.")
+        if any(map(is_tracer, jax.tree.leaves(value))):
+            raise ContextError(
+                "A variable on parameter servers is created with a traced initial value. Create it "
+                "outside of functions and JAX transformations."
+            )
+        if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+            leaves = jax.tree.leaves(value)
+            natural = jnp.result_type(*leaves) if leaves else np.float32
+            value = np.asarray(value, natural if dtype is None else None)
+        dtype = value.dtype if dtype is None else dtype
+        for kind in (value.dtype, dtype):
+            if not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.bool_)):
+                raise VariableError(f"A variable holds numbers or booleans, got dtype {kind}.")
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+        value = np.asarray(value)
+        check_fits(value, dtype)
+        return cls(value.astype(dtype, copy=False))
+
+    @property
+    def comes_in_order(self) -> bool:
+        """Whether shards must be filled one after the other, because a function is called for each."""
+        return isinstance(self._source, PartInitializer)
+
+    def on_server(self, start: int) -> bytes | None:
+        """Returns the pickled function that fills rows from ``start`` on a server, if there is one."""
+        if isinstance(self._source, RowInitializer):
+            return cloudpickle.dumps(_FillRows(self._source, start))
+        return None
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, Array]]:
+        """Yields the rows from ``start`` to ``stop`` in pieces, each with its place from ``start``."""
+        source = self._source
+        assert not isinstance(source, RowInitializer)
+        rows = source[start:stop] if isinstance(source, np.ndarray) else source.part(start, stop)
+        for begin, end in row_blocks(self.shape, self.dtype, 0, stop - start):
+            yield begin, np.ascontiguousarray(rows[begin:end])
+
+    def whole(self) -> Array | None:
+        """Returns the array, if it is small enough to be sent in one piece."""
+        small = math.prod(self.shape) * self.dtype.itemsize <= _BLOCK_BYTES
+        return self._source if small and isinstance(self._source, np.ndarray) else None
+
+
+class _FillRows(ServerFunction):
+    """Computes all rows of a shard.
+
+    Args:
+        initializer: Computes rows of the whole variable.
+        start: The first row of the shard.
+    """
+
+    def __init__(self, initializer: RowInitializer, start: int) -> None:
+        self._initializer = initializer
+        self._start = start
+
+    def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:
+        """Fills the shard, block by block."""
+        for begin, end in row_blocks(stored.shape, stored.dtype, 0, stored.shape[0]):
+            rows = self._initializer.rows(self._start + begin, self._start + end)
+            stored.write_rows(begin, rows)
+
+
+def row_blocks(
+    shape: Sequence[int], dtype: np.dtype[Any], start: int, stop: int
+) -> Iterator[tuple[int, int]]:
+    """Yields the first and last row of pieces that are small enough to be held in memory."""
+    row_bytes = max(1, math.prod(shape[1:]) * dtype.itemsize)
+    step = max(1, _BLOCK_BYTES // row_bytes)
+    for begin in range(start, stop, step):
+        yield begin, min(begin + step, stop)

@@ -1,0 +1,109 @@
+"""``ShardedVariable``: a variable whose rows are spread over parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stratagem._src.mesh.protocols import StrategyProtocol
+from stratagem._src.parameter_server.client.client import ParameterClient, UpdateRequest
+from stratagem._src.parameter_server.client.initial_value import InitialValue
+from stratagem._src.parameter_server.client.remote_variable import (
+    RemoteVariable,
+    device_of,
+    receive,
+)
+from stratagem._src.parameter_server.client.shards import Shard, split_operands
+from stratagem._src.parameter_server.server.server_function import concerns_rows
+from stratagem._src.parameter_server.server.stored_array import Array
+from stratagem._src.partitioners import shard_sizes
+from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable import _register
+
+__all__ = ["ShardedVariable"]
+
+
+class ShardedVariable(RemoteVariable):
+    """A variable split along its first axis, each shard on a parameter server.
+
+    Made by ``Variable(...)`` in the scope of a ``ParameterServerStrategy`` with a partitioner. It is used
+    as one variable: whole reads join the shards, row reads and row updates go to the shards that have
+    the rows. An update is atomic on each shard, not over all of them.
+
+    Args:
+        strategy: The strategy in whose scope it is created.
+        client: The way to the servers.
+        initial: The first value.
+        servers: Index of the server of each shard.
+        **options: As of ``RemoteVariable``.
+
+    >>> import numpy as np
+    >>> import stratagem as sg
+    >>> servers = [sg.distribute.Server({"ps": ["127.0.0.1:0"] * 2}, "ps", i) for i in range(2)]
+    >>> cluster = sg.train.ClusterSpec({
+    ...     "ps": [server.target.removeprefix("grpc://") for server in servers],
+    ...     "worker": ["127.0.0.1:2222"]})
+    >>> strategy = sg.distribute.ParameterServerStrategy(
+    ...     sg.distribute.cluster_resolver.SimpleClusterResolver(cluster),
+    ...     sg.distribute.partitioners.FixedShardsPartitioner(2))
+    >>> with strategy.scope():
+    ...     table = sg.Variable(np.arange(10.0).reshape(5, 2), name="table")
+    >>> [shard.shape for shard in table.variables]
+    [TensorShape([3, 2]), TensorShape([2, 2])]
+    >>> table.sparse_read([4, 0]).tolist()
+    [[8.0, 9.0], [0.0, 1.0]]
+    >>> for server in servers:
+    ...     server.shutdown()
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        strategy: StrategyProtocol,
+        client: ParameterClient,
+        initial: InitialValue,
+        *,
+        servers: Sequence[int],
+        **options: Any,
+    ) -> None:
+        sizes = shard_sizes(initial.shape[0], len(servers))
+        super().__init__(strategy, client, initial, servers=servers, sizes=sizes, **options)
+
+    @property
+    def variables(self) -> list[RemoteVariable]:
+        """The shards, as variables of their own."""
+        return [self._shard_variable(index) for index in range(len(self.shards))]
+
+    @property
+    def device(self) -> str:
+        """Names of the devices that hold the shards."""
+        return ", ".join(dict.fromkeys(device_of(shard) for shard in self.shards))
+
+    def update_requests(self, update: Update, operands: tuple[Array, ...]) -> list[UpdateRequest]:
+        """Returns the requests that carry out ``update``, for each shard that it concerns."""
+        return [
+            UpdateRequest(shard.id, shard.server, update.name, part, update.body)
+            for shard, part in split_operands(
+                self.shards, self.program_shape, operands, rows=concerns_rows(update)
+            )
+        ]
+
+    def _shard_variable(self, index: int) -> RemoteVariable:
+        shard = self.shards[index]
+        handle = self._handle._replace(
+            id=shard.id,
+            shards=(shard._replace(start=0, stop=shard.stop - shard.start),),
+            name=self._shard_name(index),
+            shape=self._shard_shape(shard),
+        )
+        return receive(RemoteVariable, self._strategy, handle, self._client)
+
+    def _shard_name(self, index: int) -> str:
+        return f"{self._name}/part_{index}"
+
+    def _shard_shape(self, shard: Shard) -> tuple[int, ...]:
+        return (shard.stop - shard.start, *self.program_shape[1:])
+
+
+_register(ShardedVariable)

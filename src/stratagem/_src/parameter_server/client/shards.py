@@ -1,0 +1,103 @@
+"""Which rows of a variable are where, and how values are split and joined along them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stratagem._src.parameter_server.server.row_updates import within
+from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
+
+__all__ = ["Shard", "ShardedRows", "make_shards", "split_operands"]
+
+
+class Shard(NamedTuple):
+    """Consecutive rows of a variable on one server.
+
+    Attributes:
+        id: What the server calls it.
+        server: Index of the server.
+        start: The first row.
+        stop: One past the last row.
+    """
+
+    id: str
+    server: int
+    start: int
+    stop: int
+
+
+def make_shards(variable: str, servers: Sequence[int], sizes: Sequence[int]) -> tuple[Shard, ...]:
+    """Returns shards with these numbers of rows on these servers.
+
+    >>> [(shard.server, shard.start, shard.stop) for shard in make_shards("w", [0, 1, 0], [3, 2, 2])]
+    [(0, 0, 3), (1, 3, 5), (0, 5, 7)]
+    """
+    stops = np.cumsum(sizes).tolist()
+    return tuple(
+        Shard(f"{variable}/{index}", server, stop - size, stop)
+        for index, (server, size, stop) in enumerate(zip(servers, sizes, stops, strict=True))
+    )
+
+
+class ShardedRows:
+    """Rows with numbers in any order, sorted by the shard they belong to.
+
+    Args:
+        shards: All shards of the variable.
+        rows: Row numbers, each of them in some shard.
+    """
+
+    def __init__(self, shards: Sequence[Shard], rows: Array) -> None:
+        self._shards = shards
+        self._rows = rows
+        if len(shards) == 1:
+            self._order: Any = slice(None)
+            self._stops = [len(rows)]
+            return
+        owner = np.searchsorted([shard.stop for shard in shards], rows, side="right")
+        self._order = np.argsort(owner, kind="stable")
+        self._stops = np.cumsum(np.bincount(owner, minlength=len(shards))).tolist()
+
+    def parts(self) -> Iterator[tuple[Shard, Array, Any]]:
+        """Yields each shard that has some, the numbers of its rows in it, and their positions."""
+        start = 0
+        for shard, stop in zip(self._shards, self._stops, strict=True):
+            if stop > start:
+                positions = self._order[start:stop] if len(self._shards) > 1 else self._order
+                yield shard, self._rows[positions] - shard.start, positions
+            start = stop
+
+    def join(self, parts: Sequence[Array], row_shape: Sequence[int], dtype: Any) -> Array:
+        """Returns the rows in the order of their numbers, from those of each shard."""
+        if len(self._shards) == 1:
+            return parts[0]
+        joined = aligned_empty((len(self._rows), *row_shape), np.dtype(dtype))
+        for (_, _, positions), part in zip(self.parts(), parts, strict=True):
+            joined[positions] = part
+        return joined
+
+
+def split_operands(
+    shards: Sequence[Shard], shape: Sequence[int], operands: tuple[Array, ...], *, rows: bool
+) -> Iterator[tuple[Shard, tuple[Array, ...]]]:
+    """Yields the part of an update's operands for each shard that it concerns.
+
+    Args:
+        shards: All shards of the variable.
+        shape: The variable's shape.
+        operands: With ``rows``, values and indices, which go to the shards that have the rows; else
+            arrays, which are cut up if they have the variable's shape, and go to all shards if not.
+        rows: Whether the update is one of rows.
+    """
+    if rows:
+        values, indices = operands
+        indices, values = within(indices, values, shards[-1].stop)
+        for shard, local, positions in ShardedRows(shards, indices).parts():
+            yield shard, (values[positions], local)
+        return
+    for shard in shards:
+        part = slice(shard.start, shard.stop)
+        yield shard, tuple(x[part] if x.shape == tuple(shape) else x for x in operands)

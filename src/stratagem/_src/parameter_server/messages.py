@@ -1,0 +1,134 @@
+"""What a client and a parameter server say to each other.
+
+The bodies of reads and ordinary updates are text, a line for each, so a server carries them out without
+unpickling anything. Only functions (optimizers, row initializers, ``extended.update``) travel pickled; they
+are sent once, then referred to by the digest of the pickle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from stratagem._src.parameter_server.server.stored_array import Array, RowSelection
+from stratagem._src.transport.message import Message
+
+__all__ = [
+    "ReadRequest",
+    "UpdateRequest",
+    "decode_fields",
+    "decode_reads",
+    "decode_updates",
+    "encode_fields",
+    "encode_reads",
+    "encode_updates",
+]
+
+
+_NUMBERED = "rows"
+
+
+class ReadRequest(NamedTuple):
+    """A variable or shard to read.
+
+    Attributes:
+        variable: Its id on the server.
+        server: Which server holds it.
+        rows: The rows to read; ``None`` for all.
+        nbytes: How much the answer is, about.
+    """
+
+    variable: str
+    server: int
+    rows: RowSelection = None
+    nbytes: int = 0
+
+
+class UpdateRequest(NamedTuple):
+    """An update of a variable or shard.
+
+    Attributes:
+        variable: Its id on the server.
+        server: Which server holds it.
+        update: The update's name.
+        operands: The arrays it takes.
+        body: A pickled ``ServerFunction`` for updates that are not methods of ``Variable``.
+    """
+
+    variable: str
+    server: int
+    update: str
+    operands: tuple[Array, ...]
+    body: bytes = b""
+
+
+def encode_fields(arrays: Sequence[Array] = (), **fields: Any) -> Message:
+    """Returns a message of named values."""
+    return Message(json.dumps(fields).encode(), tuple(arrays))
+
+
+def decode_fields(message: Message) -> dict[str, Any]:
+    """Returns the named values of a message."""
+    fields: dict[str, Any] = json.loads(message.body)
+    return fields
+
+
+def encode_reads(reads: Iterable[ReadRequest]) -> Message:
+    """Returns the message that asks for ``reads``."""
+    lines: list[str] = []
+    arrays: list[Array] = []
+    for variable, _, rows, _ in reads:
+        if rows is None:
+            lines.append(variable)
+        elif isinstance(rows, range):
+            lines.append(f"{variable} {rows.start} {rows.stop} {rows.step}")
+        else:
+            lines.append(f"{variable} {_NUMBERED}")
+            arrays.append(rows)
+    return Message("\n".join(lines).encode(), tuple(arrays))
+
+
+def decode_reads(message: Message) -> Iterator[tuple[str, RowSelection]]:
+    """Yields the id and the rows of each read."""
+    arrays = iter(message.arrays)
+    for line in message.body.decode().splitlines():
+        variable, *rows = line.split(" ")
+        if not rows:
+            yield variable, None
+        elif rows == [_NUMBERED]:
+            yield variable, next(arrays)
+        else:
+            yield variable, range(*map(int, rows))
+
+
+def encode_updates(groups: Iterable[Iterable[tuple[UpdateRequest, str]]]) -> Message:
+    """Returns the message for updates, each with the digest of its function or ``""``.
+
+    Args:
+        groups: Updates that succeed or fail apart from those of other groups.
+    """
+    paragraphs: list[str] = []
+    arrays: list[Array] = []
+    for group in groups:
+        lines: list[str] = []
+        for (variable, _, update, operands, _), digest in group:
+            lines.append(f"{variable} {update} {len(operands)} {digest}")
+            arrays.extend(operands)
+        paragraphs.append("\n".join(lines))
+    return Message("\n\n".join(paragraphs).encode(), tuple(arrays))
+
+
+def decode_updates(message: Message) -> list[list[tuple[str, str, tuple[Array, ...], str]]]:
+    """Returns the id, the update's name, the operands and the function's digest of each update."""
+    first = 0
+    groups = []
+    for paragraph in message.body.decode().split("\n\n"):
+        group = []
+        for line in paragraph.splitlines():
+            variable, update, count, digest = line.split(" ")
+            last = first + int(count)
+            group.append((variable, update, message.arrays[first:last], digest))
+            first = last
+        groups.append(group)
+    return groups

@@ -1,0 +1,1 @@
+"""A parameter server's side: what it holds, and what it does with it."""

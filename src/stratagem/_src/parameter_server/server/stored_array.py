@@ -1,0 +1,261 @@
+"""``StoredArray``: one variable, or one shard of it, in the memory of its server."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.errors import ShapeMismatchError, VariableError
+from stratagem._src.parameter_server.server.row_updates import ROW_UPDATES, update_rows
+
+__all__ = ["Array", "RowSelection", "StoredArray", "aligned_empty", "aligned_zeros"]
+
+Array = np.ndarray[Any, Any]
+RowSelection = Array | range | None
+"""Which rows to read: numbered, a range of them, or all."""
+
+_ALIGNMENT = 64  # XLA uses the memory of arrays aligned like this as it is
+_LARGEST_SPARE = 256 << 20
+_ADOPTED_FROM = 1 << 20
+_NO_NUMBERS = "OSUMm"
+_NUM_OPERANDS = {
+    **dict.fromkeys(("assign", "assign_add", "assign_sub"), 1),
+    **dict.fromkeys(("scatter_update", *ROW_UPDATES), 2),
+}
+_CHANGES: dict[str, np.ufunc] = {
+    "assign_add": np.add,
+    "assign_sub": np.subtract,
+    **{update: change for update, (_, change) in ROW_UPDATES.items()},
+}
+
+
+class StoredArray:
+    """An array that many threads read and update; each update is atomic.
+
+    A read of the whole is a view, not a copy. An update writes in place unless someone still holds
+    such a view: then it writes to other memory, so that what was read never changes.
+
+    Args:
+        name: The variable's name, for messages.
+        value: The first value. The array becomes this object's own.
+    """
+
+    def __init__(self, name: str, value: Array) -> None:
+        self.name = name
+        self.shape = value.shape
+        self.dtype = value.dtype
+        self.lock = threading.RLock()
+        self.optimizer_states: dict[str, Any] = {}
+        self._value = value.view()
+        self._spare: Array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the value."""
+        return self._value.nbytes
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read(self, rows: RowSelection = None) -> Array:
+        """Returns the value, or the chosen rows of it, as it is at one moment.
+
+        Raises:
+            VariableError: If a row does not exist.
+        """
+        if rows is None:
+            with self.lock:
+                view = self._value.view()
+            view.flags.writeable = False
+            return view
+        if isinstance(rows, range):
+            stop: int | None = rows.stop if rows.stop >= 0 else None
+            with self.lock:
+                return self._value[rows.start : stop : rows.step].copy()
+        self._check_rows(rows)
+        with self.lock:
+            # With mode="clip" NumPy does not gather into a buffer of its own first.
+            return np.take(self._value, rows, axis=0, mode="clip")
+
+    def _check_rows(self, rows: Array) -> None:
+        num_rows = self.shape[0]
+        if rows.size and not (rows.min() >= 0 and rows.max() < num_rows):
+            raise VariableError(
+                f"Rows read from {self.name!r} must be in [0, {num_rows}), got {rows.min()} to "
+                f"{rows.max()}."
+            )
+
+    # --- updating -------------------------------------------------------------------------------
+
+    def update(self, update: str, operands: tuple[Array, ...], *, adopt: bool = False) -> None:
+        """Carries out one of the updates that a ``Variable`` has.
+
+        Args:
+            update: The method's name, such as ``assign_add`` or ``scatter_max``.
+            operands: The array; or values and indices.
+            adopt: Whether a large array that is assigned may be kept instead of copied.
+
+        Raises:
+            VariableError: If there is no such update, or it cannot be done with such elements.
+            ShapeMismatchError: If the operands do not fit.
+        """
+        self.check_update(update, operands)
+        self.carry_out(update, operands, adopt=adopt)
+
+    def check_update(self, update: str, operands: tuple[Array, ...]) -> None:
+        """Checks an update, so that ``carry_out`` can fail only for want of memory.
+
+        Raises:
+            VariableError: If there is no such update, or it cannot be done with such elements.
+            ShapeMismatchError: If the operands do not fit.
+        """
+        num_operands = _NUM_OPERANDS.get(update)
+        if num_operands != len(operands):
+            raise VariableError(
+                f"{update!r} with {len(operands)} operands is not an update of a variable."
+            )
+        wanted = self.shape if num_operands == 1 else self.shape_of_rows(update, operands[1])
+        self.check_operand(update, operands[0].shape, wanted)
+        self._check_elements(update, operands[0].dtype)
+
+    def shape_of_rows(self, update: str, indices: Array) -> tuple[int, ...]:
+        """Returns the shape that values for these rows must have.
+
+        Raises:
+            ShapeMismatchError: If there are no rows, or ``indices`` is not a vector of whole numbers.
+        """
+        if not self.shape or indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise ShapeMismatchError(
+                f"{update} of {self.name!r} (here of shape {self.shape}) needs rows and a vector of "
+                f"their numbers, got {indices.dtype.name}{list(indices.shape)}."
+            )
+        return (indices.size, *self.shape[1:])
+
+    def _check_elements(self, update: str, dtype: np.dtype[Any]) -> None:
+        if dtype == self.dtype and dtype.kind != "b":
+            return
+        try:
+            # NumPy's own answer, from nothing.
+            ours, theirs = np.empty(0, self.dtype), np.empty(0, dtype)
+            if dtype.kind in _NO_NUMBERS:
+                raise TypeError("they are no numbers")
+            if update in _CHANGES:
+                _CHANGES[update](ours, theirs).astype(self.dtype)
+        except TypeError as error:
+            raise VariableError(
+                f"{update} of {self.name!r}, which is {self.dtype.name}, cannot be done with elements of "
+                f"type {dtype.name}: {error}."
+            ) from error
+
+    def carry_out(self, update: str, operands: tuple[Array, ...], *, adopt: bool = False) -> None:
+        """Does what ``update`` does, without its checks."""
+        if len(operands) == 2:
+            values, indices = operands
+            self.update_rows(update, indices, values)
+        elif update == "assign":
+            self.assign(operands[0], adopt=adopt)
+        else:
+            with self.lock:
+                target = self._target()
+                _CHANGES[update](self._value, operands[0], out=target, casting="unsafe")
+                self.replace(target)
+
+    def assign(self, operand: Array, *, adopt: bool = False) -> None:
+        """Sets the value."""
+        if adopt and operand.nbytes >= _ADOPTED_FROM and operand.dtype == self.dtype:
+            with self.lock:
+                self._value, self._spare = operand.view(), None
+            return
+        with self.lock:
+            target = self._target()
+            np.copyto(target, operand, casting="unsafe")
+            self.replace(target)
+
+    def update_rows(self, update: str, indices: Array, rows: Array) -> None:
+        """Carries out a ``scatter_*`` update."""
+        with self.lock:
+            update_rows(self.writable(), update, indices, rows)
+
+    def write_rows(self, start: int, rows: Array) -> None:
+        """Sets consecutive rows."""
+        with self.lock:
+            self.writable()[start : start + len(rows)] = rows
+
+    def draft(self, *, with_states: bool) -> StoredArray:
+        """Returns an array like this one to try updates on; the caller holds ``lock`` until it is done.
+
+        Args:
+            with_states: Whether optimizers may change their state there.
+        """
+        draft = StoredArray(self.name, self.read())
+        states = self.optimizer_states
+        draft.optimizer_states = (
+            {optimizer: state.copy() for optimizer, state in states.items()}
+            if with_states
+            else states
+        )
+        return draft
+
+    def accept(self, draft: StoredArray) -> None:
+        """Takes over what a draft has become; the caller holds ``lock``."""
+        if draft._value.base is not self._value.base:
+            self.replace(draft._value)
+        self.optimizer_states = draft.optimizer_states
+
+    def writable(self) -> Array:
+        """Returns the value to be changed in place; the caller holds ``lock``."""
+        target = self._target()
+        if target is not self._value:
+            np.copyto(target, self._value)
+            self.replace(target)
+        return target
+
+    def check_operand(self, update: str, got: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        """Checks the shape of an operand.
+
+        Raises:
+            ShapeMismatchError: If it does not fit.
+        """
+        if got != wanted:
+            raise ShapeMismatchError(
+                f"{update} of {self.name!r} (here of shape {self.shape}) needs an operand of shape "
+                f"{wanted}, got {got}."
+            )
+
+    def _target(self) -> Array:
+        """Returns memory to write the next value to: its own place, if no reader holds it."""
+        # Both are views, so their memory belongs to their base, as does that of every other view of
+        # it. Two references to the base are ours: theirs and the argument of getrefcount.
+        if self._value.flags.writeable and sys.getrefcount(self._value.base) <= 2:
+            return self._value
+        if self._spare is not None and sys.getrefcount(self._spare.base) <= 2:
+            return self._spare
+        return aligned_empty(self.shape, self.dtype)
+
+    def replace(self, value: Array) -> None:
+        """Makes ``value`` the value, as it is; the caller holds ``lock``."""
+        if value is self._value:
+            return
+        before, self._value = self._value, value.view()
+        keep = before.flags.writeable and before.nbytes <= _LARGEST_SPARE
+        self._spare = before if keep else None
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Returns an uninitialized array at an address that XLA can use without a copy."""
+    return _aligned(np.empty, shape, dtype)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Returns an array of zeros at such an address; the system gives it memory as it is used."""
+    return _aligned(np.zeros, shape, dtype)
+
+
+def _aligned(allocate: Callable[..., Array], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = allocate(num_bytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + num_bytes].view(dtype).reshape(shape)

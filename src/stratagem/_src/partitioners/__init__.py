@@ -1,0 +1,21 @@
+"""How variables are split into shards over parameter servers."""
+
+from stratagem._src.partitioners.fixed_shards_partitioner import FixedShardsPartitioner
+from stratagem._src.partitioners.max_size_partitioner import MaxSizePartitioner
+from stratagem._src.partitioners.min_size_partitioner import MinSizePartitioner
+from stratagem._src.partitioners.partitioner import Partitioner
+from stratagem._src.partitioners.shard_sizes import (
+    num_shards_along_axis_0,
+    shard_offsets,
+    shard_sizes,
+)
+
+__all__ = [
+    "FixedShardsPartitioner",
+    "MaxSizePartitioner",
+    "MinSizePartitioner",
+    "Partitioner",
+    "num_shards_along_axis_0",
+    "shard_offsets",
+    "shard_sizes",
+]

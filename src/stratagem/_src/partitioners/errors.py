@@ -1,0 +1,15 @@
+"""Every exception of the partitioners room.
+
+::
+
+    StratagemError
+    └── PartitionError (ValueError)    a shape, axis or result that cannot be partitioned
+"""
+
+from __future__ import annotations
+
+from stratagem._src.core.errors import StratagemError
+
+
+class PartitionError(StratagemError, ValueError):
+    """A shape, axis, setting or result with which a variable cannot be partitioned."""

@@ -1,0 +1,30 @@
+"""``Partitioner``: decides into how many shards a variable is split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["Partitioner"]
+
+
+class Partitioner:
+    """Base of every partitioner: a callable from shape and dtype to shards per axis.
+
+    >>> from stratagem._src.partitioners import Partitioner
+    >>> class HalvesOfMatrices(Partitioner):
+    ...     def __call__(self, shape, dtype, axis=0):
+    ...         return [2, 1] if len(shape) == 2 else [1] * len(shape)
+    >>> HalvesOfMatrices()((10, 3), "float32")
+    [2, 1]
+    """
+
+    def __call__(self, shape: Iterable[int | None], dtype: Any, axis: int = 0) -> list[int]:
+        """Returns the number of shards along each axis.
+
+        Args:
+            shape: The shape of the variable, fully defined.
+            dtype: The data type of the variable.
+            axis: The axis along which to split. Strategies leave it out: they split along the first.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define __call__.")

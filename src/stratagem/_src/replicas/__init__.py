@@ -1,0 +1,1 @@
+"""How one function runs in every replica: alone, as threads, or as one SPMD program."""

@@ -1,0 +1,40 @@
+"""What a replica can do together with the others, however it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.core.reduce_op import ReduceOp
+
+__all__ = ["Channel"]
+
+
+class Channel(Protocol):
+    """The connection between one replica and the others.
+
+    Attributes:
+        index: The replica's index, or ``None`` where one program stands for all replicas.
+    """
+
+    index: int | None
+
+    def replica_id(self) -> Any:
+        """Returns the replica's index as an ``int32`` array."""
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Calls ``merge_fn(strategy, *args, **kwargs)`` once for all replicas."""
+
+    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+        """Calls ``fn(strategy, value)`` once, with every array of ``value`` as a ``PerReplica``."""
+
+    def all_reduce(
+        self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
+    ) -> list[Any]:
+        """Returns each leaf combined over the replicas."""
+
+    def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:
+        """Returns each leaf concatenated over the replicas."""

@@ -1,0 +1,302 @@
+"""``run`` as part of a compiled step: one program for all replicas."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.collectives.gathering import gather_spmd
+from stratagem._src.collectives.mapped_jaxpr import MappedInput, MappedJaxpr
+from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.core import context, structures
+from stratagem._src.core.errors import ContextError, ShapeMismatchError
+from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.execution.remote.reads import find_reads
+from stratagem._src.execution.tracing_frames import ForeignFrame, ReplicaFrame
+from stratagem._src.execution.variable_reads import lift_reads
+from stratagem._src.mesh.logical_devices import (
+    check_partitioned,
+    has_layouts,
+    may_have_layouts,
+    tracing_replica,
+)
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
+from stratagem._src.values.regroup import is_array, map_values
+from stratagem._src.variables import access as state
+
+__all__ = ["SpmdChannel", "run_spmd"]
+
+
+class SpmdChannel:
+    """Connects the replicas of one SPMD program."""
+
+    index: int | None = None
+
+    def __init__(self, strategy: Any, group: ReplicaGroup, frame: ReplicaFrame) -> None:
+        self._strategy = strategy
+        self._group = group
+        self._frame = frame
+
+    def replica_id(self) -> Any:
+        """Returns the position on the mesh axis."""
+        return jax.lax.axis_index(REPLICA_AXIS)
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Calls ``merge_fn`` with traced arguments as per-replica values."""
+        wrap = self._wrap_traced
+        return self._merge(
+            lambda strategy: merge_fn(
+                strategy,
+                *map_values(wrap, tuple(args)),
+                **{key: map_values(wrap, value) for key, value in kwargs.items()},
+            )
+        )
+
+    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+        """Calls ``fn`` with every array as a per-replica value."""
+        wrapped = map_values(lambda leaf: SpmdPerReplica(self._group, leaf), value)
+        return self._merge(lambda strategy: fn(strategy, wrapped))
+
+    def all_reduce(
+        self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
+    ) -> list[Any]:
+        """Returns each leaf combined over the replicas."""
+
+        def reduce_all(strategy: Any, values: list[Any]) -> Any:
+            return strategy.extended.reduce_values(op, values, options)
+
+        reduced: list[Any] = self.merge_per_replica("all_reduce", reduce_all, leaves)
+        return reduced
+
+    def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:
+        """Returns each leaf concatenated over the replicas."""
+        self._frame.flush()
+        return [gather_spmd(leaf, axis) for leaf in leaves]
+
+    def _merge(self, fn: Callable[[Any], Any]) -> Any:
+        self._frame.flush()
+        with context.enter(context.Frame(self._strategy, None)):
+            result = fn(self._strategy)
+        self._frame.flush()
+        return map_values(_unwrap, result)
+
+    def _wrap_traced(self, leaf: Any) -> Any:
+        return SpmdPerReplica(self._group, leaf) if is_tracer(leaf) else leaf
+
+
+def run_spmd(
+    strategy: Any,
+    group: ReplicaGroup,
+    make_context: Callable[[Any], Any],
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Returns ``fn`` of each replica as per-replica values, while an outer function is traced.
+
+    Args:
+        strategy: The strategy, current in the replicas.
+        group: The replicas.
+        make_context: From a channel to the replica context.
+        fn: The replica function.
+        args: Its arguments; per-replica values are handed out by replica.
+        kwargs: Likewise.
+    """
+    parent = state.current_frame()
+    assert parent is None or not parent.spmd
+    if parent is not None:
+        parent.use_group(group)
+    leaves, structure = structures.flatten((tuple(args), kwargs), is_value_leaf)
+    inputs = [_Input.of(leaf, group) for leaf in leaves]
+    arrays = [item for item in inputs if item.array is not None]
+    frame: ReplicaFrame | None = None
+    outputs = _Outputs()
+
+    def traced(blocks: Sequence[Any]) -> Any:
+        remaining = iter(blocks)
+        local = [next(remaining) if item.array is not None else item.static for item in inputs]
+        local_args, local_kwargs = jax.tree.unflatten(structure, local)
+        if frame is None:
+            active: state.StateFrame = ForeignFrame()
+            channel_frame = ReplicaFrame(group)
+        else:
+            active = channel_frame = frame
+        active.open()
+        replica = make_context(SpmdChannel(strategy, group, channel_frame))
+        with context.enter(context.Frame(strategy, replica)), state.enter(active):
+            result = fn(*local_args, **local_kwargs)
+            channel_frame.flush()
+        written = [] if frame is None else frame.written_values()
+        created = [] if frame is None else frame.initial_values()
+        operands = [] if frame is None else frame.remote.operands()
+        channel_frame.close()
+        return outputs.collect(result), written, created, operands
+
+    def trace(with_layouts: bool) -> Any:
+        nonlocal frame
+        frame = ReplicaFrame(group) if parent is not None else None
+        with tracing_replica(group, with_layouts=with_layouts):
+            return jax.make_jaxpr(traced, axis_env=[(REPLICA_AXIS, group.size)])(
+                [item.local_aval for item in arrays]
+            )
+
+    def creates() -> bool:
+        # The function is then traced once more anyway, and its variables exist only once.
+        return frame is not None and bool(frame.created)
+
+    with_layouts = may_have_layouts(group)
+    closed = trace(with_layouts)
+    if not with_layouts and may_have_layouts(group) and not creates():
+        with_layouts, closed = True, trace(True)
+    if with_layouts and not has_layouts(closed.jaxpr) and not creates():
+        with_layouts, closed = False, trace(False)
+    if with_layouts:
+        check_partitioned(group, closed.jaxpr)
+    variables, jaxpr = lift_reads(closed.jaxpr)
+    consts = [_placed(const, group) for const in closed.consts]
+    variable_values = [parent.read(v) for v in variables] if parent is not None else []
+    replicas = MappedJaxpr(
+        jaxpr,
+        group,
+        [MappedInput(const, value) for const, value in zip(jaxpr.constvars, consts, strict=True)]
+        + [
+            MappedInput(invar, value, sharded=variable.sharded_in_program)
+            for invar, variable, value in zip(
+                jaxpr.invars, variables, variable_values, strict=False
+            )
+        ]
+        + [
+            MappedInput(invar, item.array, sharded=item.per_replica)
+            for invar, item in zip(jaxpr.invars[len(variables) :], arrays, strict=True)
+        ],
+        manual_axes={REPLICA_AXIS} if with_layouts else set(group.mesh.axis_names),
+    )
+    if frame is None or parent is None:
+        return outputs.rebuild(replicas.call(jaxpr.eqns, jaxpr.outvars), group)
+    written = list(frame.written.values())
+    sharded = [
+        *[True] * outputs.num_arrays,
+        *(variable.sharded_in_program for variable in written),
+        *[False] * len(frame.created),
+    ]
+    wanted = jaxpr.outvars[: len(sharded)]
+    updates = frame.remote.updates
+    remote: Any = None
+    if updates or find_reads(jaxpr):
+        # Loaded when used: it would be a part of what `import stratagem` costs.
+        remote = importlib.import_module("stratagem._src.execution.remote.spmd")
+        remaining = remote.exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
+        operands = [atom for update in remaining.updates for atom in update.operands]
+        flags = [*sharded, *[False] * len(operands)]
+        values = iter(replicas.call(remaining.equations, [*wanted, *operands], flags))
+    else:
+        values = iter(replicas.call(jaxpr.eqns, wanted, sharded))
+    own = [next(values) for _ in range(outputs.num_arrays)]
+    new_values = [next(values) for _ in written]
+    for variable in frame.created:
+        parent.create(variable, next(values))
+    for variable, value in zip(written, new_values, strict=True):
+        parent.check_writable(variable)
+        parent.write(variable, value)
+    if remote is not None:
+        for update in remaining.updates:
+            remote.send_from_replicas(updates[update.position], values, parent)
+    return outputs.rebuild(own, group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One leaf of the arguments: an array of the program, or something static."""
+
+    array: Any = None
+    static: Any = None
+    per_replica: bool = False
+    scalar: bool = False
+    local_aval: Any = None
+
+    @classmethod
+    def of(cls, leaf: Any, group: ReplicaGroup) -> _Input:
+        if isinstance(leaf, PerReplica):
+            array = leaf.global_array(group)
+            if array is None:
+                raise ShapeMismatchError(
+                    "In a compiled function every replica's argument must be an array of the same "
+                    f"shape, got {leaf!r}. Pass it as an argument of the stratagem.function, which then "
+                    "runs eagerly for that call."
+                )
+            aval = jax.ShapeDtypeStruct(leaf.local_shape, array.dtype)
+            return cls(array, per_replica=True, scalar=leaf.scalar, local_aval=aval)
+        if isinstance(leaf, Mirrored):
+            leaf = leaf._value()
+        if is_array(leaf):
+            leaf = jnp.asarray(narrowed(leaf)) if not isinstance(leaf, jax.Array) else leaf
+            weak_type = getattr(leaf, "weak_type", False)
+            aval = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak_type)
+            return cls(_placed(leaf, group), local_aval=aval)
+        return cls(static=leaf)
+
+
+class _Outputs:
+    """Takes a replica's result apart into arrays and the rest, and puts it together again."""
+
+    def __init__(self) -> None:
+        self._structure: Any = None
+        self._static: list[Any] = []
+        self._is_array: list[bool] = []
+        self._scalar: list[bool] = []
+
+    @property
+    def num_arrays(self) -> int:
+        return len(self._scalar)
+
+    def collect(self, result: Any) -> list[Any]:
+        leaves, self._structure = structures.flatten(result, is_value_leaf)
+        leaves = [_unwrap(leaf) for leaf in leaves]
+        self._is_array = [is_array(leaf) for leaf in leaves]
+        arrays = [jnp.asarray(narrowed(leaf)) for leaf in leaves if is_array(leaf)]
+        self._scalar = [array.ndim == 0 for array in arrays]
+        self._static = [None if is_array(leaf) else leaf for leaf in leaves]
+        return arrays
+
+    def rebuild(self, arrays: Sequence[Any], group: ReplicaGroup) -> Any:
+        values = (
+            PerReplica.from_global(group, array, scalar=scalar)
+            for array, scalar in zip(arrays, self._scalar, strict=True)
+        )
+        leaves = [
+            next(values) if array else static
+            for array, static in zip(self._is_array, self._static, strict=True)
+        ]
+        return jax.tree.unflatten(self._structure, leaves)
+
+
+def _placed(value: Any, group: ReplicaGroup) -> Any:
+    if is_tracer(value):
+        return value
+    with jax.ensure_compile_time_eval():
+        return group.replicate(value)
+
+
+def _unwrap(leaf: Any) -> Any:
+    if isinstance(leaf, SpmdPerReplica):
+        return leaf.local
+    if isinstance(leaf, PerReplica):
+        if leaf._group is not None and leaf._group.spans_processes:
+            raise ContextError(
+                "A PerReplica that was made outside of a compiled function of several processes cannot "
+                "be returned from merge_call inside it. Pass it as an argument of the function."
+            )
+        return jnp.stack(leaf.values)[jax.lax.axis_index(REPLICA_AXIS)]
+    return leaf._value() if isinstance(leaf, Mirrored) else leaf

@@ -1,0 +1,187 @@
+"""Replicas as threads that take turns.
+
+Replica 0 runs until it meets the others (in a collective, ``merge_call`` or an aggregated assignment)
+or returns, then replica 1, and so on; when all wait at the same meeting, the calling thread holds it
+and the turns begin again. Only one replica's Python runs at a time, so side effects come in a definite
+order, while the arrays' computations overlap on their devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from stratagem._src.core import context, jax_settings
+from stratagem._src.core.background import Background, BackgroundThread
+from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.variables import access as state
+
+__all__ = ["Meeting", "ReplicaThreads"]
+
+_RELEASE_SECONDS = 1.0
+
+
+class _Released(BaseException):
+    """Unwinds a replica that waits at a meeting that will not take place."""
+
+
+@dataclass(slots=True)
+class Meeting:
+    """What a replica brings to a meeting.
+
+    Attributes:
+        label: What is done; must be the same in all replicas.
+        hold: Called once with every replica's payload; returns a result for each.
+        payload: The replica's contribution.
+    """
+
+    label: str
+    hold: Callable[[list[Any]], Sequence[Any]]
+    payload: Any
+
+
+@dataclass(slots=True)
+class _Replica:
+    start: Callable[[], BackgroundThread]
+    turn: threading.Semaphore
+    thread: BackgroundThread | None = None
+    meeting: Meeting | None = None
+    answer: Any = None
+    result: Any = None
+    error: BaseException | None = None
+    finished: bool = False
+
+
+class ReplicaThreads:
+    """Runs one function for each replica of a group.
+
+    Args:
+        strategy: The strategy, current in the replicas and in meetings.
+        group: The replicas' devices.
+    """
+
+    def __init__(self, strategy: Any, group: ReplicaGroup) -> None:
+        self._strategy = strategy
+        self._group = group
+        self._replicas: list[_Replica] = []
+        self._background = Background(f"a run of {strategy!r}")
+        self._baton = threading.Semaphore(0)
+        self._aborted = False
+
+    def run(self, bodies: Sequence[Callable[[], Any]], merge: Callable[[list[Any]], Any]) -> Any:
+        """Returns what ``merge`` makes of the results of the replicas' bodies.
+
+        Raises:
+            ReplicaMismatchError: If the replicas do not come to the same meetings.
+            BaseException: The first error of a replica or a meeting. Variables then have the values
+                they had before the call.
+        """
+        settings = jax_settings.current_settings()
+        with state.transaction() as journal:
+            for index, body in enumerate(bodies):
+                start = functools.partial(
+                    self._background.start,
+                    contextvars.copy_context().run,
+                    self._thread_body(index, body, journal, settings),
+                    name=f"replica-{index}",
+                )
+                self._replicas.append(_Replica(start, threading.Semaphore(0)))
+            try:
+                with context.enter(context.Frame(self._strategy, None)):
+                    self._take_turns()
+                for replica in self._replicas:
+                    assert replica.thread is not None
+                    replica.thread.join()
+                return merge([replica.result for replica in self._replicas])
+            except BaseException:
+                self._release()
+                raise
+
+    def meet(self, index: int, meeting: Meeting) -> Any:
+        """Waits in replica ``index`` for the others and returns its result of the meeting."""
+        if self._aborted:
+            raise _Released
+        replica = self._replicas[index]
+        replica.meeting = meeting
+        self._baton.release()
+        replica.turn.acquire()
+        if self._aborted:
+            raise _Released
+        answer, replica.answer = replica.answer, None
+        return answer
+
+    def _thread_body(
+        self,
+        index: int,
+        body: Callable[[], Any],
+        journal: state.Journal,
+        settings: tuple[Any, ...],
+    ) -> Callable[[], None]:
+        def target() -> None:
+            replica = self._replicas[index]
+            replica.turn.acquire()
+            try:
+                if not self._aborted:
+                    with contextlib.ExitStack() as stack:
+                        stack.enter_context(jax_settings.applied(settings))
+                        stack.enter_context(jax.default_device(self._group.local_devices[index]))
+                        stack.enter_context(state.journaled(journal))
+                        replica.result = body()
+            except _Released:
+                pass
+            except BaseException as error:
+                replica.error = error
+            finally:
+                replica.finished = True
+                self._baton.release()
+
+        return target
+
+    def _take_turns(self) -> None:
+        for replica in self._replicas:
+            replica.thread = replica.start()
+        while True:
+            for replica in self._replicas:
+                replica.turn.release()
+                self._baton.acquire()
+                if replica.error is not None:
+                    raise replica.error
+            if all(replica.finished for replica in self._replicas):
+                return
+            self._hold_meeting()
+
+    def _hold_meeting(self) -> None:
+        meetings = [replica.meeting for replica in self._replicas]
+        if any(meeting is None for meeting in meetings) or (
+            len({meeting.label for meeting in meetings if meeting is not None}) > 1
+        ):
+            raise ReplicaMismatchError(
+                "Every replica must take part in the same merge_call, collective or aggregated "
+                "assignment, but "
+                + "; ".join(
+                    f"replica {index} {'returned' if meeting is None else 'is at ' + meeting.label}"
+                    for index, meeting in enumerate(meetings, self._group.first_local)
+                )
+                + ". Call it in every replica, outside of conditions that depend on the replica."
+            )
+        present = [meeting for meeting in meetings if meeting is not None]
+        answers = present[0].hold([meeting.payload for meeting in present])
+        for replica, answer in zip(self._replicas, answers, strict=True):
+            replica.meeting = None
+            replica.answer = answer
+
+    def _release(self) -> None:
+        self._aborted = True
+        for replica in self._replicas:
+            replica.turn.release()
+        for replica in self._replicas:
+            if replica.thread is not None:
+                replica.thread.join(_RELEASE_SECONDS)

@@ -1,0 +1,423 @@
+"""``Strategy``: how a step is spread over devices."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.collectives.replica_programs import spmd_map
+from stratagem._src.core import context, structures
+from stratagem._src.core.errors import ContextError, ShapeMismatchError
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.distributed_input.input_options import InputOptions
+from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.extended import (
+    StrategyExtended,
+    flatten_reducible,
+)
+from stratagem._src.strategies.older_names import OlderNames
+from stratagem._src.strategies.replica_context import ValueContext
+from stratagem._src.strategies.run_options import RunOptions
+from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
+from stratagem._src.values.regroup import map_values, select_replica
+from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
+from stratagem._src.variables.variable import Variable
+
+if TYPE_CHECKING:
+    from stratagem._src.data.dataset import Dataset
+    from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
+    from stratagem._src.distributed_input.input_context import InputContext
+
+__all__ = ["Strategy"]
+
+
+class Strategy(OlderNames):
+    """How state and computation are spread over devices.
+
+    Write a step for one replica, ``run`` it, ``reduce`` what it returns; the strategy decides where
+    replicas run and where variables live. It is made of the parts in ``extended``.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     v = sg.Variable(1.0)
+    >>> @sg.function
+    ... def step(x):
+    ...     per_replica = strategy.run(lambda x: v * x, args=(x,))
+    ...     return strategy.reduce("SUM", per_replica, axis=None)
+    >>> x = strategy.experimental_distribute_values_from_function(
+    ...     lambda ctx: ctx.replica_id_in_sync_group + 1.0)
+    >>> float(step(x))
+    3.0
+    """
+
+    def __init__(self, extended: StrategyExtended) -> None:
+        self._extended = extended
+
+    @property
+    def extended(self) -> StrategyExtended:
+        """The parts that the strategy is made of."""
+        return self._extended
+
+    @property
+    def replica_group(self) -> ReplicaGroup:
+        """The replicas' devices."""
+        return self._extended.replica_group
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Number of replicas over which gradients are combined."""
+        return self._extended.replica_group.size
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """What says which machines take part; ``None`` for strategies of one machine."""
+        return None
+
+    def scope(self) -> context.Scope:
+        """Makes this strategy current: variables created in the block are placed by it.
+
+        What it returns may be kept and entered several times.
+
+        Raises:
+            ContextError: On entering, inside another strategy's scope or inside a replica.
+        """
+        return context.Scope(context.Frame(self, None), self._check_scope)
+
+    def _check_scope(self) -> None:
+        frame = context.current_frame()
+        if context.has_strategy():
+            if frame.strategy is not self:
+                raise ContextError(
+                    f"The scope of {self!r} cannot be entered inside the scope of {frame.strategy!r}. "
+                    "Leave that one first."
+                )
+            if frame.replica_context is not None:
+                raise ContextError(
+                    "scope() cannot be entered in replica context (inside the function given to "
+                    "strategy.run()). Enter it outside of run()."
+                )
+
+    def __copy__(self) -> NoReturn:
+        raise ContextError(
+            f"{self!r} has parts that know it, which a shallow copy would share with it. Use "
+            "copy.deepcopy(strategy), or the strategy itself."
+        )
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: RunOptions | None = None,
+    ) -> Any:
+        """Calls ``fn`` in every replica and returns the merged results.
+
+        Inside a ``function`` all replicas become one compiled program. Otherwise, and for replicas
+        whose arguments differ in shape, each runs as a thread of its own.
+
+        Args:
+            fn: The replica function; a ``function`` is compiled.
+            args: Positional arguments. Each replica gets its own component of per-replica values and
+                its own copy of arrays.
+            kwargs: Keyword arguments, likewise.
+            options: See ``RunOptions``.
+
+        Returns:
+            The structure that ``fn`` returns, with arrays as ``PerReplica`` values. Other objects that
+            are the same in all replicas are not wrapped. With one replica nothing is.
+
+        Raises:
+            ContextError: In replica context or another strategy's scope.
+        """
+        context.require_cross_replica(self, "run")
+        if not isinstance(args, (list, tuple)):
+            raise ValueError(
+                f"args must be a list or tuple, got {type(args).__name__}. For one argument write "
+                "args=(x,)."
+            )
+        if options is not None:
+            options.check((args, kwargs))
+        return self._extended.call_for_each_replica(fn, args, kwargs)
+
+    def reduce(
+        self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None = None
+    ) -> Any:
+        """Combines a per-replica value over the replicas, and along ``axis`` if given.
+
+        Args:
+            reduce_op: ``SUM``, ``MEAN``, ``MIN`` or ``MAX``. A ``MEAN`` along an axis divides by the
+                true number of elements, also when replicas hold different numbers.
+            value: A per-replica value, or a structure of them.
+            axis: Dimension of each replica's array to combine too, or several; ``None`` combines over
+                the replicas only.
+
+        Returns:
+            One array in place of each per-replica value.
+
+        Raises:
+            ValueError: If a value to sum is not per-replica, or shapes do not fit.
+
+        Differs from tf.distribute: ``MIN`` and ``MAX`` are supported, and structures with an axis.
+        """
+        context.require_cross_replica(self, "reduce")
+        op = ReduceOp(reduce_op)
+        leaves, structure = flatten_reducible(value)
+        if axis is None:
+            return jax.tree.unflatten(structure, self._extended.reduce_values(op, leaves))
+        axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+        return jax.tree.unflatten(
+            structure, [self._reduce_along(op, per_replica_of(leaf), axes) for leaf in leaves]
+        )
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Concatenates a per-replica value along ``axis``, in the order of the replicas.
+
+        Args:
+            value: A per-replica value, or a structure of them.
+            axis: Dimension along which to concatenate; sizes may differ there, and only there.
+
+        Raises:
+            ShapeMismatchError: If other dimensions differ.
+        """
+        context.require_cross_replica(self, "gather")
+        return map_values(lambda leaf: self._extended.gather_value(leaf, axis), value)
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """Returns the components of a distributed value that this process holds.
+
+        Any other value is returned as the only element.
+        """
+        if isinstance(value, (PerReplica, Mirrored)):
+            return value.values
+        if isinstance(value, Variable):
+            return getattr(value, "values", None) or (value,)
+        leaves = structures.leaves_of(value, is_value_leaf)
+        if not any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
+            return (value,)
+        return tuple(select_replica(index, value) for index in range(self.replica_group.local_size))
+
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], Any]
+    ) -> Any:
+        """Returns a per-replica value made by calling ``value_fn`` once for each replica.
+
+        Args:
+            value_fn: Takes a ``ValueContext``; returns an array, number or structure of them.
+
+        Returns:
+            The structure, with ``PerReplica`` values of arrays. The default strategy and
+            ``OneDeviceStrategy`` return the only replica's as it is.
+
+        >>> import stratagem as sg
+        >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> strategy.experimental_distribute_values_from_function(
+        ...     lambda ctx: ctx.replica_id_in_sync_group * 2.0)
+        PerReplica:{
+          0: Array(0., dtype=float32),
+          1: Array(2., dtype=float32)
+        }
+        """
+        context.require_cross_replica(self, "experimental_distribute_values_from_function")
+        group = self.replica_group
+        local = range(group.first_local, group.first_local + group.local_size)
+        made = [value_fn(ValueContext(index, group.size)) for index in local]
+        flattened = [structures.flatten(value) for value in made]
+        structure: Any = flattened[0][1]
+        for index, (_, other) in enumerate(flattened):
+            if other != structure:
+                raise ValueError(
+                    "value_fn must return the same structure for each replica, got "
+                    f"{structure} for replica 0 and {other} for replica {index}."
+                )
+        columns = [
+            [_as_array(v, d) for v, d in zip(column, group.local_devices, strict=True)]
+            for column in zip(*(leaves for leaves, _ in flattened), strict=True)
+        ]
+        if not self._extended.wraps_single_values:
+            return jax.tree.unflatten(structure, [value for (value,) in columns])
+        return jax.tree.unflatten(structure, [PerReplica(column, group) for column in columns])
+
+    def experimental_distribute_dataset(
+        self, dataset: Any, options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Returns a dataset that divides each batch of ``dataset`` between the replicas.
+
+        Args:
+            dataset: A ``Dataset`` batched by the global batch size; or a dataset of ``tf.data``, Grain
+                or PyTorch, an iterable of batches, or an array as the only batch.
+            options: See ``InputOptions``.
+
+        >>> import stratagem as sg
+        >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> dataset = sg.data.Dataset.range(10).batch(4)
+        >>> for x in strategy.experimental_distribute_dataset(dataset):
+        ...     print([v.tolist() for v in x.values])
+        [[0, 1], [2, 3]]
+        [[4, 5], [6, 7]]
+        [[8], [9]]
+        """
+        context.require_cross_replica(self, "experimental_distribute_dataset")
+        return _distribution().distribute_dataset(
+            dataset, self.replica_group, options, self._extended.worker_position()
+        )
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Returns a dataset whose batches come from ``dataset_fn``, as they are.
+
+        Args:
+            dataset_fn: Takes an ``InputContext`` and returns a dataset of per-replica batches, sharded
+                for its worker. Called once for each worker, or for each replica.
+            options: See ``InputOptions``.
+
+        Differs from tf.distribute: batches at the end are never dropped; a replica for which none is
+        left gets an empty one.
+
+        >>> import stratagem as sg
+        >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> def dataset_fn(context):
+        ...     batch_size = context.get_per_replica_batch_size(4)
+        ...     return sg.data.Dataset.range(8).batch(batch_size)
+        >>> for x in strategy.distribute_datasets_from_function(dataset_fn):
+        ...     print([v.tolist() for v in x.values])
+        [[0, 1], [2, 3]]
+        [[4, 5], [6, 7]]
+        """
+        context.require_cross_replica(self, "distribute_datasets_from_function")
+        return _distribution().distribute_from_function(
+            dataset_fn,
+            self.replica_group,
+            options,
+            self._extended.worker_position(),
+            self.num_replicas_in_sync,
+        )
+
+    def experimental_make_numpy_dataset(self, numpy_input: Any) -> Dataset:
+        """Returns a dataset of the rows of NumPy arrays; lists of arrays are stacked."""
+        return _distribution().Dataset.from_tensor_slices(numpy_input)
+
+    def _reduce_along(self, op: ReduceOp, value: Any, axes: tuple[int, ...]) -> Any:
+        if isinstance(value, IndexedSlices):
+            raise ValueError("IndexedSlices can be reduced over replicas only: use axis=None.")
+        group = self.replica_group
+        if not is_per_replica(value):
+            if group.size > 1 and op is ReduceOp.SUM:
+                return self._extended.reduce_value(op, value)
+            array = jnp.asarray(narrowed(value))
+            dtype = _mean_dtype(array.dtype)
+            partial = _partial(op, array, axes)
+            return _combine(op, dtype, [partial], partial[1], lambda x: x[0])
+        if isinstance(value, SpmdPerReplica):
+            return self._reduce_along_spmd(op, value.local, axes)
+        if value.staged:
+            return spmd_map(lambda part: self._reduce_along_spmd(op, part, axes), [value], group)
+        partials = [_partial(op, jnp.asarray(narrowed(part)), axes) for part in value.values]
+        return _combine(
+            op,
+            _mean_dtype(jnp.asarray(value.values[0]).dtype),
+            partials,
+            self._count_everywhere(partials),
+            lambda parts: (
+                self._extended.reduce_value(_across(op), PerReplica(parts, group))
+                if group.size > 1
+                else parts[0]
+            ),
+        )
+
+    def _count_everywhere(self, partials: list[tuple[Any, int]]) -> int:
+        """Returns how many elements went into the partial results of all replicas."""
+        count = sum(count for _, count in partials)
+        if not self.replica_group.spans_processes:
+            return count
+        return sum(process_watch().exchange("counts", count, "reduce along an axis"))
+
+    def _reduce_along_spmd(self, op: ReduceOp, local: Any, axes: tuple[int, ...]) -> Any:
+        partial, count = _partial(op, local, axes)
+        size = self.replica_group.size
+        across = SpmdPerReplica(self.replica_group, partial)
+        return _combine(
+            op,
+            _mean_dtype(local.dtype),
+            [(partial, count)] * size,
+            count * size,
+            lambda _: self._extended.reduce_value(_across(op), across),
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {', '.join(self._extended.worker_devices)}>"
+
+
+def _distribution() -> Any:
+    # Loaded when used: datasets would be half of what `import stratagem` costs.
+    return importlib.import_module("stratagem._src.distributed_input.distributed_dataset")
+
+
+def _across(op: ReduceOp) -> ReduceOp:
+    return ReduceOp.SUM if op is ReduceOp.MEAN else op
+
+
+def _mean_dtype(dtype: Any) -> Any:
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.promote_types(dtype, jnp.float32)
+
+
+def _partial(op: ReduceOp, array: Any, axes: tuple[int, ...]) -> tuple[Any, int]:
+    """Returns one replica's array combined along ``axes``, and how many elements went into each."""
+    for axis in axes:
+        if not -array.ndim <= axis < array.ndim:
+            raise ShapeMismatchError(
+                f"reduce needs an axis of the value, which has {array.ndim} dimensions, got axis {axis}."
+            )
+    positions = tuple(axis % array.ndim for axis in axes)
+    count = math.prod(array.shape[position] for position in positions)
+    if op in (ReduceOp.SUM, ReduceOp.MEAN):
+        if op is ReduceOp.MEAN and array.dtype != jnp.float64:
+            # Half types too: a sum of many may not fit though their mean does.
+            wide = jnp.issubdtype(array.dtype, jnp.complexfloating)
+            array = array if wide else array.astype(jnp.promote_types(array.dtype, jnp.float32))
+        return jnp.sum(array, axis=positions), count
+    if array.dtype == jnp.bool_:
+        combine = jnp.any if op is ReduceOp.MAX else jnp.all
+        return combine(array, axis=positions), count
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(f"{op.name} needs numbers that have an order, got {array.dtype.name}.")
+    inexact = jnp.issubdtype(array.dtype, jnp.inexact)
+    low, high = (
+        (-np.inf, np.inf) if inexact else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+    )
+    if op is ReduceOp.MIN:
+        return jnp.min(array, axis=positions, initial=high), count
+    return jnp.max(array, axis=positions, initial=low), count
+
+
+def _combine(
+    op: ReduceOp,
+    dtype: Any,
+    partials: list[tuple[Any, int]],
+    total: int,
+    across: Callable[[list[Any]], Any],
+) -> Any:
+    if total == 0 and op in (ReduceOp.MIN, ReduceOp.MAX):
+        raise ShapeMismatchError(f"{op.name} of no elements at all is not defined.")
+    result = across([partial for partial, _ in partials])
+    return (result / total).astype(dtype) if op is ReduceOp.MEAN else result
+
+
+def _as_array(value: Any, device: jax.Device) -> Any:
+    if isinstance(value, jax.Array):
+        return jax.device_put(value, device)
+    if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
+        return jax.device_put(np.array(narrowed(value), jnp.result_type(value)), device)
+    return value

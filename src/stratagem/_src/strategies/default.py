@@ -1,0 +1,109 @@
+"""The strategy that is there when none was chosen: one replica, nothing placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem._src.core import context
+from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.tracing import under_jit
+from stratagem._src.execution.dataset_loops.step_cache import compiled_step
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.replicas.single import SingleChannel
+from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.extended import StrategyExtended
+from stratagem._src.strategies.replica_context import ReplicaContext
+from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.values.regroup import map_values
+from stratagem._src.variables import access as state
+from stratagem._src.variables.variable import Variable, create_plain_variable
+from stratagem._src.variables.variable_options import VariableSynchronization
+
+__all__ = ["DefaultStrategy", "default_frame"]
+
+
+class DefaultStrategy(Strategy):
+    """One replica on JAX's default device, with plain variables.
+
+    Code written for a strategy also runs without one: this is what ``get_strategy()`` then returns.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_DefaultExtended(self))
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """One."""
+        return 1
+
+    def scope(self) -> context.Scope:
+        """Changes nothing: what is current without a scope stays so.
+
+        Raises:
+            ContextError: On entering, inside another strategy's scope.
+        """
+        return context.Scope(context.default_frame(), self._check_scope)
+
+    def __repr__(self) -> str:
+        return "<DefaultStrategy>"
+
+
+class _DefaultExtended(StrategyExtended):
+    wraps_single_values = False
+
+    def __init__(self, strategy: DefaultStrategy) -> None:
+        self._strategy = strategy
+        self._cross_device_ops = NcclAllReduce()
+
+    @property
+    def _group(self) -> ReplicaGroup:  # type: ignore[override]
+        # Asked for late: making the default strategy must not start the backend.
+        return ReplicaGroup.of(jax.local_devices()[:1])
+
+    def make_variable(self, **options: Any) -> Variable:
+        return create_plain_variable(**options)
+
+    def variable_created_in_scope(self, v: Variable) -> bool:
+        return not hasattr(v, "strategy")
+
+    def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
+        """Takes any: a plain variable has one value."""
+
+    def _make_sync_on_read(self, **options: Any) -> Variable:
+        return create_plain_variable(**options)
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        staged = state.current_frame() is not None or under_jit()
+        steps = None if staged else compiled_step(fn)
+        if steps is not None:
+            return steps.run(self._strategy, fn, tuple(args), dict(kwargs or {}))
+        local_args, local_kwargs = map_values(_only_component, (tuple(args), dict(kwargs or {})))
+        replica = ReplicaContext(self._strategy, SingleChannel(self._strategy))
+        with context.enter(context.Frame(self._strategy, replica)):
+            if state.current_frame() is not None:
+                return fn(*local_args, **local_kwargs)
+            with state.transaction():
+                return fn(*local_args, **local_kwargs)
+
+
+def _only_component(leaf: Any) -> Any:
+    if isinstance(leaf, PerReplica):
+        if len(leaf.values) != 1:
+            raise ValueError(
+                f"A PerReplica value of {len(leaf.values)} replicas was given to a strategy with one. "
+                "Use it with the strategy it came from."
+            )
+        return leaf.values[0]
+    return narrowed(leaf)
+
+
+def default_frame() -> context.Frame:
+    """Returns the frame that is current when no strategy was chosen."""
+    strategy = DefaultStrategy()
+    return context.Frame(strategy, ReplicaContext(strategy, SingleChannel(strategy)))

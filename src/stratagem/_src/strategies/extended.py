@@ -1,0 +1,439 @@
+"""``StrategyExtended``: the parts a strategy is made of, for library code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
+from stratagem._src.collectives.destinations import placed_on
+from stratagem._src.collectives.gathering import first_replica, gather
+from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.core import context, structures
+from stratagem._src.core.errors import ShapeMismatchError, UnsupportedError, VariableError
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.distributed_input.splitting import WorkerPosition
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.replicas.single import reduce_alone
+from stratagem._src.strategies.running import call_for_each_replica
+from stratagem._src.strategies.update_context import call_in_each_replica
+from stratagem._src.values.array_operators import array_of, operand_of
+from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica, check_size
+from stratagem._src.values.regroup import map_values
+from stratagem._src.variables import access as state
+from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
+from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
+
+__all__ = ["StrategyExtended"]
+
+
+class StrategyExtended:
+    """What a strategy is made of: its devices, where it puts variables, how it reduces.
+
+    Library code reaches it as ``strategy.extended``. A strategy of your own derives from this class
+    and implements ``make_variable``.
+
+    Args:
+        container_strategy: The strategy this belongs to.
+        group: The replicas' devices.
+        cross_device_ops: How values travel between them.
+    """
+
+    # Whether a value that is made for the replicas is a PerReplica even if there is one replica only.
+    wraps_single_values = True
+
+    def __init__(
+        self, container_strategy: Any, group: ReplicaGroup, cross_device_ops: CrossDeviceOps
+    ) -> None:
+        self._strategy = container_strategy
+        self._group = group
+        self._cross_device_ops = cross_device_ops
+
+    @property
+    def replica_group(self) -> ReplicaGroup:
+        """The replicas' devices."""
+        return self._group
+
+    @property
+    def cross_device_ops(self) -> CrossDeviceOps:
+        """How values travel between the replicas."""
+        return self._cross_device_ops
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Full names of the devices that replicas of this process run on."""
+        return self._group.local_device_names
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """Full names of the devices of this process that hold variables."""
+        return self._group.local_device_names
+
+    @property
+    def experimental_require_static_shapes(self) -> bool:
+        """Whether every replica's shapes must be equal: no, differing ones run eagerly."""
+        return False
+
+    # --- variables --------------------------------------------------------------------------------
+
+    def make_variable(self, **options: Any) -> Variable:
+        """Returns a new variable that is synchronized on write. To be implemented by subclasses.
+
+        Args:
+            **options: The arguments of ``Variable``.
+        """
+        raise NotImplementedError
+
+    def create_variable(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        *,
+        name: str | None = None,
+        dtype: Any = None,
+        constraint: Callable[[Any], Any] | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation | None = VariableAggregation.NONE,
+        shape: Any = None,
+    ) -> Variable:
+        """Returns a new variable, placed as this strategy does; what ``Variable(...)`` calls."""
+        self._check_synchronization(VariableSynchronization(synchronization))
+        if constraint is not None and not callable(constraint):
+            raise VariableError(f"constraint must be a function or None, got {constraint!r}.")
+        options = {
+            "trainable": trainable,
+            "name": name,
+            "dtype": dtype,
+            "synchronization": VariableSynchronization(synchronization),
+            "aggregation": VariableAggregation(aggregation or VariableAggregation.NONE),
+        }
+
+        def make(value: Any) -> Variable:
+            if options["synchronization"] is VariableSynchronization.ON_READ:
+                made = self._make_sync_on_read(initial_value=value, **options)
+            else:
+                made = self.make_variable(initial_value=value, **options)
+            check_shape(made, shape)
+            made.keep_constraint(constraint)
+            return made
+
+        replica = context.get_replica_context()
+        if replica is None or self._group.size == 1:
+            return make(initial_value)
+        if callable(initial_value) and not isinstance(initial_value, Variable):
+            initial_value = initial_value()
+        value = jnp.asarray(operand_of(initial_value), dtype)
+        # Not by name: each replica may have made up its own, and the first one's is taken.
+        created: Variable = replica.merge_per_replica(
+            "creation of a variable",
+            lambda _, values: make(self.first_replica(values)),
+            value,
+        )
+        return created
+
+    def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
+        if synchronization is VariableSynchronization.NONE:
+            raise VariableError(
+                "VariableSynchronization.NONE is not supported by any strategy. Use ON_WRITE (the "
+                "default) or ON_READ."
+            )
+
+    def _make_sync_on_read(self, **options: Any) -> Variable:
+        return SyncOnReadVariable(self._strategy, **options)
+
+    def variable_created_in_scope(self, v: Variable) -> bool:
+        """Returns whether ``v`` was created in this strategy's scope."""
+        return getattr(v, "strategy", None) is self._strategy
+
+    @contextlib.contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
+        """Creates the variables of the block on the devices of ``colocate_with_variable``.
+
+        Raises:
+            ValueError: If the variable belongs to another strategy.
+        """
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise ValueError(
+                "colocate_vars_with() needs a variable created in the scope of the same strategy, got "
+                f"{colocate_with_variable!r}."
+            )
+        with self._strategy.scope():
+            yield
+
+    def value_container(self, value: Any) -> Any:
+        """Returns the distributed value that ``value`` belongs to: itself."""
+        return value
+
+    # --- reductions -------------------------------------------------------------------------------
+
+    def reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value: Any,
+        destinations: Any,
+        options: CommunicationOptions | None = None,
+    ) -> Any:
+        """Combines a per-replica value and puts the result where ``destinations`` lives.
+
+        Args:
+            reduce_op: How to combine.
+            value: A per-replica value, or a structure of them.
+            destinations: A variable, a distributed value, an array, or the name of a device.
+            options: Packing.
+
+        Returns:
+            ``Mirrored`` values; arrays if ``destinations`` is one device, or lives on one.
+        """
+        return self.batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
+
+    def batch_reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Sequence[tuple[Any, Any]],
+        options: CommunicationOptions | None = None,
+    ) -> list[Any]:
+        """Like ``reduce_to`` for several values, which travel together."""
+        op = ReduceOp(reduce_op)
+        context.require_cross_replica(self._strategy, "extended.reduce_to")
+        leaves: list[Any] = []
+        structures = []
+        for value, _ in value_destination_pairs:
+            flat, structure = flatten_reducible(value)
+            structures.append((structure, len(flat)))
+            leaves.extend(flat)
+        reduced = iter(self.reduce_values(op, leaves, options))
+        results = []
+        for (structure, count), (_, destinations) in zip(
+            structures, value_destination_pairs, strict=True
+        ):
+            placed = [placed_on(destinations, next(reduced), self._group) for _ in range(count)]
+            results.append(jax.tree.unflatten(structure, placed))
+        return results
+
+    def reduce_values(
+        self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
+    ) -> list[Any]:
+        """Returns each per-replica value combined over the replicas, as one array."""
+        results: list[Any] = [None] * len(values)
+        distributed: list[int] = []
+        for position, value in enumerate(values):
+            value = per_replica_of(value)
+            if self._group.size == 1:
+                results[position] = reduce_alone(op, _only(value, self._group))
+            elif is_per_replica(value):
+                distributed.append(position)
+            elif op is ReduceOp.SUM and self._group.spans_processes:
+                values = [*values[:position], self._once_per_worker(value), *values[position + 1 :]]
+                distributed.append(position)
+            elif op is ReduceOp.SUM:
+                raise ValueError(
+                    "SUM needs a value for each replica (a PerReplica, as strategy.run() returns), got "
+                    f"{value!r}, which is the same for all {self._group.size} replicas. Multiply it, or "
+                    "use MEAN."
+                )
+            else:
+                results[position] = reduce_alone(op, value)
+        pairs = [
+            (self._own(per_replica_of(values[position])), self._group) for position in distributed
+        ]
+        if pairs:
+            reduced = self._cross_device_ops.reduce_over(self._group, op, pairs, options)
+            for position, result in zip(distributed, reduced, strict=True):
+                results[position] = map_values(self._group.local_view, result)
+        return results
+
+    def _once_per_worker(self, value: Any) -> PerReplica:
+        """Returns a value of this process as one of its first replica, and zero of the others."""
+        array = jnp.asarray(operand_of(value))
+        frame = state.current_frame()
+        if frame is not None and frame.spmd:
+            return SpmdPerReplica(self._group, self._in_first_replica(array))
+        if is_tracer(array):
+            return self._staged_once_per_worker(array)
+        zeros = [jnp.zeros_like(array)] * (self._group.local_size - 1)
+        placed = zip([array, *zeros], self._group.local_devices, strict=True)
+        return PerReplica([jax.device_put(part, device) for part, device in placed], self._group)
+
+    def _staged_once_per_worker(self, array: Any) -> PerReplica:
+        def block(array: Any) -> Any:
+            own = self._in_first_replica(array)
+            return own if own.ndim else own.reshape((1,))
+
+        blocks = jax.shard_map(
+            block,
+            mesh=self._group.mesh,
+            in_specs=PartitionSpec(),
+            out_specs=PartitionSpec(REPLICA_AXIS),
+            check_vma=False,
+        )(array)
+        return PerReplica.from_global(self._group, blocks, scalar=array.ndim == 0)
+
+    def _in_first_replica(self, array: Any) -> Any:
+        """Returns an array in the first replica of each process, and zero in the others."""
+        first = jax.lax.axis_index(REPLICA_AXIS) % self._group.local_size == 0
+        return jnp.where(first, array, jnp.zeros_like(array))
+
+    def worker_position(self) -> WorkerPosition:
+        """Returns where this process stands among those that read the same input: alone."""
+        return WorkerPosition(num_replicas=self._group.size)
+
+    def leader_value(self, value: Any, name: str) -> Any:
+        """Returns the first value of a variable as the leader has it: here, the only one there is."""
+        return value
+
+    def _own(self, value: Any) -> Any:
+        """Returns a per-replica value of this strategy's replicas, with numbers as arrays."""
+        if isinstance(value, (IndexedSlices, SpmdPerReplica)):
+            return value
+        check_size(value, self._group)
+        if value.kept_global is None and not all(hasattr(v, "dtype") for v in value.values):
+            arrays = [
+                jax.device_put(jnp.asarray(v), device)
+                for v, device in zip(value.values, self._group.local_devices, strict=True)
+            ]
+            return PerReplica(arrays, self._group)
+        return value
+
+    def reduce_value(self, op: ReduceOp, value: Any) -> Any:
+        """Returns one per-replica value combined over the replicas."""
+        return self.reduce_values(op, [value])[0]
+
+    def first_replica(self, value: Any) -> Any:
+        """Returns the first replica's part of a structure of per-replica values."""
+
+        def first(leaf: Any) -> Any:
+            return first_replica(leaf, self._group) if isinstance(leaf, PerReplica) else leaf
+
+        return map_values(first, value)
+
+    def gather_value(self, value: Any, axis: int) -> Any:
+        """Returns the replicas' arrays concatenated along ``axis``."""
+        value = per_replica_of(value)
+        if self._group.size == 1:
+            return _only(value, self._group)
+        if not is_per_replica(value):
+            return value
+        return self._group.local_view(gather(self._own(value), axis, self._group))
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Runs ``fn`` in every replica; what ``Strategy.run`` calls."""
+        return call_for_each_replica(self._strategy, self._group, fn, args, dict(kwargs or {}))
+
+    def update(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Calls ``fn(var, *args, **kwargs)`` where the variable lives, to update it.
+
+        Call it in cross-replica context, usually from a function given to ``merge_call``, with values
+        from ``reduce_to``; or in every replica, which meet to do it once. What the replicas pass is then
+        taken to be the same in all of them: the first one's is used.
+
+        Args:
+            var: A variable.
+            fn: Updates it. Gets the arrays of ``Mirrored`` arguments.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            group: Whether to return one merged result; else a list with one for each copy.
+
+        Raises:
+            VariableError: If an argument differs between replicas and the variable must not.
+        """
+        call = (tuple(args), dict(kwargs or {}))
+        frame = context.current_frame()
+        if frame.replica_context is not None and frame.strategy is self._strategy:
+            return frame.replica_context.merge_call(
+                lambda _, *args, **kwargs: self._update_merged(var, fn, args, kwargs, group), *call
+            )
+        context.require_cross_replica(self._strategy, "extended.update")
+        with self._strategy.scope():
+            result = self.update_where_it_lives(var, fn, *call)
+        return result if group else self._strategy.experimental_local_results(result)
+
+    def _update_merged(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        group: bool,
+    ) -> Any:
+        """Updates a variable with what every replica has passed."""
+        if not isinstance(var, SyncOnReadVariable):
+            args, kwargs = self.first_replica((args, kwargs))
+        result = self.update_where_it_lives(var, fn, args, kwargs)
+        return result if group else self._strategy.experimental_local_results(result)
+
+    def update_where_it_lives(
+        self, var: Variable, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Calls ``fn(var, *args, **kwargs)``, in cross-replica context."""
+        if isinstance(var, SyncOnReadVariable) and self._group.size > 1:
+            return call_in_each_replica(self._strategy, self._group, fn, var, args, kwargs)
+        positional, keywords = map_values(
+            lambda leaf: self._update_argument(var, leaf), (args, kwargs)
+        )
+        return fn(var, *positional, **keywords)
+
+    def _update_argument(self, var: Variable, leaf: Any) -> Any:
+        if isinstance(leaf, PerReplica) and self._group.size > 1:
+            raise VariableError(
+                f"extended.update() of {var.name!r} got a PerReplica argument, with which its copies "
+                "would diverge. Reduce it first with extended.reduce_to(...)."
+            )
+        return _only(leaf, self._group) if isinstance(leaf, (PerReplica, Mirrored)) else leaf
+
+
+def check_shape(variable: Variable, shape: Any) -> None:
+    """Checks that a variable was made with the shape that was asked for, if any.
+
+    Raises:
+        VariableError: If not, or if that shape leaves something open.
+    """
+    if shape is None:
+        return
+    wanted = TensorShape(shape)
+    if not wanted.is_fully_defined():
+        raise UnsupportedError(
+            f"The shape of a variable is fixed, because programs are compiled for it, got shape={wanted} "
+            f"for {variable.name!r}. Give all dimensions, or leave shape= out."
+        )
+    if wanted != variable.shape:
+        raise ShapeMismatchError(
+            f"The initial value of {variable.name!r} must have the shape that is given, {wanted}, got "
+            f"{variable.shape}."
+        )
+
+
+def flatten_reducible(value: Any) -> tuple[list[Any], Any]:
+    """Returns the values in a structure that are reduced one by one, and the structure."""
+    return structures.flatten(
+        value,
+        is_leaf=lambda x: isinstance(x, (PerReplica, Mirrored, Variable, IndexedSlices)),
+    )
+
+
+def _only(value: Any, group: ReplicaGroup) -> Any:
+    if isinstance(value, PerReplica):
+        check_size(value, group)
+        return value.values[0]
+    return array_of(value)

@@ -1,0 +1,75 @@
+"""``MirroredStrategy``: synchronous training on the devices of one machine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
+from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem._src.mesh.devices import resolve_devices
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.extended import StrategyExtended
+from stratagem._src.variables.mirrored_variable import MirroredVariable
+from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable_options import VariableSynchronization
+
+__all__ = ["MirroredExtended", "MirroredStrategy"]
+
+_logger = logging.getLogger("stratagem")
+
+
+class MirroredStrategy(Strategy):
+    """Runs one replica on each device of this machine, in step, with variables mirrored on all.
+
+    Args:
+        devices: Names such as ``"GPU:0"``, ``jax.Device`` objects, or ``None`` for every accelerator,
+            and where there is none every CPU device. CPU devices that do not exist are provided, if
+            the JAX backend has not started yet.
+        cross_device_ops: How values are reduced; default ``NcclAllReduce()``.
+
+    JAX equivalent: ``jax.shard_map`` over a mesh of the devices, with replicated parameters.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> strategy.num_replicas_in_sync
+    2
+    """
+
+    def __init__(
+        self,
+        devices: Iterable[str | jax.Device] | None = None,
+        cross_device_ops: CrossDeviceOps | None = None,
+    ) -> None:
+        group = ReplicaGroup.of(resolve_devices(devices))
+        super().__init__(MirroredExtended(self, group, check_cross_device_ops(cross_device_ops)))
+        _logger.info("Using %s with devices %s", type(self).__name__, group.device_names)
+
+
+class MirroredExtended(StrategyExtended):
+    """Puts a copy of every variable on every replica's device."""
+
+    def make_variable(self, **options: Any) -> Variable:
+        """Returns a mirrored variable."""
+        options["synchronization"] = VariableSynchronization.ON_WRITE
+        return MirroredVariable(self._strategy, **options)
+
+
+def check_cross_device_ops(ops: CrossDeviceOps | None) -> CrossDeviceOps:
+    """Returns ``ops``, or the default if ``None``.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if ops is None:
+        return NcclAllReduce()
+    if not isinstance(ops, CrossDeviceOps):
+        raise ValueError(
+            f"cross_device_ops must be a CrossDeviceOps object, got {ops!r}. Use for example "
+            "stratagem.distribute.NcclAllReduce()."
+        )
+    return ops

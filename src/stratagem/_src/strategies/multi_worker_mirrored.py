@@ -1,0 +1,143 @@
+"""``MultiWorkerMirroredStrategy``: synchronous training on the devices of many machines."""
+
+from __future__ import annotations
+
+import logging
+
+import jax
+
+from stratagem._src.cluster.resolve import resolve_cluster
+from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.collectives.options import CommunicationImplementation, CommunicationOptions
+from stratagem._src.core.errors import DeviceError, InvalidArgumentError
+from stratagem._src.membership.join import JoinedCluster, join_cluster
+from stratagem._src.mesh.devices import resolve_devices
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
+
+__all__ = ["ExperimentalMultiWorkerMirroredStrategy", "MultiWorkerMirroredStrategy"]
+
+_logger = logging.getLogger("stratagem")
+
+
+class MultiWorkerMirroredStrategy(Strategy):
+    """Runs one replica on each device of each worker, in step, with variables mirrored on all.
+
+    Every worker runs the same program. Make the strategy at its start, before anything computes: it
+    joins the other workers, and waits until all are there. The chief, or else worker 0, leads: its
+    initial values are everybody's. An evaluator, or a process without a cluster, works alone with its
+    own devices.
+
+    A worker that is gone, stopped, or stuck ends the calls of all others with ``UnavailableError``,
+    which names it; variables keep the values from before the call.
+
+    Args:
+        cluster_resolver: Says who the workers are. Default: what the environment tells, ``TF_CONFIG``
+            first.
+        communication_options: Packing, the implementation, and how many seconds a step may wait for
+            other workers (``timeout_seconds``; default 300).
+
+    Raises:
+        UnavailableError: If some worker does not come in time.
+        BackendStartedError: If something was computed before.
+
+    JAX equivalent: ``jax.distributed.initialize`` and ``jax.shard_map`` over all processes' devices.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MultiWorkerMirroredStrategy()  # no cluster: one worker
+    >>> strategy.extended.should_checkpoint
+    True
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        communication_options: CommunicationOptions | None = None,
+    ) -> None:
+        options = communication_options or CommunicationOptions()
+        resolver = cluster_resolver or resolve_cluster().resolver
+        self._cluster_resolver = resolver
+        self._joined = _join(resolver, options)
+        group = ReplicaGroup.of(_devices(self._joined))
+        extended = MultiWorkerExtended(self, group, options)
+        super().__init__(extended)
+        workers = extended.worker_position().num_workers
+        if extended.should_checkpoint:
+            _logger.info(
+                "Using %s with %d workers and %d replicas.",
+                type(self).__name__,
+                workers,
+                group.size,
+            )
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver | None:
+        """What says which machines take part."""
+        return self._cluster_resolver
+
+    def __repr__(self) -> str:
+        workers = self._extended.worker_position().num_workers
+        return (
+            f"<{type(self).__name__} of {workers} workers, here on "
+            f"{', '.join(self._extended.worker_devices)}>"
+        )
+
+
+class ExperimentalMultiWorkerMirroredStrategy(MultiWorkerMirroredStrategy):
+    """``MultiWorkerMirroredStrategy`` with the arguments of older code.
+
+    Args:
+        communication: Which library moves the data.
+        cluster_resolver: Says who the workers are.
+
+    >>> import stratagem as sg
+    >>> experimental = sg.distribute.experimental
+    >>> strategy = experimental.MultiWorkerMirroredStrategy(experimental.CollectiveCommunication.RING)
+    """
+
+    def __init__(
+        self,
+        communication: CommunicationImplementation = CommunicationImplementation.AUTO,
+        cluster_resolver: ClusterResolver | None = None,
+    ) -> None:
+        options = CommunicationOptions(implementation=communication)
+        super().__init__(cluster_resolver, options)
+
+
+def _join(resolver: ClusterResolver | None, options: CommunicationOptions) -> JoinedCluster | None:
+    """Joins the other workers; ``None`` if there are none."""
+    if resolver is None or resolver.num_processes <= 1:
+        if resolver is not None:
+            _check_task(resolver)
+        return None
+    _check_task(resolver)
+    return join_cluster(resolver, options.timeout_seconds)
+
+
+def _check_task(resolver: ClusterResolver) -> None:
+    if resolver.task_type == "ps":
+        raise InvalidArgumentError(
+            "MultiWorkerMirroredStrategy has no parameter servers, but this task is "
+            f"ps {resolver.task_id}. Use ParameterServerStrategy, or a cluster of workers."
+        )
+
+
+def _devices(joined: JoinedCluster | None) -> tuple[jax.Device, ...]:
+    if joined is None:
+        return resolve_devices()
+    platform = jax.local_devices()[0].platform
+    devices = tuple(jax.devices(platform))
+    counts = [
+        sum(device.process_index == index for device in devices)
+        for index in range(len(joined.workers))
+    ]
+    if len(set(counts)) > 1:
+        raise DeviceError(
+            "Every worker must have the same number of devices, got "
+            + ", ".join(
+                f"{count} on {worker}" for worker, count in zip(joined.workers, counts, strict=True)
+            )
+            + "."
+        )
+    return devices

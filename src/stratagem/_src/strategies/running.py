@@ -1,0 +1,153 @@
+"""Chooses how the replicas of a call run: alone, as threads, or as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from stratagem._src.core import context
+from stratagem._src.core.errors import ContextError
+from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.tracing import is_tracer, under_jit
+from stratagem._src.execution.bound_function import CompiledFunction
+from stratagem._src.execution.dataset_loops.step_cache import compiled_step
+from stratagem._src.execution.tracing_frames import GradientFrame, TracingFrame
+from stratagem._src.mesh import process_settings as config
+from stratagem._src.mesh.logical_devices import tracing_alone
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.replicas.single import SingleChannel
+from stratagem._src.replicas.spmd import run_spmd
+from stratagem._src.replicas.thread_channel import ThreadChannel
+from stratagem._src.replicas.threads import ReplicaThreads
+from stratagem._src.strategies.replica_context import ReplicaContext
+from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.values.per_replica import PerReplica, check_size
+from stratagem._src.values.regroup import map_values, regroup
+from stratagem._src.variables import access as state
+
+__all__ = ["call_for_each_replica"]
+
+
+def call_for_each_replica(
+    strategy: Any,
+    group: ReplicaGroup,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Returns the merged results of ``fn`` in every replica of ``group``."""
+    frame = state.current_frame()
+    staged = frame is not None or under_jit()
+    steps = None if staged else compiled_step(fn)
+    if steps is not None:
+        return steps.run(strategy, fn, tuple(args), kwargs)
+    if isinstance(fn, CompiledFunction):
+        if not staged and not config.functions_run_eagerly():
+            return fn.run_in_replicas(strategy, tuple(args), kwargs)
+        fn = fn.python_function
+    if frame is not None and frame.spmd:
+        raise ContextError(
+            "strategy.run() cannot be called from merge_call inside a compiled step, which is one "
+            "program for all replicas already. Call the function directly, or run the step eagerly."
+        )
+    if group.size == 1:
+        return _run_alone(strategy, group, fn, args, kwargs, staged=staged)
+    if not staged:
+        return _run_threads(strategy, group, fn, args, kwargs)
+    if frame is not None and not _is_traced(frame):
+        raise ContextError(
+            "strategy.run() with several replicas cannot be differentiated from outside while it runs "
+            "eagerly. Call value_and_grad inside the replica function, or put it all into a "
+            "stratagem.function."
+        )
+    return run_spmd(
+        strategy, group, lambda channel: ReplicaContext(strategy, channel), fn, args, kwargs
+    )
+
+
+def _is_traced(frame: state.StateFrame) -> bool:
+    """Returns whether a function is traced around ``frame``, not only a gradient taken."""
+    while isinstance(frame, GradientFrame) and frame.parent is not None:
+        frame = frame.parent
+    return isinstance(frame, TracingFrame)
+
+
+def _run_alone(
+    strategy: Any,
+    group: ReplicaGroup,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    *,
+    staged: bool,
+) -> Any:
+    replica = ReplicaContext(strategy, SingleChannel(strategy))
+    frame = state.current_frame()
+    if frame is not None:
+        frame.use_group(group)
+
+    def component(leaf: Any) -> Any:
+        if isinstance(leaf, PerReplica):
+            check_size(leaf, group)
+        if isinstance(leaf, (PerReplica, Mirrored)):
+            leaf = leaf.values[0]
+        if isinstance(leaf, jax.Array) and not staged:
+            return jax.device_put(leaf, group.devices[0])
+        return narrowed(leaf)
+
+    local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
+    with context.enter(context.Frame(strategy, replica)):
+        if frame is not None and _is_traced(frame):
+            with tracing_alone(group):
+                return fn(*local_args, **local_kwargs)
+        if staged:
+            return fn(*local_args, **local_kwargs)
+        with state.transaction(), jax.default_device(group.devices[0]):
+            return fn(*local_args, **local_kwargs)
+
+
+def _run_threads(
+    strategy: Any,
+    group: ReplicaGroup,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    threads = ReplicaThreads(strategy, group)
+    placed = map_values(lambda leaf: _spread(leaf, group), (tuple(args), kwargs))
+
+    def body(index: int) -> Callable[[], Any]:
+        replica = ReplicaContext(strategy, ThreadChannel(strategy, group, threads, index))
+
+        def call() -> Any:
+            local_args, local_kwargs = map_values(
+                lambda leaf: leaf.values[index] if isinstance(leaf, PerReplica) else leaf, placed
+            )
+            with context.enter(context.Frame(strategy, replica)):
+                return fn(*local_args, **local_kwargs)
+
+        return call
+
+    bodies = [body(index) for index in range(group.local_size)]
+    return threads.run(bodies, lambda results: regroup(group, results))
+
+
+def _spread(leaf: Any, group: ReplicaGroup) -> Any:
+    """Returns ``leaf`` as a per-replica value with each component on its own device."""
+    if isinstance(leaf, Mirrored):
+        return PerReplica(leaf.values, group)
+    if isinstance(leaf, PerReplica):
+        check_size(leaf, group)
+        return leaf
+    if not isinstance(leaf, jax.Array):
+        return narrowed(leaf)
+    if is_tracer(leaf):
+        raise ContextError(
+            "strategy.run() with several replicas got a traced argument while it runs eagerly. "
+            "Differentiate inside the replica function, or put it all into a stratagem.function."
+        )
+    if leaf.sharding == group.replicated:
+        return PerReplica(group.shards(leaf), group)
+    return PerReplica([jax.device_put(leaf, device) for device in group.local_devices], group)

@@ -1,0 +1,88 @@
+"""Which clusters a ``ParameterServerStrategy`` can be made for, and by which of their tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratagem._src.cluster import ClusterResolver, ClusterSpec
+from stratagem._src.cluster.errors import ClusterSpecError, TaskError
+from stratagem._src.core.errors import InvalidArgumentError
+
+__all__ = ["check_server_cluster", "server_addresses"]
+
+_JOBS = ("chief", "worker", "ps", "evaluator")
+
+
+def check_server_cluster(resolver: Any) -> ClusterSpec:
+    """Returns the cluster of a resolver, if it has parameter servers and this task coordinates it.
+
+    Raises:
+        InvalidArgumentError: If it is not a resolver.
+        ClusterSpecError: If jobs are missing, or not known, or there are several coordinators.
+        TaskError: If this task is not one of the cluster, or not the one to coordinate it.
+    """
+    if not isinstance(resolver, ClusterResolver):
+        raise InvalidArgumentError(
+            f"cluster_resolver must be a ClusterResolver, got {resolver!r}. Use for example "
+            "TFConfigClusterResolver(), or SimpleClusterResolver(ClusterSpec({...}))."
+        )
+    cluster = resolver.cluster_spec()
+    _check_jobs(cluster)
+    _check_task(cluster, resolver.task_type, resolver.task_id)
+    return cluster
+
+
+def server_addresses(cluster: ClusterSpec) -> list[str]:
+    """Returns the addresses of the parameter servers, in the order of their indices.
+
+    Raises:
+        ClusterSpecError: If there are none, or the cluster does not tell them all.
+    """
+    addresses = cluster.job_tasks("ps")
+    missing = [index for index, address in enumerate(addresses) if address is None]
+    if missing or not addresses:
+        raise ClusterSpecError(
+            "ParameterServerStrategy needs every parameter server's address, but the cluster spec has "
+            f"none for ps {missing or 0}."
+        )
+    return [address for address in addresses if address is not None]
+
+
+def _check_jobs(cluster: ClusterSpec) -> None:
+    for job, does in (("ps", "holds variables"), ("worker", "runs steps")):
+        if job not in cluster.jobs:
+            raise ClusterSpecError(
+                f"ParameterServerStrategy needs a cluster with a job {job!r}, which {does}, got the "
+                f"jobs {sorted(cluster.jobs)}. Add {job!r} to the cluster spec."
+            )
+    foreign = sorted(set(cluster.jobs) - set(_JOBS))
+    if foreign:
+        raise ClusterSpecError(
+            f"The jobs of a cluster with parameter servers must be some of {list(_JOBS)}, got "
+            f"{foreign}. Leave out tasks that do not take part."
+        )
+    for job in ("chief", "evaluator"):
+        if job in cluster.jobs and cluster.num_tasks(job) > 1:
+            raise ClusterSpecError(
+                f"A cluster must have at most one {job}, got {cluster.num_tasks(job)}: "
+                f"{cluster.as_dict()[job]}."
+            )
+
+
+def _check_task(cluster: ClusterSpec, task_type: str | None, task_id: int | None) -> None:
+    if task_type is None:
+        return
+    if task_type not in _JOBS:
+        raise TaskError(f"The task type must be one of {list(_JOBS)}, got {task_type!r}.")
+    if task_type != "chief":
+        raise TaskError(
+            f"ParameterServerStrategy is made by the coordinator, but this task is {task_type} "
+            f"{task_id}. A ps or worker only runs Server(cluster_spec, task_type, task_id).join()."
+        )
+    if task_type not in cluster.jobs:
+        raise TaskError(
+            f"This task is {task_type} {task_id}, but the cluster has only the jobs "
+            f"{sorted(cluster.jobs)}. Add the task to the cluster spec, or give no task type."
+        )
+    if task_id is not None:
+        cluster.task_address(task_type, task_id)

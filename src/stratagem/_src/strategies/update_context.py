@@ -1,0 +1,88 @@
+"""Calling an update function for each replica's own copy of a variable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.core import context
+from stratagem._src.core.errors import ContextError
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.replica_context import ReplicaContext
+from stratagem._src.values.per_replica import SpmdPerReplica
+from stratagem._src.values.regroup import map_values, regroup, select_replica
+from stratagem._src.variables import access as state
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["call_in_each_replica"]
+
+
+class _UpdateChannel:
+    """The channel of code that updates one replica's copy: it cannot meet the others."""
+
+    def __init__(self, index: int | None) -> None:
+        self.index = index
+
+    def replica_id(self) -> Any:
+        return np.int32(self.index or 0)
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        raise _no_meeting("merge_call")
+
+    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+        raise _no_meeting(label)
+
+    def all_reduce(
+        self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
+    ) -> list[Any]:
+        raise _no_meeting("all_reduce")
+
+    def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:
+        raise _no_meeting("all_gather")
+
+
+def _no_meeting(what: str) -> ContextError:
+    return ContextError(
+        f"{what} cannot be used inside extended.update(). Reduce values before, with "
+        "extended.reduce_to(...)."
+    )
+
+
+def call_in_each_replica(
+    strategy: Any,
+    group: ReplicaGroup,
+    fn: Callable[..., Any],
+    variable: Variable,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Calls ``fn(variable, *args)`` for each replica's copy, with each replica's arguments."""
+    frame = state.current_frame()
+    if frame is None:
+        results = []
+        for index in range(group.local_size):
+            replica = ReplicaContext(strategy, _UpdateChannel(index))
+            local_args, local_kwargs = select_replica(index, (args, kwargs))
+            with context.enter(context.Frame(strategy, replica)):
+                results.append(fn(variable, *local_args, **local_kwargs))
+        return regroup(group, results)
+    if not frame.spmd:
+        raise ContextError(
+            f"extended.update() of {variable.name!r} (ON_READ) in a compiled function must be called "
+            "from merge_call inside strategy.run()."
+        )
+    local_args, local_kwargs = map_values(
+        lambda leaf: leaf.local if isinstance(leaf, SpmdPerReplica) else leaf, (args, kwargs)
+    )
+    replica = ReplicaContext(strategy, _UpdateChannel(None))
+    with context.enter(context.Frame(strategy, replica)):
+        result = fn(variable, *local_args, **local_kwargs)
+    return map_values(
+        lambda leaf: SpmdPerReplica(group, leaf) if hasattr(leaf, "dtype") else leaf, result
+    )

@@ -1,0 +1,132 @@
+"""``run_cluster``: a function in the real processes of a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.failure_report import failure_excerpt
+from stratagem._src.launcher.local_job import Deadline, run_local_job
+from stratagem._src.launcher.task_counts import JOBS, TaskCounts
+from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_program import Program
+from stratagem._src.testing import task_process
+from stratagem._src.testing.errors import ClusterTestError, TaskFailure
+
+__all__ = ["run_cluster"]
+
+# Short, because JAX takes no notice of SIGTERM in a cluster, and a test has nothing to save.
+_GRACE_SECONDS = 0.5
+_TASK_PROCESS = os.path.abspath(task_process.__file__)
+
+
+def run_cluster(
+    fn: Callable[..., Any],
+    workers: int = 3,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    devices_per_worker: int = 1,
+    timeout: float = 60.0,
+    chief: bool = False,
+    ps: int = 0,
+    evaluator: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Calls a function in every process of a new cluster and returns what each returned.
+
+    The processes are real, started as ``stratagem run`` starts them: each has ``TF_CONFIG``, a
+    cluster secret, and its own virtual CPU devices. When one fails, the others are ended. None of
+    them, nor anything that they started, is left when this returns or raises.
+
+    The function, its arguments and its result travel by ``cloudpickle``: lambdas, closures and
+    functions of the main program are fine; functions of a module are imported there again.
+
+    >>> import json, os
+    >>> from stratagem.testing import run_cluster
+    >>> run_cluster(lambda x: x * json.loads(os.environ["TF_CONFIG"])["task"]["index"], 2, (10,))
+    [0, 10]
+
+    Args:
+        fn: What every task calls.
+        workers: How many workers there are.
+        args: Arguments of ``fn``.
+        kwargs: Keyword arguments of ``fn``.
+        devices_per_worker: How many virtual CPU devices each process has.
+        timeout: Seconds until every task must be done.
+        chief: Whether there is a chief beside the workers.
+        ps: How many parameter servers there are. They are ended when the others are done.
+        evaluator: Whether there is an evaluator.
+        env: Variables that the processes have in addition to those of this one.
+
+    Returns:
+        The results: the chief's, the workers', the parameter servers', the evaluator's. ``None`` for
+        a task that was ended because the job was done.
+
+    Raises:
+        ClusterTestError: If a task raised, died, or was not done in time.
+    """
+    counts = TaskCounts(workers, ps, chief, evaluator)
+    with tempfile.TemporaryDirectory(prefix="stratagem-") as name:
+        folder = Path(name)
+        call = cloudpickle.dumps((fn, args, dict(kwargs or {})))
+        (folder / "call.pickle").write_bytes(call)
+        (folder / "sys_path.json").write_text(json.dumps(sys.path))
+        command = (sys.executable, _TASK_PROCESS, name)
+        result = run_local_job(
+            counts,
+            Program(command, {**os.environ, **(env or {})}, devices_per_worker),
+            Console(sys.stdout, sys.stderr),
+            grace_seconds=_GRACE_SECONDS,
+            deadline=Deadline(timeout, signal.SIGABRT),
+        )
+        late = timeout if result.timed_out else None
+        outcomes = {ending.task: _outcome(folder, ending, late) for ending in result.endings}
+    failures = [outcome for outcome in outcomes.values() if isinstance(outcome, TaskFailure)]
+    if failures:
+        raise ClusterTestError(failures)
+    tasks = sorted(outcomes, key=lambda task: (JOBS.index(task.task_type), task.task_id))
+    return [outcomes[task] for task in tasks]
+
+
+def _outcome(folder: Path, ending: TaskEnding, late: float | None) -> Any:
+    """Returns what a task returned, or how it failed."""
+    path = task_process.outcome_file(folder, *ending.task)
+    outcome = pickle.loads(path.read_bytes()) if path.exists() else {}
+    if "result" in outcome and ending.returncode == 0:
+        try:
+            return pickle.loads(outcome["result"])
+        except Exception as error:
+            summary = f"returned something that cannot be unpickled: {error!r}"
+            return TaskFailure(ending.task, summary, ending.exit_code)
+    if "raised" in outcome:
+        summary, exception = f"raised {outcome['raised']}", _exception(outcome["exception"])
+        return TaskFailure(ending.task, summary, ending.exit_code, exception, outcome["traceback"])
+    if ending.by_launcher and late is None:
+        return None
+    if ending.by_launcher:
+        summary = f"was not done after {late:g} s"
+    elif ending.returncode == 0:
+        summary = "exited before the function returned"
+    else:
+        summary = ending.describe().removeprefix(f"{ending.task} ")
+    excerpt = failure_excerpt(ending.output)
+    return TaskFailure(ending.task, summary, ending.exit_code, traceback=excerpt)
+
+
+def _exception(pickled: bytes) -> BaseException | None:
+    try:
+        exception = pickle.loads(pickled)
+    except Exception:  # many exceptions can be written, but not read
+        return None
+    return exception if isinstance(exception, BaseException) else None

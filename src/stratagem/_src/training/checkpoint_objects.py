@@ -1,0 +1,72 @@
+"""The names of what a checkpoint saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["CheckpointObjects", "named_objects"]
+
+
+class CheckpointObjects(NamedTuple):
+    """Variables and optimizers by their names."""
+
+    variables: dict[str, Variable]
+    optimizers: dict[str, Optimizer]
+
+    def name_of(self, variable: Variable | None) -> str | None:
+        """Returns the name of a variable, if it is among these."""
+        return next((name for name, v in self.variables.items() if v is variable), None)
+
+
+def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
+    """Returns the variables and optimizers in a structure, with the ways to them as names.
+
+    >>> import stratagem as sg
+    >>> list(named_objects({"model": {"w": sg.Variable(1.0), "b": sg.Variable(0.0)}}).variables)
+    ['model/b', 'model/w']
+
+    Raises:
+        InvalidArgumentError: If there is something else, or two of them have the same name.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(
+        dict(objects), is_leaf=lambda leaf: isinstance(leaf, (Variable, Optimizer))
+    )
+    found: dict[str, Variable | Optimizer] = {}
+    ways: dict[str, str] = {}
+    for path, leaf in leaves:
+        name = "/".join(_part(key) for key in path)
+        if not isinstance(leaf, (Variable, Optimizer)):
+            raise InvalidArgumentError(
+                f"A Checkpoint holds variables and Optimizers, got {type(leaf).__name__} for {name!r}."
+            )
+        way = jax.tree_util.keystr(path)
+        if name in found:
+            raise InvalidArgumentError(
+                f"Everything in a Checkpoint needs a name of its own, got {name!r} for both "
+                f"{ways[name]} and {way}. Rename one."
+            )
+        found[name], ways[name] = leaf, way
+    optimizers = {name: leaf for name, leaf in found.items() if isinstance(leaf, Optimizer)}
+    for name in found:
+        for optimizer in optimizers:
+            if name.startswith(f"{optimizer}/"):
+                raise InvalidArgumentError(
+                    f"Names in a Checkpoint that begin with that of an Optimizer are its state's, got "
+                    f"{ways[name]} beside the Optimizer {ways[optimizer]}. Rename one."
+                )
+    variables = {name: leaf for name, leaf in found.items() if isinstance(leaf, Variable)}
+    return CheckpointObjects(variables, optimizers)
+
+
+def _part(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

@@ -1,0 +1,110 @@
+"""``Conversation``: plain data both ways over a protected connection; speaking never waits."""
+
+from __future__ import annotations
+
+import collections
+import json
+import threading
+from typing import Any
+
+from stratagem._src.cluster.errors import RendezvousError
+from stratagem._src.core.background import Background
+from stratagem._src.transport import Connection, Kind, Message
+
+__all__ = ["Conversation"]
+
+_MOST_UNSENT = 4096
+_SMALL_BYTES = 4096
+
+
+class Conversation:
+    """JSON objects that go both ways.
+
+    Whoever speaks is not held up by a peer that does not listen: what it says then waits here, and a
+    thread sends it. A peer that lets too much of it wait is taken for lost.
+
+    Args:
+        connection: The connection, which the conversation closes.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._speaking = threading.Lock()
+        self._unsent: collections.deque[bytes] = collections.deque()
+        self._all_sent = threading.Condition(self._speaking)
+        self._is_sending = False
+        self._is_over = False
+        self._background = Background(
+            f"the conversation with {connection.peer}", on_failure=lambda _: self.interrupt()
+        )
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Has a message sent. If the other end is lost, ``hear`` says so."""
+        self._background.check()
+        body = json.dumps(message).encode()
+        with self._speaking:
+            if self._is_over:
+                return
+            if not self._is_sending and len(body) <= _SMALL_BYTES and self._connection.has_room:
+                self._send(body)
+                return
+            self._unsent.append(body)
+            if len(self._unsent) > _MOST_UNSENT:
+                self.interrupt()
+            elif not self._is_sending:
+                self._is_sending = True
+                self._background.start(self._send_unsent, name="conversation-send")
+
+    def hear(self, deadline: float | None = None) -> dict[str, Any]:
+        """Waits for a message and returns it. For one thread.
+
+        Args:
+            deadline: When to give up, on the monotonic clock.
+
+        Raises:
+            OSError: If the other end is lost, or says nothing in time.
+            RendezvousError: If it says something else than a JSON object.
+        """
+        _, _, message = self._connection.receive(deadline)
+        try:
+            heard = json.loads(message.body)
+        except (ValueError, RecursionError):
+            heard = None
+        if not isinstance(heard, dict):
+            raise RendezvousError(
+                f"All processes of a job must run the same version of stratagem, but "
+                f"{self._connection.peer} sent something else than a JSON object."
+            )
+        return heard
+
+    def interrupt(self) -> None:
+        """Lets whoever hears or is heard find the other end lost. Returns at once, in any thread."""
+        self._is_over = True
+        self._connection.interrupt()
+
+    def finish(self, seconds: float) -> None:
+        """Waits until all that was said is sent, for so many seconds at most, and closes."""
+        with self._speaking:
+            self._all_sent.wait_for(lambda: not self._is_sending, seconds)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the conversation; what is not sent yet will not be."""
+        self.interrupt()
+        self._connection.close()
+
+    def _send(self, body: bytes) -> None:
+        try:
+            self._connection.send(Kind.EVENT, "", Message(body), deadline=None)
+        except OSError:
+            self.interrupt()
+
+    def _send_unsent(self) -> None:
+        while True:
+            with self._speaking:
+                if self._is_over or not self._unsent:
+                    self._is_sending = False
+                    self._all_sent.notify_all()
+                    return
+                body = self._unsent.popleft()
+            self._send(body)

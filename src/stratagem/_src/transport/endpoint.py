@@ -1,0 +1,109 @@
+"""``Endpoint``: where a task answers the others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.transport.connection import Connection
+from stratagem._src.transport.credentials import Credentials
+from stratagem._src.transport.identity import Identity
+from stratagem._src.transport.listener import Listener
+from stratagem._src.transport.message import Handler, Message
+from stratagem._src.transport.remote_error import exception_to_bytes
+from stratagem._src.transport.wire_format import Kind
+
+__all__ = ["Endpoint"]
+
+
+class Endpoint:
+    """Listens at an address and answers messages with handlers, one thread per connection.
+
+    >>> from stratagem._src.transport import Channel, Credentials, Endpoint, Identity, Message
+    >>> credentials = Credentials(secret="correct horse battery staple")
+    >>> server, client = Identity.of_task("ps", 0), Identity("coordinator")
+    >>> endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials, server)
+    >>> endpoint.start()
+    >>> channel = Channel(endpoint.address, credentials, wanted=server, own=client)
+    >>> channel.call("echo", Message(b"hello"), timeout=5).body
+    b'hello'
+    >>> channel.close(), endpoint.shutdown()
+    (None, None)
+
+    Args:
+        address: ``host:port``, as for ``Listener``.
+        handlers: What answers each method.
+        credentials: What peers have to prove.
+        own: Whom peers have to want.
+        listening: A socket that listens there already.
+
+    Raises:
+        PermissionDeniedError: If there is neither secret nor TLS and the address is not loopback.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        handlers: Mapping[str, Handler],
+        credentials: Credentials,
+        own: Identity,
+        *,
+        listening: socket.socket | None = None,
+    ) -> None:
+        self._handlers = dict(handlers)
+        self._listener = Listener(address, credentials, own, self._serve, listening=listening)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the real port once it has started."""
+        return self._listener.address
+
+    @property
+    def was_started(self) -> bool:
+        """Whether it listens, or did."""
+        return self._listener.was_started
+
+    def start(self) -> None:
+        """Begins to listen.
+
+        Raises:
+            UnavailableError: If the port is in use or cannot be bound.
+            RuntimeError: If it was started before.
+        """
+        self._listener.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until it is shut down, and returns whether it is.
+
+        Raises:
+            Exception: What ended it, if it was not shut down.
+        """
+        return self._listener.wait(timeout)
+
+    def shutdown(self) -> None:
+        """Stops listening and ends every connection; handlers that run have five seconds to finish."""
+        self._listener.shutdown()
+
+    def _serve(self, connection: Connection) -> None:
+        while True:
+            _, method, message = connection.receive(deadline=None)
+            self._answer(connection, method, message)
+
+    def _answer(self, connection: Connection, method: str, message: Message) -> None:
+        try:
+            answer, kind = self._handler(method)(message), Kind.RESULT
+        except BaseException as error:
+            answer, kind = Message(exception_to_bytes(error)), Kind.ERROR
+        try:
+            connection.send(kind, "", answer, deadline=None)
+        except InvalidArgumentError as error:  # arrays that cannot travel
+            connection.send(Kind.ERROR, "", Message(exception_to_bytes(error)), deadline=None)
+
+    def _handler(self, method: str) -> Handler:
+        handler = self._handlers.get(method)
+        if handler is None:
+            raise InvalidArgumentError(
+                f"A method must be one of {sorted(self._handlers)}, got {method!r}."
+            )
+        return handler

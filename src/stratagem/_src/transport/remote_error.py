@@ -1,0 +1,43 @@
+"""Exceptions that cross from one task to another."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import traceback
+
+import cloudpickle
+
+from stratagem._src.core.errors import RemoteError
+
+__all__ = ["exception_from_bytes", "exception_to_bytes"]
+
+
+def exception_to_bytes(error: BaseException) -> bytes:
+    """Returns an exception and its traceback as bytes, even if it cannot be pickled.
+
+    What ends a program, such as ``SystemExit``, must not end another: it arrives as ``RemoteError``.
+    """
+    text = "".join(traceback.format_exception(error))
+    summary = "".join(traceback.format_exception_only(error)).strip()
+    pickled = None
+    if isinstance(error, Exception):
+        with contextlib.suppress(Exception):
+            pickled = cloudpickle.dumps(error)
+    return pickle.dumps((pickled, summary, text))
+
+
+def exception_from_bytes(data: bytes, task: str) -> Exception:
+    """Returns the exception of another task, as itself if possible, with a note that says whose.
+
+    Only for bytes of a peer that is trusted: they may run anything.
+    """
+    pickled, summary, text = pickle.loads(data)
+    error = None
+    if pickled is not None:
+        with contextlib.suppress(Exception):
+            error = pickle.loads(pickled)
+    if not isinstance(error, Exception):
+        error = RemoteError(summary)
+    error.add_note(f"Raised by {task}:\n{text.rstrip()}")
+    return error

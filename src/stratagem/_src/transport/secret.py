@@ -1,0 +1,67 @@
+"""The secret that the processes of a cluster share."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from stratagem._src.cluster.environment_variables import is_set, read_text
+from stratagem._src.cluster.errors import EnvironmentVariableError
+
+__all__ = ["FILE_VARIABLE", "SECRET_VARIABLE", "job_secret", "new_secret", "read_secret"]
+
+SECRET_VARIABLE = "STRATAGEM_CLUSTER_SECRET"
+FILE_VARIABLE = "STRATAGEM_CLUSTER_SECRET_FILE"
+_FEWEST_CHARACTERS = 16
+
+
+def new_secret() -> str:
+    """Returns a new random secret."""
+    return secrets.token_hex(32)
+
+
+def read_secret() -> str:
+    """Returns the secret that the environment gives, directly or as the path of a file.
+
+    Raises:
+        EnvironmentVariableError: If there is none, its file cannot be read, or it is too short. The
+            message does not contain it.
+    """
+    if is_set(SECRET_VARIABLE) or not is_set(FILE_VARIABLE):
+        secret = read_text(
+            SECRET_VARIABLE,
+            "the secret that the nodes of a job share",
+            f"Set it, or {FILE_VARIABLE}, to the same on every node.",
+        )
+        source = SECRET_VARIABLE
+    else:
+        source = FILE_VARIABLE
+        path = os.environ[FILE_VARIABLE].strip()
+        try:
+            secret = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise EnvironmentVariableError(
+                FILE_VARIABLE, path, f"the path of a readable text file ({error})"
+            ) from None
+    if len(secret) < _FEWEST_CHARACTERS:
+        raise EnvironmentVariableError(
+            source,
+            f"<{len(secret)} characters>",
+            f"a secret of at least {_FEWEST_CHARACTERS} characters, such as 'openssl rand -hex 32' "
+            "prints",
+        )
+    return secret
+
+
+def job_secret(shared: str, job_id: str) -> str:
+    """Returns the secret of one run of a job, which does not reveal the one it is derived from.
+
+    >>> from stratagem._src.transport.secret import job_secret
+    >>> job_secret("correct horse battery", "1") == job_secret("correct horse battery", "2")
+    False
+    """
+    message = f"stratagem job {job_id}".encode()
+    return hmac.new(shared.encode(), message, hashlib.sha256).hexdigest()

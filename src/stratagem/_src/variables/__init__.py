@@ -1,0 +1,1 @@
+"""Variables: one placement in each file, and what can be done to them."""

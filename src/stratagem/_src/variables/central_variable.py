@@ -1,0 +1,91 @@
+"""``CentralVariable``: one copy, on the parameter device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.mesh.devices import canonical_name
+from stratagem._src.mesh.protocols import StrategyProtocol
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.variables.distributed_variable import AggregatingVariable
+from stratagem._src.variables.variable import STORAGE_LOCK, _register
+
+__all__ = ["CentralVariable"]
+
+
+class CentralVariable(AggregatingVariable):
+    """A variable on one device that all replicas read from and send their updates to.
+
+    Made by ``Variable(...)`` in the scope of a ``CentralStorageStrategy``. Each step copies it to the
+    compute devices and the aggregated update back.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0")
+    >>> with strategy.scope():
+    ...     x = sg.Variable(1.)
+    >>> x
+    <sg.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>
+    """
+
+    __slots__ = ("_parameter_device",)
+
+    def __init__(
+        self,
+        strategy: StrategyProtocol,
+        parameter_device: jax.Device,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        self._parameter_device = parameter_device
+        super().__init__(strategy, *args, **kwargs)
+
+    @property
+    def parameter_device(self) -> jax.Device:
+        """The device that holds the value."""
+        return self._parameter_device
+
+    @property
+    def device(self) -> str:
+        """Full name of the parameter device."""
+        return canonical_name(self._parameter_device)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The one copy."""
+        return (self._value(),)
+
+    def place(self, value: Any) -> Any:
+        """Returns ``value`` on the parameter device."""
+        return jax.device_put(value, self._parameter_device)
+
+    def _eager_value(self) -> Any:
+        replica = self.check_own_replica()
+        with STORAGE_LOCK:
+            self._shared = True
+            array = self._stored()
+        if replica is not None and replica.replica_index is not None:
+            return jax.device_put(array, self.group.devices[replica.replica_index])
+        return array
+
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
+        """Returns a copy of the value on every compute device."""
+        array = self._stored()
+        if group is None:
+            return jnp.copy(array) if donate and self._shared else array
+        copies = group.replicate(array)
+        return jnp.copy(copies) if donate and self._parameter_device in group.devices else copies
+
+    def accept_from_program(self, array: Any, shared: bool) -> None:
+        """Stores a program's result on the parameter device."""
+        on_device = {shard.device: shard.data for shard in array.addressable_shards}
+        if self._parameter_device in on_device:
+            array = on_device[self._parameter_device]
+        else:
+            array = jax.device_put(array.addressable_data(0), self._parameter_device)
+        self._array, self._shared = array, shared
+
+
+_register(CentralVariable)

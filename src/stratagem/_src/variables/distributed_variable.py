@@ -1,0 +1,194 @@
+"""What variables created in the scope of a strategy have in common."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import jax.numpy as jnp
+
+from stratagem._src.core import context
+from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.tracing import under_jit
+from stratagem._src.mesh.protocols import StrategyProtocol
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.distributed_values import DistributedValues, describe
+from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables import access as state
+from stratagem._src.variables import updates
+from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable_options import VariableAggregation
+
+__all__ = ["AggregatingVariable", "DistributedVariable"]
+
+
+class DistributedVariable(Variable, DistributedValues):
+    """A variable that belongs to a strategy."""
+
+    __slots__ = ("_strategy",)
+
+    def __init__(self, strategy: StrategyProtocol, *args: Any, **kwargs: Any) -> None:
+        self._strategy = strategy
+        super().__init__(*args, **kwargs)
+
+    @property
+    def strategy(self) -> Any:
+        """The strategy in whose scope the variable was created."""
+        return self._strategy
+
+    @property
+    def group(self) -> ReplicaGroup:
+        """The devices of the strategy's replicas."""
+        return self._strategy.replica_group
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """Same as ``strategy``, by TensorFlow's name."""
+        return self._strategy
+
+    def check_own_replica(self) -> Any:
+        """Returns the replica context, or ``None``; a replica of another strategy raises.
+
+        Raises:
+            ContextError: Inside a replica of another strategy.
+        """
+        frame = context.current_frame()
+        replica = frame.replica_context
+        if replica is None or frame.strategy is self._strategy:
+            return replica
+        if not context.has_strategy():
+            return None
+        raise ContextError(
+            f"Variable {self.name!r} belongs to {self._strategy!r} and cannot be used in a replica "
+            f"of {replica.strategy!r}. Create it in that strategy's scope."
+        )
+
+    def check_own_context(self) -> Any:
+        """Returns the replica context, or ``None``; the scope of another strategy raises.
+
+        Raises:
+            ContextError: Inside the scope or a replica of another strategy.
+        """
+        frame = context.current_frame()
+        if frame.strategy is self._strategy:
+            return frame.replica_context
+        if not context.has_strategy():
+            return None
+        raise ContextError(
+            f"Variable {self.name!r} belongs to {self._strategy!r} and cannot be updated in the scope "
+            f"or in a replica of {frame.strategy!r}. Leave that scope first."
+        )
+
+    def _check_aggregation_of_dtype(self) -> None:
+        mean = self._aggregation is VariableAggregation.MEAN
+        if mean and not jnp.issubdtype(self._dtype, jnp.inexact):
+            raise VariableError(
+                f"Aggregation MEAN needs a floating point variable, got {self._dtype.name} for "
+                f"variable {self._name!r}. Use a float dtype, or aggregation SUM."
+            )
+
+    def _value(self) -> Any:
+        self.check_own_replica()
+        return super()._value()
+
+    def _check_readable_now(self) -> None:
+        """Raises if reading the stored copies would compile them into the user's own program."""
+        if under_jit():
+            super()._value()
+
+    def _describe_components(self, kind: str) -> str:
+        if state.current_frame() is not None or self._array is None or self.group.size == 1:
+            return self._describe(self._name, self._eager_value)
+        first, count = self.group.first_local, self.group.local_size
+        names = [
+            f"{self._name}/replica_{i}" if i else self._name for i in range(first, first + count)
+        ]
+        rows = [
+            self._describe(name, lambda copy=copy: copy)  # type: ignore[misc]
+            for name, copy in zip(names, self.values, strict=True)
+        ]
+        return describe(kind, rows)
+
+
+class AggregatingVariable(DistributedVariable):
+    """A variable with one value for all replicas: updates from the replicas are aggregated first."""
+
+    __slots__ = ()
+
+    def _update(self, update: Update, operand: Any) -> Self:
+        replica = self.check_own_context()
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            self._update_from_replica(replica, update, operand)
+        elif isinstance(operand, PerReplica):
+            self._check_aggregation(update, "with a PerReplica value")
+            self.apply(update, self.check_operand(update, self._aggregate(operand)))
+        else:
+            self.apply(update, self.check_operand(update, operand))
+        return self
+
+    def _update_from_replica(self, replica: Any, update: Update, operand: Any) -> None:
+        self._check_aggregation(update, "in replica context")
+        reduce_op = self._aggregation.reduce_op
+        if isinstance(operand, (int, float, complex)) and reduce_op is ReduceOp.SUM:
+            raise VariableError(
+                f"{update.name}() of {self.name!r} (aggregation SUM) got the Python number "
+                f"{operand!r} in replica context: adding it once or once for each replica are both "
+                "possible. Give an array, for example jnp.asarray(x), to add it for each replica, or "
+                "use aggregation MEAN or ONLY_FIRST_REPLICA to apply it once."
+            )
+        checked = self.check_operand(update, operand)
+        frame = state.current_frame()
+        if frame is None or frame.spmd:
+            replica.merge_per_replica(
+                f"{update.name} of {self.name!r}",
+                lambda _, value: self.apply(update, self._aggregate(value)),
+                checked,
+            )
+            return
+        # Inside value_and_grad of an eager replica: the value is traced by this thread alone.
+        frame.check_writable(self)
+        if reduce_op is None:
+            aggregated = replica.first_replica(checked)
+        else:
+            aggregated = replica.all_reduce(reduce_op, checked)
+        self._update_traced(frame, update, aggregated)
+
+    def _update_traced(self, frame: state.StateFrame, update: Update, operand: Any) -> None:
+        frame.write(self, update.apply(frame.read(self), operand))
+
+    def commit(self, value: Any) -> None:
+        """Sets the value, which is aggregated already and the same in every replica."""
+        replica = self.check_own_replica()
+        if replica is None or replica.num_replicas_in_sync == 1:
+            self.apply(updates.ASSIGN, value)
+            return
+        replica.merge_per_replica(
+            f"assign of {self.name!r}",
+            lambda strategy, values: self.apply(
+                updates.ASSIGN, strategy.extended.first_replica(values)
+            ),
+            value,
+        )
+
+    def _check_aggregation(self, update: Update, where: str) -> None:
+        if self._aggregation is VariableAggregation.NONE:
+            raise VariableError(
+                f"{update.name}() of {self.name!r} {where} needs an aggregation, because the replicas' "
+                "values may differ. Create it with Variable(..., aggregation=VariableAggregation.SUM)"
+                " (or MEAN, or ONLY_FIRST_REPLICA), or update it in cross-replica context."
+            )
+        self._check_reducible(update, where)
+
+    def _check_reducible(self, update: Update, where: str) -> None:
+        if not update.reducible and self._aggregation.reduce_op is not None:
+            raise UnsupportedError(
+                f"{update.name}() of {self.name!r} {where} cannot be aggregated by "
+                f"{self._aggregation.name}. Use aggregation ONLY_FIRST_REPLICA."
+            )
+
+    def _aggregate(self, value: Any) -> Any:
+        extended = self._strategy.extended
+        if self._aggregation.reduce_op is None:
+            return extended.first_replica(value)
+        return extended.reduce_value(self._aggregation.reduce_op, value)

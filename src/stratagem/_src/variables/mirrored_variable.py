@@ -1,0 +1,106 @@
+"""``MirroredVariable``: a copy on every replica, always equal."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.variables import access as state
+from stratagem._src.variables import updates
+from stratagem._src.variables.distributed_variable import AggregatingVariable
+from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable import STORAGE_LOCK, _register
+
+__all__ = ["MirroredVariable"]
+
+
+class MirroredVariable(AggregatingVariable):
+    """A variable with a copy on every replica; every update reaches all of them.
+
+    Made by ``Variable(...)`` in the scope of a ``MirroredStrategy``.
+
+    JAX equivalent: an array with a replicated ``NamedSharding``.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     x = sg.Variable(1.)
+    >>> x
+    MirroredVariable:{
+      0: <sg.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>,
+      1: <sg.Variable 'Variable/replica_1:0' shape=() dtype=float32, numpy=1.0>
+    }
+    """
+
+    __slots__ = ()
+
+    stored_for_programs = True
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The copies, each on its own device."""
+        frame = state.current_frame()
+        if frame is not None and not frame.eager:
+            return (frame.read(self),) * self.group.local_size
+        self._check_readable_now()
+        return self._copies()
+
+    def _copies(self) -> tuple[Any, ...]:
+        with STORAGE_LOCK:
+            self._shared = True
+            return self.group.shards(self._stored())
+
+    def place(self, value: Any) -> Any:
+        """Returns ``value`` with a copy on every device."""
+        return jax.tree.map(self.group.replicate, value)
+
+    def _eager_value(self) -> Any:
+        replica = self.check_own_replica()
+        if replica is not None and replica.replica_index is not None:
+            return self._copies()[replica.replica_index]
+        with STORAGE_LOCK:
+            self._shared = True
+            return self.group.local_view(self._stored())
+
+    def initialize(self, value: Any) -> None:
+        """Stores the first value: the leader's, where there are several processes."""
+        super().initialize(self._strategy.extended.leader_value(value, self._name))
+
+    def _update(self, update: Update, operand: Any) -> Self:
+        if not update.reducible and self.group.size > 1:
+            self._check_reducible(update, "of a mirrored variable")
+        return super()._update(update, operand)
+
+    def apply(self, update: Update, operand: Any) -> None:
+        """Replaces the value by the update of it, here and now."""
+        if state.current_frame() is not None or not self.group.spans_processes:
+            super().apply(update, operand)
+            return
+        self.check_not_tracing(operand)
+        with STORAGE_LOCK:
+            local = jax.tree.map(self.group.local_view, (self._stored(), operand))
+            new = self.place(update.apply(*_together(local)))
+            self.store(new, shared=update is updates.ASSIGN)
+
+    def stores_program_results(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether a program's result is stored as it is: yes."""
+        return True
+
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
+        """Returns the replicated array."""
+        array = self._stored()
+        return jnp.copy(array) if donate and self._shared else array
+
+    def __repr__(self) -> str:
+        return self._describe_components("MirroredVariable")
+
+
+def _together(arrays: Any) -> Any:
+    """Returns a structure of arrays on the device of the first."""
+    return jax.device_put(arrays, arrays[0].sharding)
+
+
+_register(MirroredVariable)

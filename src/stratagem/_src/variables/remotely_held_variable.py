@@ -1,0 +1,288 @@
+"""``RemotelyHeldVariable``: a variable whose value another process holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.errors import ContextError, ShapeMismatchError, VariableError
+from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.tracing import is_tracer, under_jit
+from stratagem._src.mesh.protocols import StrategyProtocol
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.array_operators import array_of
+from stratagem._src.variables import access as state
+from stratagem._src.variables.distributed_variable import AggregatingVariable
+from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
+
+__all__ = ["RemoteStorage", "RemotelyHeldVariable", "operand_arrays"]
+
+
+class RemoteStorage(Protocol):
+    """The way to the processes that hold variables. Requests are opaque to everyone else."""
+
+    def pull(self, requests: Sequence[Any]) -> Sequence[np.ndarray[Any, Any]]:
+        """Returns what each request asks for, with one message to each process."""
+
+    def push(self, requests: Sequence[Any]) -> None:
+        """Carries out updates, those of one variable in order, with one message to each process."""
+
+
+class RemotelyHeldVariable(AggregatingVariable):
+    """A variable whose value another process holds.
+
+    Outside of compiled functions each read and each update is a message. A compiled function fetches
+    all it reads before it runs and sends all its updates afterwards. Updates travel as what they are,
+    never as a new value, so that those of several workers add up.
+
+    Args:
+        strategy: The strategy whose replicas use it.
+        name: Its name.
+        shape: Its shape.
+        dtype: Its element type.
+        trainable: Whether optimizers should update it.
+        synchronization: As of ``Variable``.
+        aggregation: How updates of this process's replicas become one.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        strategy: StrategyProtocol,
+        *,
+        name: str,
+        shape: Sequence[int],
+        dtype: Any,
+        trainable: bool,
+        synchronization: VariableSynchronization,
+        aggregation: VariableAggregation,
+    ) -> None:
+        self._strategy = strategy
+        self._name = name
+        self._shape = TensorShape(shape)
+        self._dtype = np.dtype(dtype)
+        self._trainable = trainable
+        self._synchronization = synchronization
+        self._aggregation = aggregation
+        self._array = self._on_mesh = None
+        self._shared = False
+        self._check_aggregation_of_dtype()
+
+    # --- what a kind of storage defines -----------------------------------------------------------
+
+    @property
+    def storage(self) -> RemoteStorage:
+        """The way to the processes that hold the value."""
+        raise NotImplementedError
+
+    def read_requests(self, rows: np.ndarray[Any, Any] | None) -> list[Any]:
+        """Returns the requests for the whole value, or for rows, whose numbers have been checked."""
+        raise NotImplementedError
+
+    def assemble(
+        self, parts: Sequence[np.ndarray[Any, Any]], rows: np.ndarray[Any, Any] | None
+    ) -> np.ndarray[Any, Any]:
+        """Returns the value, or the rows, from the answers to ``read_requests``."""
+        raise NotImplementedError
+
+    def update_requests(
+        self, update: Update, operands: tuple[np.ndarray[Any, Any], ...]
+    ) -> list[Any]:
+        """Returns the requests that carry out ``update``.
+
+        Args:
+            update: What to do.
+            operands: The arrays of its operand: the value; or values and indices, of which those out
+                of range count for nothing.
+        """
+        raise NotImplementedError
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The one value."""
+        return (self._value(),)
+
+    def pull(self) -> np.ndarray[Any, Any]:
+        """Returns the value, fetched now."""
+        return self.assemble(self.storage.pull(self.read_requests(None)), None)
+
+    def pull_rows(self, indices: Any) -> np.ndarray[Any, Any]:
+        """Returns the rows with these numbers, fetched now."""
+        rows = self.row_numbers(indices)
+        fetched = self.assemble(self.storage.pull(self.read_requests(rows)), rows)
+        return fetched.reshape(np.shape(indices) + self.row_shape)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return self.program_shape[1:]
+
+    def row_numbers(self, indices: Any) -> np.ndarray[Any, Any]:
+        """Returns known indices as a vector.
+
+        Raises:
+            VariableError: If one is out of range.
+        """
+        rows = np.asarray(indices).reshape(-1).astype(np.int64, copy=False)
+        if rows.size:
+            low, high = int(rows.min()), int(rows.max())
+            if low < 0 or high >= self.program_shape[0]:
+                raise VariableError(
+                    f"Rows of {self.name!r} have numbers in [0, {self.program_shape[0]}), got {low} to "
+                    f"{high}."
+                )
+        return rows
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+        """Returns the rows with these numbers, and moves no others.
+
+        Args:
+            indices: Integer array of any shape.
+            name: Ignored.
+
+        Returns:
+            An array of shape ``indices.shape + self.shape[1:]``.
+        """
+        self.check_own_replica()
+        indices = array_of(indices)
+        indices = indices if isinstance(indices, (jax.Array, np.ndarray)) else np.asarray(indices)
+        if not jnp.issubdtype(indices.dtype, jnp.integer):
+            raise VariableError(
+                f"sparse_read() of {self.name!r} needs integer row numbers, got {indices.dtype.name}."
+            )
+        if not self._shape:
+            raise ShapeMismatchError(
+                f"sparse_read() needs a variable with rows, but {self.name!r} is a scalar."
+            )
+        frame = state.current_frame()
+        return self.rows_now(indices) if frame is None else frame.read_rows(self, indices)
+
+    def rows_now(self, indices: Any) -> jax.Array:
+        """Returns the rows with these numbers on the present replica's device, fetched now.
+
+        Raises:
+            ContextError: Where a program is traced that could fetch them only once.
+        """
+        if is_tracer(indices) or under_jit():
+            raise ContextError(
+                f"Rows of variable {self.name!r} are read inside jax.jit (or lax.scan, jax.vmap, ...) "
+                "outside of a stratagem.function. Use stratagem.function in place of jax.jit, or read "
+                "the rows outside and pass them."
+            )
+        return self._on_device(self.pull_rows(indices))
+
+    def gather(self, indices: Any) -> Any:
+        """Same as ``sparse_read``."""
+        return self.sparse_read(indices)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Returns a part of the value; rows chosen by number, array or slice are all that moves."""
+        first, *rest = key if isinstance(key, tuple) else (key,)
+        rows = self._chosen_rows(first)
+        if rows is None:
+            return self._value()[key]
+        chosen = self.sparse_read(rows)
+        return chosen[(*(slice(None) for _ in range(rows.ndim)), *rest)] if rest else chosen
+
+    def _chosen_rows(self, key: Any) -> Any:
+        """Returns the numbers of the rows that an index of the first dimension chooses, if any."""
+        if not self._shape or key is None or isinstance(key, (bool, np.bool_)):
+            return None
+        size = self.program_shape[0]
+        key = array_of(key)
+        if isinstance(key, slice):
+            whole = range(size)[key] == range(size)
+            return None if whole else np.arange(size)[key]
+        if isinstance(key, (int, np.integer)):
+            if not -size <= key < size:
+                raise IndexError(f"row {key} of {self.name!r}, which has {size}")
+            return np.asarray(int(key) % size)
+        if isinstance(key, list):
+            key = np.asarray(key)
+        if isinstance(key, (jax.Array, np.ndarray)) and jnp.issubdtype(key.dtype, jnp.integer):
+            return key
+        return None
+
+    def _eager_value(self) -> Any:
+        return self._on_device(self.pull())
+
+    def _on_device(self, value: np.ndarray[Any, Any]) -> jax.Array:
+        replica = self.check_own_replica()
+        index = replica.replica_index if replica is not None else None
+        return jax.device_put(value, self.group.local_devices[index or 0])
+
+    # --- updating ---------------------------------------------------------------------------------
+
+    def apply_update(self, update: Update, operand: Any) -> RemotelyHeldVariable:
+        """Carries out an update that is no method of its own, and returns the variable.
+
+        Args:
+            update: For example one made by ``update_on_server``.
+            operand: An array, ``IndexedSlices``, or for such updates any structure of arrays.
+        """
+        self._update(update, operand)
+        return self
+
+    def _update_from_replica(self, replica: Any, update: Update, operand: Any) -> None:
+        if self._synchronization is VariableSynchronization.ON_READ:
+            # Each replica updates a part of its own, so that numbers count for each of them.
+            operand = array_of(operand)
+            operand = np.asarray(operand) if isinstance(operand, (int, float, complex)) else operand
+        super()._update_from_replica(replica, update, operand)
+
+    def check_operand(self, update: Update, operand: Any) -> Any:
+        """As of ``Variable``; what only the server understands is taken as it is."""
+        if not update.server_only:
+            return super().check_operand(update, operand)
+        return jax.tree.map(
+            lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), operand
+        )
+
+    def apply(self, update: Update, operand: Any) -> None:
+        """Sends the update, or notes it to be sent when the compiled function has run."""
+        frame = state.current_frame()
+        if frame is not None:
+            self._update_traced(frame, update, operand)
+            return
+        self.check_not_tracing(operand)
+        self.storage.push(self.update_requests(update, operand_arrays(operand)))
+
+    def _update_traced(self, frame: state.StateFrame, update: Update, operand: Any) -> None:
+        frame.check_writable(self)
+        frame.update_remotely(self, update, operand)
+
+    def commit_update(self, update: Update, operand: Any) -> None:
+        """Sends an update that ``value_and_grad`` kept back, the same in every replica, once."""
+        replica = self.check_own_replica()
+        if replica is None or replica.num_replicas_in_sync == 1:
+            self.apply(update, operand)
+            return
+        replica.merge_per_replica(
+            f"{update.name} of {self.name!r}",
+            lambda strategy, values: self.apply(update, strategy.extended.first_replica(values)),
+            operand,
+        )
+
+    # --- in compiled programs ---------------------------------------------------------------------
+
+    def stores_program_results(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether a program's result is stored here: no."""
+        return False
+
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
+        """Returns the value, fetched now, on the program's devices."""
+        value = self.pull()
+        return jnp.asarray(value) if group is None else group.replicate(value)
+
+
+def operand_arrays(operand: Any) -> tuple[np.ndarray[Any, Any], ...]:
+    """Returns the arrays of an update's operand, as they travel."""
+    return tuple(np.asarray(leaf) for leaf in jax.tree.leaves(operand))

@@ -1,0 +1,246 @@
+"""``SyncOnReadVariable``: a value of its own in each replica, combined when read."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core.errors import VariableError
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
+from stratagem._src.variables import access as state
+from stratagem._src.variables import updates
+from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable import STORAGE_LOCK, _register
+from stratagem._src.variables.variable_options import VariableAggregation
+
+__all__ = ["SyncOnReadVariable"]
+
+
+class SyncOnReadVariable(DistributedVariable):
+    """A variable that each replica updates for itself; reading it from outside combines them.
+
+    Made by ``Variable(..., synchronization=VariableSynchronization.ON_READ)``. Use it for counters and
+    statistics, where a reduction at every update would be wasted.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     seen = sg.Variable(0., synchronization=sg.VariableSynchronization.ON_READ,
+    ...                        aggregation=sg.VariableAggregation.SUM)
+    >>> _ = strategy.run(lambda: seen.assign_add(3.))
+    >>> float(seen)
+    6.0
+    """
+
+    # `_parts` holds the replicas' values after eager updates, `_array` after everything else.
+    __slots__ = ("_parts",)
+
+    # --- storage ----------------------------------------------------------------------------------
+
+    def initialize(self, value: Any) -> None:
+        """Stores the first value in each replica."""
+        self._parts: list[Any] | None = None
+        self._array = self._per_replica_copies(
+            self._strategy.extended.leader_value(value, self._name)
+        )
+        self._shared = True
+
+    def _stored(self) -> Any:
+        if self._parts is not None:
+            self._array, self._parts = self.group.join(self._parts), None
+            self._shared = True
+        return super()._stored()
+
+    def store(self, array: Any, *, shared: bool = False) -> None:
+        """Replaces the global array of all replicas' values."""
+        super().store(array, shared=shared)
+        self._parts = None
+
+    def snapshot(self) -> Any:
+        """Returns the global array of all replicas' values."""
+        with STORAGE_LOCK:
+            self._stored()
+            return super().snapshot()
+
+    def restore_snapshot(self, content: Any) -> None:
+        """Stores again what ``snapshot`` returned."""
+        with STORAGE_LOCK:
+            self._parts = None
+            super().restore_snapshot(content)
+
+    def _per_replica_copies(self, value: Any) -> Any:
+        return self.group.join([value] * self.group.local_size)
+
+    @property
+    def _is_scalar(self) -> bool:
+        return len(self._shape) == 0
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Each replica's value, on its own device."""
+        frame = state.current_frame()
+        if frame is not None and not frame.eager:
+            return self.per_replica().values
+        self._check_readable_now()
+        return self._components()
+
+    def _components(self) -> tuple[Any, ...]:
+        with STORAGE_LOCK:
+            if self._parts is None:
+                self._parts = list(self.group.split(self._stored(), self._is_scalar))
+            self._shared = True
+            return tuple(self._parts)
+
+    @property
+    def sharded_in_program(self) -> bool:
+        """Whether a program sees one value for each replica: yes."""
+        return True
+
+    @property
+    def program_shape(self) -> tuple[int, ...]:
+        """Shape of the global array of all replicas' values."""
+        return self.group.global_shape(super().program_shape)
+
+    def program_value(self, value: Any) -> Any:
+        """Returns the value once for each replica."""
+        copies = [jnp.asarray(value)] * self.group.size
+        return jnp.stack(copies) if self._is_scalar else jnp.concatenate(copies)
+
+    def stores_program_results(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array is one value for all: no."""
+        return False
+
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
+        """Returns the global array of all replicas' values."""
+        array = self._stored()
+        return jnp.copy(array) if donate and self._shared else array
+
+    def accept_from_program(self, array: Any, shared: bool) -> None:
+        """Stores the global array of all replicas' values."""
+        self._parts = None
+        self._array, self._shared = array, shared
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def per_replica(self) -> PerReplica:
+        """Returns every replica's value, in the form that fits the present context."""
+        frame = state.current_frame()
+        if frame is None or frame.eager:
+            with STORAGE_LOCK:
+                self._shared = True
+                array = self._stored()
+            return PerReplica.from_global(self.group, array, scalar=self._is_scalar)
+        if frame.spmd:
+            return SpmdPerReplica(self.group, frame.read(self))
+        return PerReplica.from_global(self.group, frame.read(self), scalar=self._is_scalar)
+
+    def _value(self) -> Any:
+        frame = state.current_frame()
+        if frame is not None and (self.group.size == 1 or self.check_own_replica() is not None):
+            value = frame.read(self)
+            return value.reshape(self._shape) if self.group.size == 1 else value
+        return super()._value() if frame is None else self._reduced()
+
+    def _eager_value(self) -> Any:
+        replica = self.check_own_replica()
+        if replica is not None or self.group.size == 1:
+            return self._components()[(replica and replica.replica_index) or 0]
+        return self._reduced()
+
+    def _reduced(self) -> Any:
+        if self._aggregation is VariableAggregation.NONE:
+            raise VariableError(
+                f"Variable {self.name!r} (ON_READ) has aggregation NONE, so its replicas' values cannot "
+                "be read as one. Create it with aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or use "
+                "strategy.experimental_local_results(variable)."
+            )
+        extended = self._strategy.extended
+        if self._aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
+            return extended.first_replica(self.per_replica())
+        return extended.reduce_value(self._aggregation.reduce_op, self.per_replica())
+
+    # --- updating ---------------------------------------------------------------------------------
+
+    def _update(self, update: Update, operand: Any) -> Self:
+        replica = self.check_own_context()
+        frame = state.current_frame()
+        if replica is None and self.group.size > 1:
+            self._update_all(update, operand)
+        else:
+            checked = self.check_operand(update, operand)
+            if frame is not None:
+                frame.check_writable(self)
+                old = frame.read(self)
+                new = update.apply(old.reshape(self._shape), checked)
+                frame.write(self, new.reshape(old.shape))
+            else:
+                self.check_not_tracing(checked)
+                self._set_part((replica and replica.replica_index) or 0, update, checked)
+        return self
+
+    def _set_part(self, index: int, update: Update, operand: Any) -> None:
+        with STORAGE_LOCK:
+            journal = state.current_journal()
+            if journal is not None:
+                journal.record(self)
+            parts = list(self._components())
+            placed = jax.device_put(operand, self.group.local_devices[index])
+            parts[index] = update.apply(parts[index], placed)
+            self._parts = parts
+
+    def _update_all(self, update: Update, operand: Any) -> None:
+        frame = state.current_frame()
+        if isinstance(operand, SpmdPerReplica) and frame is not None:
+            frame.check_writable(self)
+            local = self.check_operand(update, operand.local)
+            frame.write(self, update.apply(frame.read(self), local))
+            return
+        if isinstance(operand, PerReplica):
+            parts = [self.check_operand(update, part) for part in operand.values]
+        else:
+            parts = self._shares(update, self.check_operand(update, operand))
+            if frame is None:
+                first = self.group.first_local
+                parts = parts[first : first + self.group.local_size]
+        if frame is None:
+            self.check_not_tracing(parts)
+            for index, part in enumerate(parts):
+                self._set_part(index, update, part)
+            return
+        frame.check_writable(self)
+        old = frame.read(self)
+        if frame.spmd:
+            mine = jax.tree.map(
+                lambda *of_all: jnp.stack(of_all)[jax.lax.axis_index(REPLICA_AXIS)], *parts
+            )
+            frame.write(self, update.apply(old, mine))
+            return
+        blocks = old.reshape((self.group.size, *self._shape))
+        new = jnp.stack([update.apply(blocks[i], part) for i, part in enumerate(parts)])
+        frame.write(self, new.reshape(old.shape))
+
+    def _shares(self, update: Update, value: Any) -> list[Any]:
+        """Returns what each replica gets of a value given in cross-replica context."""
+        size = self.group.size
+        if self._aggregation is not VariableAggregation.SUM:
+            return [value] * size
+        if update is not updates.ASSIGN:
+            raise VariableError(
+                f"{update.name}() of {self.name!r} (ON_READ, aggregation SUM) in cross-replica context "
+                "is ambiguous: each replica's part, or their sum? Call it inside strategy.run(), or "
+                "use assign() with the new total."
+            )
+        if jnp.issubdtype(self._dtype, jnp.inexact):
+            return [value / size] * size
+        share = value // size
+        return [value - share * (size - 1), *[share] * (size - 1)]
+
+    def __repr__(self) -> str:
+        return self._describe_components("SyncOnReadVariable")
+
+
+_register(SyncOnReadVariable)

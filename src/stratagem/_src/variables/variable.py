@@ -1,0 +1,513 @@
+"""``Variable``: an array that keeps its value between steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core import context
+from stratagem._src.core.errors import (
+    ContextError,
+    NotAnArrayError,
+    UnsupportedError,
+    VariableError,
+)
+from stratagem._src.core.narrowing import check_fits
+from stratagem._src.core.structures import ValueLeaf
+from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.tracing import is_tracer, under_jit
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.array_operators import ArrayOperators, array_of, operand_of
+from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables import access as state
+from stratagem._src.variables import updates
+from stratagem._src.variables.operands import checked_operand, kind_of
+from stratagem._src.variables.update_methods import UpdateMethods
+from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
+
+__all__ = ["STORAGE_LOCK", "Variable", "VariableRef", "create_plain_variable"]
+
+STORAGE_LOCK = threading.RLock()
+"""Held while arrays are given away to a program and replaced by its results."""
+
+
+class _VariableType(type):
+    """Makes ``Variable(...)`` ask the current strategy which kind of variable to build."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not Variable:
+            return super().__call__(*args, **kwargs)
+        return context.get_strategy().extended.create_variable(*args, **kwargs)
+
+
+class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType):
+    """An array that keeps its value between steps and can be updated.
+
+    Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
+    one central device, or with a value of its own in each replica. Created elsewhere it is a plain
+    variable on one device. It can be used wherever an array can, also in ``jax.numpy`` functions.
+
+    Args:
+        initial_value: Array, number, or a function without arguments that returns one.
+        trainable: Whether optimizers should update it. Default: ``True``, but ``False`` for
+            ``ON_READ``.
+        name: Name shown in messages and checkpoints.
+        dtype: Element type; default that of the initial value.
+        constraint: A function that an optimizer of yours may apply to the value after an update; kept
+            as ``variable.constraint``, and not applied by ``assign``.
+        synchronization: When the replicas' copies are brought together.
+        aggregation: How the replicas' updates (``ON_WRITE``) or copies (``ON_READ``) become one.
+        shape: The shape, if the initial value's is to be checked; all of it must be known.
+
+    Differs from tf.distribute: updating a mirrored variable with aggregation ``NONE`` in replica
+    context raises, where the copies would silently diverge. A variable's shape never changes.
+
+    >>> import stratagem as sg
+    >>> v = sg.Variable([1.0, 2.0])
+    >>> v.assign_add([1.0, 1.0])
+    <sg.Variable 'Variable:0' shape=(2,) dtype=float32, numpy=array([2., 3.], dtype=float32)>
+    >>> float((v * 2).sum())
+    10.0
+    """
+
+    travels = False  # replicas use the variable itself
+
+    __slots__ = (
+        "__weakref__",
+        "_aggregation",
+        "_array",
+        "_constraint",
+        "_dtype",
+        "_name",
+        "_on_mesh",
+        "_shape",
+        "_shared",
+        "_synchronization",
+        "_trainable",
+    )
+
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+    ) -> None:
+        if callable(initial_value) and not isinstance(initial_value, ArrayOperators):
+            with jax.ensure_compile_time_eval():
+                initial_value = initial_value()
+        value = _initial_array(initial_value, dtype)
+        on_read = synchronization is VariableSynchronization.ON_READ
+        self._name = name or "Variable"
+        self._dtype = value.dtype
+        self._shape = TensorShape(value.shape)
+        self._trainable = (not on_read) if trainable is None else bool(trainable)
+        self._synchronization = synchronization
+        self._aggregation = aggregation
+        self._array: Any = None
+        self._on_mesh: tuple[Any, Any] | None = None
+        self._shared = False
+        self._check_aggregation_of_dtype()
+        frame = state.current_frame()
+        if frame is not None:
+            frame.create(self, value)
+        elif is_tracer(value):
+            raise ContextError(
+                f"Variable {self._name!r} is created inside a JAX transformation with a traced "
+                "initial value. Create it outside, or inside a stratagem.function."
+            )
+        else:
+            self.initialize(value)
+
+    def _check_aggregation_of_dtype(self) -> None:
+        """Raises if values of this dtype cannot be aggregated as asked; here nothing is."""
+
+    # Whether the stored array goes in and out of programs as it is.
+    stored_for_programs = False
+
+    # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name, with the output number that TensorFlow appends."""
+        return f"{self._name}:0"
+
+    @property
+    def shape(self) -> TensorShape:
+        """The shape."""
+        return self._shape
+
+    def get_shape(self) -> TensorShape:
+        """Same as ``shape``."""
+        return self._shape
+
+    @property
+    def constraint(self) -> Callable[[Any], Any] | None:
+        """What an optimizer may apply to the value after an update, if given."""
+        return getattr(self, "_constraint", None)
+
+    def keep_constraint(self, constraint: Callable[[Any], Any] | None) -> None:
+        """Sets what ``constraint`` returns."""
+        self._constraint = constraint
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._shape.num_elements() or 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return np.dtype(self._dtype)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers should update it."""
+        return self._trainable
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """When the replicas' copies are brought together."""
+        return self._synchronization
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """How the replicas' updates or copies become one."""
+        return self._aggregation
+
+    @property
+    def device(self) -> str:
+        """Full name of the device of this process that holds the value."""
+        return self.group.local_device_names[0]
+
+    @property
+    def group(self) -> ReplicaGroup:
+        """The devices that hold the value."""
+        return ReplicaGroup.of(sorted(self._stored().devices(), key=lambda device: device.id)[:1])
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Returns a variable of the same kind, in the same place, with the value of this one.
+
+        Raises:
+            UnsupportedError: While a function is traced.
+        """
+        if state.current_frame() is not None or under_jit():
+            raise UnsupportedError(
+                f"Variable {self.name!r} cannot be copied inside a compiled function. Copy it outside."
+            )
+        memo[id(self)] = duplicate = self._duplicate()
+        return duplicate
+
+    def _duplicate(self) -> Self:
+        made = object.__new__(type(self))
+        for cls in type(self).__mro__:
+            for name in getattr(cls, "__slots__", ()):
+                if name != "__weakref__" and hasattr(self, name):
+                    setattr(made, name, getattr(self, name))
+        made._on_mesh = None
+        made.restore_snapshot(self.snapshot())
+        return made
+
+    def ref(self) -> VariableRef:
+        """Returns a hashable reference, to use variables as keys of a dictionary."""
+        return VariableRef(self)
+
+    def __repr__(self) -> str:
+        return self._describe(self._name, self._eager_value)
+
+    def _describe(self, name: str, read: Callable[[], Any]) -> str:
+        head = f"<sg.Variable '{name}:0' shape={self._shape} dtype={self.dtype.name}"
+        if state.current_frame() is not None or self._array is None:
+            return f"{head}>"
+        value = np.asarray(read())
+        return (
+            f"{head}, numpy={value.item()!r}>" if value.ndim == 0 else f"{head}, numpy={value!r}>"
+        )
+
+    def _refuse_in_place(self, other: Any) -> NoReturn:
+        raise ContextError(
+            f"An operator such as `+=` would replace the name of variable {self.name!r} by an array. Use "
+            "assign_add() or assign_sub() to change the variable, or `x = variable + value`."
+        )
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __ipow__ = _refuse_in_place
+    __imod__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = _refuse_in_place
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read_value(self) -> Any:
+        """Returns the current value as an array that later updates do not change."""
+        return self._value()
+
+    def value(self) -> Any:
+        """Same as ``read_value``."""
+        return self._value()
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+        """Returns the rows with these numbers; of a variable on parameter servers no others move.
+
+        Args:
+            indices: Integer array of any shape.
+            name: Ignored.
+
+        Returns:
+            An array of shape ``indices.shape + self.shape[1:]``.
+        """
+        return self._value()[jnp.asarray(operand_of(indices))]
+
+    def _value(self) -> Any:
+        frame = state.current_frame()
+        if frame is not None:
+            return frame.read(self)
+        if under_jit():
+            raise ContextError(
+                f"Variable {self.name!r} is read inside jax.jit (or lax.scan, jax.vmap, ...) outside "
+                "of a stratagem.function: its present value would be compiled in as a constant. Use "
+                "stratagem.function in place of jax.jit, or pass the value as an argument."
+            )
+        return self._eager_value()
+
+    # --- updating -------------------------------------------------------------------------------
+
+    def _update(self, update: Update, operand: Any) -> Self:
+        checked = self.check_operand(update, operand)
+        frame = state.current_frame()
+        replica = context.get_replica_context()
+        if frame is not None and replica is not None and replica.num_replicas_in_sync > 1:
+            frame.check_writable(self)
+            frame.update_in_turn(self, update, checked)
+        else:
+            self.apply(update, checked)
+        return self
+
+    def apply(self, update: Update, operand: Any) -> None:
+        """Replaces the value by the update of it, here and now."""
+        frame = state.current_frame()
+        if frame is not None:
+            frame.check_writable(self)
+            frame.write(self, update.apply(frame.read(self), operand))
+            return
+        self.check_not_tracing(operand)
+        with STORAGE_LOCK:
+            new = update.apply(self._stored(), self.place(operand))
+            self.store(new, shared=update is updates.ASSIGN)
+
+    def commit(self, value: Any) -> None:
+        """Sets the value that ``value_and_grad`` kept back while it traced."""
+        self._update(updates.ASSIGN, value)
+
+    def check_not_tracing(self, operand: Any) -> None:
+        """Checks that an update outside of any state frame is not part of a JAX transformation.
+
+        Raises:
+            ContextError: Inside the user's own ``jax.jit``, ``jax.grad`` and the like.
+        """
+        if any(is_tracer(leaf) for leaf in jax.tree.leaves(operand)) or under_jit():
+            raise ContextError(
+                f"Variable {self.name!r} is assigned inside a JAX transformation (jax.jit, jax.grad, "
+                "lax.scan, ...), where the new value cannot leave. Use stratagem.function in place "
+                "of jax.jit and stratagem.value_and_grad in place of jax.value_and_grad, or assign "
+                "outside of the transformation."
+            )
+
+    def check_operand(self, update: Update, operand: Any) -> Any:
+        """Returns ``operand`` as arrays of this variable's dtype, checked against its shape.
+
+        Raises:
+            VariableError: If it is of the wrong kind, or would lose information.
+            ShapeMismatchError: If its shape does not fit.
+        """
+        return checked_operand(self, update, operand)
+
+    def array_to_keep(self, operand: Any) -> np.ndarray[Any, Any]:
+        """Returns an operand that is no JAX array as one whose memory nobody else changes."""
+        # JAX may go on using the memory of a NumPy array that its owner changes.
+        return np.array(operand)
+
+    # --- storage: what a placement defines --------------------------------------------------------
+
+    @property
+    def initialized(self) -> bool:
+        """Whether it has a first value."""
+        return self._array is not None
+
+    def initialize(self, value: Any) -> None:
+        """Stores the first value."""
+        self._array = self.place(value)
+        self._shared = True
+
+    def place(self, value: Any) -> Any:
+        """Returns ``value`` (an array or rows) as this variable stores its value."""
+        if self._array is None:
+            return jnp.asarray(value)
+        return jax.device_put(value, self._array.sharding)
+
+    def store(self, array: Any, *, shared: bool = False) -> None:
+        """Replaces the stored array, noting the old one in the call's journal.
+
+        Args:
+            array: The new array.
+            shared: Whether someone else may hold it too.
+        """
+        journal = state.current_journal()
+        if journal is not None:
+            journal.record(self)
+        self._array = array
+        self._shared = shared
+
+    def snapshot(self) -> Any:
+        """Returns what is stored, safe from being given away to a program."""
+        with STORAGE_LOCK:
+            self._shared = True
+            return self._array
+
+    def restore_snapshot(self, content: Any) -> None:
+        """Stores again what ``snapshot`` returned."""
+        with STORAGE_LOCK:
+            self._array = content
+            self._shared = True
+
+    def _stored(self) -> Any:
+        if self._array is None:
+            raise VariableError(
+                f"Variable {self.name!r} has no value: the function call that created it failed. "
+                "Create it again."
+            )
+        return self._array
+
+    def _eager_value(self) -> Any:
+        with STORAGE_LOCK:
+            self._shared = True
+            array = self._stored()
+        replica = context.get_replica_context() if context.has_strategy() else None
+        if replica is not None and replica.replica_index is not None:
+            return jax.device_put(
+                array, replica.strategy.replica_group.local_devices[replica.replica_index]
+            )
+        return array
+
+    # --- storage: what a compiled program needs ---------------------------------------------------
+
+    @property
+    def sharded_in_program(self) -> bool:
+        """Whether a program sees one value for each replica instead of one for all."""
+        return False
+
+    @property
+    def program_shape(self) -> tuple[int, ...]:
+        """Shape of the array that goes into a program."""
+        return tuple(dim or 0 for dim in self._shape)
+
+    def program_value(self, value: Any) -> Any:
+        """Returns a first value in the form that a program sees it."""
+        return value
+
+    def stores_program_results(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array is what a program on ``group`` returns for the value."""
+        return group is None
+
+    def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
+        """Returns the array to pass to a program on ``group``; the caller holds the storage lock.
+
+        Args:
+            group: The program's devices, or ``None`` if it does not say.
+            donate: Whether the program may overwrite the array.
+        """
+        array = self._stored()
+        if group is None:
+            return jnp.copy(array) if donate and self._shared else array
+        on_mesh = self._on_mesh
+        if on_mesh is None or on_mesh[0] is not array or on_mesh[1].sharding != group.replicated:
+            return jnp.copy(group.replicate(array))
+        return jnp.copy(on_mesh[1]) if donate and self._shared else on_mesh[1]
+
+    def accept_from_program(self, array: Any, shared: bool) -> None:
+        """Stores a program's result; ``shared`` says whether someone else holds the array too."""
+        self._shared = shared
+        if len(array.sharding.device_set) == 1:
+            self._array, self._on_mesh = array, None
+        else:
+            # The next program gets the copies; everyone else sees one device, as before.
+            self._array = array.addressable_data(0)
+            self._on_mesh = (self._array, array)
+
+
+def create_plain_variable(*args: Any, **kwargs: Any) -> Variable:
+    """Returns a variable on one device, whatever the current strategy is."""
+    variable: Variable = type.__call__(Variable, *args, **kwargs)
+    return variable
+
+
+class VariableRef:
+    """A hashable reference to a variable.
+
+    >>> import stratagem as sg
+    >>> v = sg.Variable(1.0)
+    >>> {v.ref(): "weights"}[v.ref()]
+    'weights'
+    """
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def deref(self) -> Variable:
+        """Returns the variable."""
+        return self._variable
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VariableRef) and other._variable is self._variable
+
+    def __hash__(self) -> int:
+        return id(self._variable)
+
+
+def _initial_array(value: Any, dtype: Any) -> Any:
+    value = array_of(value)
+    if value is None:
+        raise VariableError("A variable needs an initial_value, got None.")
+    if isinstance(value, PerReplica):
+        raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        leaves = jax.tree.leaves(value)
+        natural = jnp.result_type(*leaves) if leaves else np.float32
+        value = np.asarray(value, natural if dtype is None else None)
+    kind_of(value.dtype)
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
+    if isinstance(value, (np.ndarray, np.generic)):
+        check_fits(value, dtype)
+    return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
+
+
+def _concrete(value: Any, dtype: Any) -> jax.Array:
+    # NumPy's memory may be changed by its owner later, so it is copied.
+    with jax.ensure_compile_time_eval():
+        return jnp.array(value, dtype, copy=not isinstance(value, jax.Array))
+
+
+# Flattened into a JAX function's arguments a variable becomes its value, which is what jnp.sum(v)
+# and jax.grad(f)(v) mean. Functions of this library treat variables as leaves.
+def _register(cls: type[Variable]) -> None:
+    jax.tree_util.register_pytree_node(
+        cls, lambda variable: ((variable._value(),), None), lambda _, children: children[0]
+    )
+
+
+_register(Variable)

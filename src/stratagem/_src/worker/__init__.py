@@ -1,0 +1,1 @@
+"""A worker's process: what it does for a coordinator."""

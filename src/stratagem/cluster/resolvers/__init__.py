@@ -1,1 +1,0 @@
-"""One resolver per file; import them from ``stratagem.cluster``."""

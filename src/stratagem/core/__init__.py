@@ -1,1 +1,0 @@
-"""What every other room stands on: contexts, devices, shapes, errors."""

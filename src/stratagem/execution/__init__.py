@@ -1,1 +1,0 @@
-"""The two ways to run a step: replica threads, and one compiled program."""

@@ -1,1 +1,0 @@
-"""Values that live on several replicas: per-replica values, mirrored values, variables."""

@@ -1,0 +1,224 @@
+"""The job's decisions: reports in, orders out."""
+
+import signal
+
+import pytest
+
+from stratagem._src.cluster import Task
+from stratagem._src.launcher.cluster_plan import NodeOffer
+from stratagem._src.launcher.events import (
+    DeadlinePassed,
+    Finish,
+    Interrupted,
+    JoinAgain,
+    NodeJoined,
+    NodeLost,
+    NodeStopped,
+    Start,
+    StartAgain,
+    Stop,
+    TaskEnded,
+)
+from stratagem._src.launcher.job_state import JobState, Phase
+from stratagem._src.launcher.task_counts import TaskCounts
+from stratagem._src.launcher.task_ending import TaskEnding
+
+W0, W1, PS = Task("worker", 0), Task("worker", 1), Task("ps", 0)
+TERMINATE = [Stop(signal.SIGTERM, 5.0)]
+
+
+def joined(node=0, **counts):
+    shape = TaskCounts(**{"workers": 2, **counts})
+    return NodeJoined(NodeOffer(node, "host", shape, tuple(range(1, 1 + shape.num_ports))))
+
+
+def ended(task, returncode=0, by_launcher=False, output=""):
+    return TaskEnded(TaskEnding(task, returncode, by_launcher, output))
+
+
+def running(num_nodes=1, max_restarts=0, max_worker_restarts=0, **counts):
+    job = JobState(num_nodes, max_restarts, 5.0, max_worker_restarts=max_worker_restarts)
+    for node in range(num_nodes):
+        orders = job.handle(joined(node, **counts))
+    assert [type(order) for order in orders] == [Start]
+    return job
+
+
+def test_success():
+    job = running()
+    assert job.handle(ended(W0)) == []
+    assert job.handle(ended(W1)) == TERMINATE
+    assert job.handle(NodeStopped(0)) == [Finish(0)]
+
+
+def test_servers_are_ended_after_success():
+    job = running(workers=1, ps=1)
+    assert job.handle(ended(W0)) == TERMINATE
+    assert job.handle(ended(PS, -15, by_launcher=True)) == []
+    assert job.handle(NodeStopped(0)) == [Finish(0)]
+
+
+@pytest.mark.parametrize(("returncode", "exit_code"), [(3, 3), (-9, 137), (-15, 143)])
+def test_first_failure_gives_the_exit_code(returncode, exit_code):
+    job = running()
+    assert job.handle(ended(W1, returncode, output="boom")) == TERMINATE
+    assert job.handle(ended(W0, 7, output="consequence")) == []
+    [finish] = job.handle(NodeStopped(0))
+    assert finish.exit_code == exit_code
+    assert "boom" in finish.message
+    assert "worker 0 failed with exit code 7: consequence" in finish.message
+
+
+def test_restarts_until_there_are_none_left():
+    job = running(max_restarts=2)
+    for attempt in (1, 2):
+        assert job.handle(ended(W0, 1)) == TERMINATE
+        [order] = job.handle(NodeStopped(0))
+        assert order == JoinAgain(attempt, "worker 0 failed with exit code 1")
+        [start] = job.handle(joined())
+        assert start.attempt == attempt
+    job.handle(ended(W0, 4))
+    [finish] = job.handle(NodeStopped(0))
+    assert finish.exit_code == 4
+
+
+def test_success_after_a_restart_forgets_the_failure():
+    job = running(max_restarts=1)
+    job.handle(ended(W0, 1))
+    job.handle(NodeStopped(0))
+    job.handle(joined())
+    job.handle(ended(W0))
+    assert job.handle(ended(W1)) == TERMINATE
+    assert job.handle(NodeStopped(0)) == [Finish(0)]
+
+
+def test_a_worker_that_a_chief_directs_is_started_again_alone():
+    job = running(ps=1, chief=True, max_worker_restarts=2)
+    for _ in range(2):
+        again = StartAgain(W0, "worker 0 was killed by SIGKILL")
+        assert job.handle(ended(W0, -9)) == [again]
+    assert job.handle(ended(W1, -9)) == [StartAgain(W1, "worker 1 was killed by SIGKILL")]
+    assert job.handle(ended(W0, 5)) == TERMINATE
+    [finish] = job.handle(NodeStopped(0))
+    assert finish.exit_code == 5
+
+
+def test_a_restart_of_a_worker_is_no_failure():
+    job = running(ps=1, chief=True, max_worker_restarts=1)
+    job.handle(ended(W0, -9))
+    assert job.handle(ended(Task("chief", 0))) == TERMINATE
+    job.handle(ended(W0, -15, by_launcher=True))
+    assert job.handle(NodeStopped(0)) == [Finish(0)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "task"),
+    [
+        ({"ps": 1, "chief": True}, PS),
+        ({"ps": 1, "chief": True}, Task("chief", 0)),
+        ({"ps": 1}, W0),
+        ({"chief": True}, W0),
+        ({}, W0),
+    ],
+)
+def test_no_other_task_is_started_again(counts, task):
+    job = running(max_worker_restarts=5, **counts)
+    assert job.handle(ended(task, -9)) == TERMINATE
+
+
+def test_interrupt_passes_the_signal_on_and_prevents_a_restart():
+    job = running(max_restarts=3)
+    assert job.handle(Interrupted(signal.SIGINT)) == [Stop(signal.SIGINT, 5.0)]
+    job.handle(ended(W0, 1))
+    [finish] = job.handle(NodeStopped(0))
+    assert finish.exit_code == 130
+
+
+def test_second_interrupt_kills():
+    job = running()
+    job.handle(Interrupted(signal.SIGINT))
+    assert job.handle(Interrupted(signal.SIGINT)) == [Stop(signal.SIGKILL, 0.0)]
+
+
+def test_interrupt_while_stopping_after_a_failure_prevents_a_restart():
+    job = running(max_restarts=1)
+    job.handle(ended(W0, 1))
+    assert job.handle(Interrupted(signal.SIGTERM)) == [Stop(signal.SIGTERM, 5.0)]
+    assert job.handle(NodeStopped(0))[0].exit_code == 143
+
+
+def test_interrupt_while_waiting_for_nodes():
+    job = JobState(2, 0, 5.0)
+    job.handle(joined(0))
+    assert job.handle(Interrupted(signal.SIGTERM))[0].exit_code == 143
+
+
+def test_a_job_waits_for_every_node():
+    job = JobState(2, 0, 5.0)
+    assert job.handle(joined(1)) == []
+    assert job.missing_nodes == [0]
+    assert len(job.handle(joined(0))) == 1
+    assert job.phase is Phase.RUNNING
+    job.handle(ended(W1, 3))
+    assert job.handle(NodeStopped(1)) == []
+    assert job.handle(NodeStopped(0))[0].exit_code == 3
+
+
+def test_deadline_names_the_missing_nodes():
+    job = JobState(4, 0, 5.0)
+    job.handle(joined(0))
+    job.handle(joined(2))
+    [finish] = job.handle(DeadlinePassed(0))
+    assert finish.exit_code == 1
+    assert "node 1, 3 did not" in finish.message
+
+
+def test_deadline_of_an_earlier_attempt_means_nothing():
+    job = running(max_restarts=1)
+    assert job.handle(DeadlinePassed(0)) == []
+    job.handle(ended(W0, 1))
+    job.handle(NodeStopped(0))
+    assert job.handle(DeadlinePassed(0)) == []
+
+
+def test_node_lost_while_waiting_may_come_again():
+    job = JobState(2, 0, 5.0)
+    job.handle(joined(1))
+    assert job.handle(NodeLost(1)) == []
+    assert job.handle(joined(0)) == []
+    assert len(job.handle(joined(1))) == 1
+
+
+def test_node_lost_while_running_ends_the_job():
+    job = running(num_nodes=2)
+    assert job.handle(NodeLost(1)) == TERMINATE
+    [finish] = job.handle(NodeStopped(0))
+    assert finish == Finish(1, "the launcher of node 1 is gone")
+
+
+def test_node_lost_while_running_is_waited_for_if_restarts_are_left():
+    job = running(num_nodes=2, max_restarts=1)
+    job.handle(NodeLost(1))
+    assert job.handle(NodeStopped(0)) == [JoinAgain(1, "the launcher of node 1 is gone")]
+    assert job.handle(joined(0)) == []
+    assert job.missing_nodes == [1]
+
+
+def test_node_lost_while_stopping_counts_as_stopped():
+    job = running(num_nodes=2)
+    job.handle(ended(W0, 3))
+    assert job.handle(NodeStopped(0)) == []
+    assert job.handle(NodeLost(1))[0].exit_code == 3
+
+
+def test_impossible_cluster_finishes_with_wrong_use():
+    job = JobState(2, 5, 5.0)
+    job.handle(joined(0, chief=True))
+    [finish] = job.handle(joined(1, chief=True))
+    assert finish.exit_code == 2
+    assert "at most one chief" in finish.message
+
+
+def test_unknown_report_is_rejected():
+    with pytest.raises(TypeError, match="report must be one of"):
+        JobState(1, 0, 5.0).handle("hello")

@@ -1,0 +1,155 @@
+"""What the meeting point tells whom."""
+
+import json
+
+import pytest
+
+from stratagem._src.cluster.errors import RendezvousError
+from stratagem._src.membership.board import Board, Send, values_of
+from stratagem._src.membership.worker_status import WAITING, PeerView, WorkerStatus
+
+
+def told(sends, key):
+    return [(worker, message[key]) for worker, message in sends if key in message]
+
+
+def test_start_is_told_to_all_when_the_last_one_comes():
+    board = Board(2)
+    assert board.open({"service_port": 7}) == []
+    assert told(board.join(1, 0.0), "start") == []
+    assert told(board.join(0, 1.0), "start") == [(0, {"service_port": 7}), (1, {"service_port": 7})]
+
+
+def test_start_is_told_when_it_is_known_after_the_last_one_came():
+    board = Board(2)
+    board.join(0, 0.0)
+    assert told(board.join(1, 0.0), "start") == []
+    assert told(board.open({"hosted": True}), "start") == [
+        (0, {"hosted": True}),
+        (1, {"hosted": True}),
+    ]
+
+
+def test_everybody_hears_who_is_there():
+    board = Board(2)
+    [(worker, views)] = told(board.join(1, 0.0), "peers")
+    assert worker == 1
+    assert [PeerView.from_json(view).absent for view in views] == [True, False]
+
+
+def test_views_tell_status_and_silence():
+    board = Board(2)
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    board.receive(1, {"status": WorkerStatus(WAITING, 3, "step").to_json()}, 2.0)
+    [(_, views), _] = told(board.tick(5.0), "peers")
+    first, second = map(PeerView.from_json, views)
+    assert (first.silent, second.silent) == (5.0, 3.0)
+    assert second.status == WorkerStatus(WAITING, 3, "step")
+
+
+def test_a_broken_connection_is_not_a_goodbye():
+    board = Board(3)
+    for worker in range(3):
+        board.join(worker, 0.0)
+    board.receive(1, {"leave": "done"}, 1.0)
+    board.lose(1, 1.0)
+    sends = board.lose(2, 1.0)
+    [(worker, views)] = told(sends, "peers")
+    assert worker == 0
+    _, left, gone = map(PeerView.from_json, views)
+    assert (left.left, left.gone) == ("done", False)
+    assert (gone.left, gone.gone) == (None, True)
+
+
+def test_exchange_is_complete_when_all_have_given():
+    board = Board(2)
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    assert board.receive(1, {"put": "a/1", "value": "one"}, 0.0) == []
+    assert board.receive(0, {"put": "a/2", "value": "later"}, 0.0) == []
+    message = {"exchanged": "a/1", "runs": [["zero", 1], ["one", 1]]}
+    expected = [Send(0, message), Send(1, message)]
+    assert board.receive(0, {"put": "a/1", "value": "zero"}, 0.0) == expected
+
+
+def test_equal_values_travel_once_however_many_workers_say_them():
+    def told_to_each(values):
+        board = Board(len(values))
+        for worker in range(len(values)):
+            board.join(worker, 0.0)
+        for worker, value in enumerate(values):
+            sends = board.receive(worker, {"put": "sizes/1", "value": value}, 0.0)
+        assert [worker for worker, _ in sends] == list(range(len(values)))
+        [text] = {json.dumps(message["runs"]) for _, message in sends}
+        assert values_of(json.loads(text)) == values
+        return text
+
+    assert len(told_to_each([[8, 3]] * 200)) <= len(told_to_each([[8, 3]] * 2)) + 2
+    assert len(told_to_each([[8, 3]] * 100 + [None] * 100)) < 40
+    assert told_to_each([1, None, 1]) == "[[1, 1], [null, 1], [1, 1]]"
+
+
+def test_who_is_refused():
+    board = Board(2)
+    board.join(1, 0.0)
+    assert board.refusal(0, 2) is None
+    assert "2 workers" in board.refusal(0, 3)
+    assert "here already" in board.refusal(1, 2)
+    assert "not in a cluster" in board.refusal(2, 2)
+
+
+def test_over_when_the_last_one_has_gone_or_is_forgotten():
+    board = Board(2)
+    assert not board.is_over(0.0)
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    board.lose(0, 1.0)
+    assert not board.is_over(30.0)
+    assert board.is_over(61.0)
+    board.receive(1, {}, 70.0)
+    assert not board.is_over(71.0)
+    board.lose(1, 71.0)
+    assert board.is_over(71.0)
+
+
+def both_joined():
+    board = Board(2)
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    return board
+
+
+def test_a_part_that_is_withdrawn_is_not_kept():
+    board = both_joined()
+    for number in range(10):
+        board.receive(0, {"put": f"a/{number}", "value": 1}, 0.0)
+        board.receive(0, {"withdraw": f"a/{number}"}, 0.0)
+    board.receive(0, {"withdraw": "never begun"}, 0.0)
+    assert board.num_exchanges == 0
+    # Others wait for it as before, and it can be given again.
+    board.receive(1, {"put": "a/1", "value": 2}, 0.0)
+    board.receive(0, {"withdraw": "a/1"}, 0.0)
+    assert board.num_exchanges == 1
+    assert told(board.receive(0, {"put": "a/1", "value": 3}, 0.0), "runs") == [
+        (0, [[3, 1], [2, 1]]),
+        (1, [[3, 1], [2, 1]]),
+    ]
+
+
+def test_nothing_is_kept_that_can_never_be_complete():
+    for end in (lambda b: b.lose(1, 0.0), lambda b: b.receive(1, {"leave": "done"}, 0.0)):
+        board = both_joined()
+        board.receive(0, {"put": "a/1", "value": 1}, 0.0)
+        end(board)
+        board.receive(0, {"put": "a/2", "value": 1}, 0.0)
+        assert board.num_exchanges == 0
+
+
+def test_exchanges_that_nobody_completes_have_a_limit():
+    board = both_joined()
+    for number in range(4096):
+        board.receive(0, {"put": f"a/{number}", "value": 1}, 0.0)
+    with pytest.raises(RendezvousError, match="4096 exchanges wait"):
+        board.receive(0, {"put": "one more", "value": 1}, 0.0)
+    assert board.num_exchanges == 4096

@@ -1,0 +1,140 @@
+"""Why a worker waits in vain."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratagem._src.membership.diagnosis import SILENT_SECONDS, Wait, diagnose
+from stratagem._src.membership.worker_status import (
+    AGREEING,
+    FAILED,
+    IDLE,
+    LEAVING,
+    WAITING,
+    PeerView,
+    WorkerStatus,
+)
+
+NAMES = ["worker 0", "worker 1", "worker 2"]
+
+
+def here(phase=WAITING, launched=5, at="step", **view):
+    return PeerView(absent=False, status=WorkerStatus(phase, launched, at), **view)
+
+
+def ask(*peers, seconds=1.0, phase=WAITING, launched=5, in_sequence=True, may_compute=False):
+    wait = Wait(WorkerStatus(phase, launched, "step"), seconds, 60.0, in_sequence, may_compute)
+    return diagnose(0, wait, [here(), *peers], NAMES)
+
+
+def test_no_finding_while_all_are_on_their_way():
+    assert ask(here(), here(IDLE, 4), seconds=59.0) is None
+
+
+def test_one_that_is_gone():
+    finding = ask(here(), here(gone=True))
+    assert finding.culprit == 2
+    assert "worker 2 is gone" in finding.text
+
+
+def test_one_that_left():
+    finding = ask(here(left="its program failed with KeyError('x')"), here())
+    assert finding.culprit == 1
+    assert "KeyError" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("silent", "found"), [(SILENT_SECONDS - 1, False), (SILENT_SECONDS + 1, True)]
+)
+def test_one_that_is_not_heard_of(silent, found):
+    assert (ask(here(), here(silent=silent)) is not None) == found
+
+
+def test_the_cause_is_taken_over_from_one_that_gave_up():
+    status = WorkerStatus(FAILED, 5, "step", culprit=2, reason="worker 2 is gone")
+    finding = ask(PeerView(absent=False, status=status, gone=True), here())
+    assert finding.culprit == 2
+    assert finding.text == "worker 1 gave up: worker 2 is gone"
+
+
+def test_one_that_gave_up_on_me_says_why():
+    status = WorkerStatus(FAILED, 5, "step", culprit=0, reason="worker 0 is slow")
+    finding = ask(PeerView(absent=False, status=status, left="its program ended"), here())
+    assert finding.text == "worker 1 gave up on worker 0: worker 0 is slow"
+
+
+@pytest.mark.parametrize(
+    ("phase", "launched", "found"),
+    [(WAITING, 4, True), (WAITING, 5, False), (AGREEING, 5, True), (LEAVING, 5, False)],
+)
+def test_one_at_the_end_of_its_program(phase, launched, found):
+    mine = 5 if phase != AGREEING else 4
+    finding = ask(here(LEAVING, launched), here(), phase=phase, launched=mine)
+    assert (finding is not None) == found
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "found"),
+    [
+        ((WAITING, 6), (AGREEING, 5), True),
+        ((AGREEING, 5), (WAITING, 6), True),
+        ((WAITING, 6), (AGREEING, 6), False),
+        ((WAITING, 6), (WAITING, 6), False),
+    ],
+)
+def test_workers_at_different_programs(mine, theirs, found):
+    phase, launched = mine
+    finding = ask(here(*theirs, "evaluate"), here(), seconds=3.0, phase=phase, launched=launched)
+    assert (finding is not None) == found
+    if found:
+        assert finding.culprit is None
+        assert "worker 1 is at evaluate, and worker 0 at step" in finding.text
+
+
+def test_a_difference_may_be_the_age_of_the_news():
+    assert ask(here(AGREEING, 5), here(), seconds=1.0, launched=6) is None
+
+
+def test_input_does_not_belong_to_the_sequence():
+    assert ask(here(AGREEING, 5), here(), seconds=3.0, launched=6, in_sequence=False) is None
+
+
+def test_late_ones_are_named():
+    finding = ask(here(IDLE, 4, "evaluate"), here(), seconds=61.0)
+    assert finding.culprit == 1
+    assert "worker 1 is alive but has not come" in finding.text
+    assert "after evaluate" in finding.text
+    assert "worker 2" not in finding.text
+
+
+def test_nobody_is_late_for_a_program_that_all_have_launched():
+    finding = ask(here(), here(), seconds=61.0)
+    assert "did not end within 61 s, though worker 1, worker 2 wait in it too" in finding.text
+
+
+def test_a_program_that_all_have_launched_may_compute():
+    assert ask(here(), here(WAITING, 7), seconds=1000.0, may_compute=True) is None
+    assert ask(here(), here(WAITING, 4), seconds=61.0, may_compute=True).culprit == 2
+    assert ask(here(), here(gone=True), may_compute=True).culprit == 2
+
+
+@given(
+    st.lists(
+        st.builds(
+            here,
+            st.sampled_from([IDLE, AGREEING, WAITING, LEAVING, FAILED]),
+            st.integers(0, 6),
+            gone=st.booleans(),
+            left=st.none() | st.just("bye"),
+            silent=st.floats(0, 100),
+        ),
+        min_size=2,
+        max_size=2,
+    ),
+    st.sampled_from([AGREEING, WAITING]),
+    st.floats(60.1, 1000),
+)
+def test_nobody_waits_longer_than_the_deadline(peers, phase, seconds):
+    finding = ask(*peers, seconds=seconds, phase=phase)
+    assert finding is not None
+    assert finding.culprit in (None, 1, 2)

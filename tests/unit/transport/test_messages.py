@@ -1,0 +1,105 @@
+"""What is sent arrives, whatever its type and shape."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.transport import Channel, Credentials, Endpoint, Identity, Message
+
+DTYPES = [
+    np.bool_,
+    np.int8,
+    np.uint64,
+    np.float16,
+    np.float32,
+    np.dtype(">f4"),
+    np.complex128,
+    ml_dtypes.bfloat16,
+    ml_dtypes.float8_e4m3fn,
+]
+SHAPES = [(), (0,), (1,), (3, 0, 2), (2, 3), (1000, 7)]
+
+
+@pytest.fixture(scope="module")
+def channel():
+    credentials = Credentials(secret="correct horse battery staple")
+    own = Identity.of_task("ps", 0)
+    endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials, own)
+    endpoint.start()
+    channel = Channel(endpoint.address, credentials, wanted=own, own=Identity("coordinator"))
+    yield channel
+    channel.close()
+    endpoint.shutdown()
+
+
+def echo(channel, *arrays, body=b""):
+    answer = channel.call("echo", Message(body, arrays), timeout=20)
+    assert answer.body == body
+    return answer.arrays
+
+
+def assert_same(sent, received):
+    assert len(sent) == len(received)
+    for left, right in zip(sent, received, strict=True):
+        assert left.dtype == right.dtype
+        assert left.shape == right.shape
+        assert left.tobytes() == right.tobytes()
+
+
+def test_every_dtype_and_shape_in_one_message(channel):
+    arrays = [
+        np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+        for dtype, shape in itertools.product(DTYPES, SHAPES)
+    ]
+    assert_same(arrays, echo(channel, *arrays))
+
+
+def test_strings_and_dates_of_fixed_size(channel):
+    arrays = [np.array(["ab", "c"]), np.array([b"xyz"]), np.array("2026-01-31", "datetime64[D]")]
+    assert_same(arrays, echo(channel, *arrays))
+
+
+def test_arrays_that_do_not_lie_in_order(channel):
+    table = np.arange(24).reshape(4, 6)
+    arrays = [table.T, table[::2, ::-1], np.asfortranarray(table), np.broadcast_to(1.5, (3, 4))]
+    assert_same([np.ascontiguousarray(array) for array in arrays], echo(channel, *arrays))
+
+
+def test_received_arrays_are_aligned_and_writable(channel):
+    arrays = echo(channel, np.zeros(3, np.int8), np.zeros(5), np.zeros(200_000))
+    for array in arrays:
+        assert array.ctypes.data % 64 == 0
+        array[...] = 1
+
+
+@given(
+    body=st.sampled_from([0, 1, 65_000, 65_535, 65_536, 65_537, 300_000]),
+    sizes=st.lists(st.sampled_from([0, 1, 63, 64, 65, 65_520, 65_536, 1_000_003]), max_size=4),
+)
+def test_sizes_around_those_of_buffers(channel, body, sizes):
+    arrays = [np.random.default_rng(size).integers(0, 255, size, np.uint8) for size in sizes]
+    assert_same(arrays, echo(channel, *arrays, body=bytes(body)))
+
+
+def test_more_arrays_than_one_system_call_takes(channel):
+    arrays = [np.full(5000, index) for index in range(200)]
+    assert_same(arrays, echo(channel, *arrays))
+
+
+def test_objects_cannot_travel_as_arrays(channel):
+    with pytest.raises(InvalidArgumentError, match="got dtype object"):
+        echo(channel, np.array([object()]))
+    assert echo(channel, np.arange(3))[0].tolist() == [0, 1, 2]
+
+
+def test_an_answer_that_cannot_travel_is_an_error_of_the_method(listen, connect):
+    answer = Message(arrays=(np.array([object()]),))
+    channel = connect(listen({"objects": lambda message: answer, "echo": lambda m: m}))
+    with pytest.raises(InvalidArgumentError, match="got dtype object"):
+        channel.call("objects", Message(), timeout=10)
+    assert channel.call("echo", Message(b"still there"), timeout=10).body == b"still there"
