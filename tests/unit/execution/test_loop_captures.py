@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array as array_module
 import collections
+import contextvars
 import dataclasses
 import functools
 import gc
@@ -232,8 +234,9 @@ def test_the_loop_of_a_user_compiles_once(strategy, dataset):
 
 
 @pytest.mark.parametrize("kind", [default, partial, method, callable_object, array, jax_array])
-def test_steps_made_in_every_iteration_compile_once(strategy, dataset, kind):
-    check(strategy, dataset, lambda: [kind(float(i)) for i in range(2, 9)])
+def test_steps_made_in_every_iteration_compile_at_most_twice(strategy, dataset, kind):
+    # What is computed of a number that changes is known to change when it has.
+    check(strategy, dataset, lambda: [kind(float(i)) for i in range(2, 9)], programs=2)
 
 
 def test_an_attribute_that_the_loop_changes(strategy, dataset):
@@ -244,7 +247,7 @@ def test_an_attribute_that_the_loop_changes(strategy, dataset):
             scaled.i = i + 2.0
             yield scaled
 
-    check(strategy, dataset, steps)
+    check(strategy, dataset, steps, programs=2)
 
 
 def test_a_per_replica_value(strategy, dataset):
@@ -323,7 +326,7 @@ def test_numbers_do_not_change_the_dtype(strategy, dataset, dtype):
     def make(i):
         return lambda b: jnp.sum(b).astype(dtype) * i
 
-    check(strategy, dataset, lambda: [make(i + 0.5) for i in range(2, 9)], programs=2)
+    check(strategy, dataset, lambda: [make(i + 0.5) for i in range(2, 9)], programs=3)
 
 
 def test_numbers_that_do_not_change_are_exact(strategy, dataset):
@@ -423,7 +426,7 @@ def test_steps_go_with_what_they_captured():
     assert [float(x) for x in epoch()] == [0, 2, 4, 6, 8, 10]
     gc.collect()
     assert [reference() for reference in made] == [None] * 6
-    assert not epoch._steps.steps()
+    assert not epoch._steps._by_snapshot
 
 
 class LazyTrainer:
@@ -466,31 +469,119 @@ def test_what_a_step_does_to_captured_objects_is_done_to_the_users_own(strategy,
     np.testing.assert_allclose(first, steps)
     np.testing.assert_allclose(second, first[-1] + 2 * steps)
     assert float(trainer.total) == second[-1]
-    assert trainer.traces > 0
-    assert set(trainer.seen) == {"a step"}
+    assert trainer.traces == len(trainer.seen)
     assert trainer.notes == {"begun": True}
     assert epoch.experimental_get_tracing_count() <= count + 1
 
 
-def test_a_step_that_keeps_a_traced_value_is_given_numbers_instead(strategy, dataset):
-    class Keeper:
-        factor, kept = 2.0, None
+class Counting:
+    """Changes itself in every way that Python has, in the step and outside."""
 
-        def __init__(self):
-            self.number = 3
+    factor = 1.0
 
-        def __call__(self, x):
-            self.kept = self.number + 1
-            return jnp.sum(x) * 0 + self.kept
+    def __init__(self):
+        self.scale, self.calls, self.seen, self.books = 1.0, 0, [], {"rate": 1.0, "steps": 0}
 
-    keeper = Keeper()
+    def step(self, b):
+        self.calls += 1
+        self.last = self.scale
+        self.seen.append(self.calls)
+        self.books["steps"] += 1
+        return jnp.sum(b) * self.scale * self.books["rate"] * self.factor
+
+
+def test_objects_that_step_and_loop_both_change(strategy, dataset):
+    def run():
+        counting = Counting()
+        Counting.factor = 1.0
+
+        @sg.function
+        def epoch():
+            out = []
+            for i, x in enumerate(dataset):
+                counting.scale *= 2
+                counting.books["rate"] += i
+                Counting.factor += 1
+                out.append(
+                    strategy.reduce("SUM", strategy.run(counting.step, args=(x,)), axis=None)
+                )
+            return out
+
+        result = [float(value) for value in epoch()] + [float(value) for value in epoch()]
+        assert counting.last == counting.scale
+        assert counting.seen == list(range(1, counting.calls + 1))
+        return result, epoch.experimental_get_tracing_count()
+
+    got, programs = run()
+    sg.config.run_functions_eagerly(True)
+    try:
+        wanted, _ = run()
+    finally:
+        sg.config.run_functions_eagerly(False)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    assert programs <= 2
+
+
+LIMIT = contextvars.ContextVar("LIMIT", default=0.0)
+SETTINGS = types.ModuleType("settings_of_a_user")
+
+
+def read_module(_):
+    return SETTINGS.rate
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "read"),
+    [
+        (lambda: collections.deque([1.0]), lambda c, i: c.append(i), sum),
+        (lambda: {1.0}, lambda c, i: c.add(i + 5.0), sum),
+        (lambda: bytearray(b"a"), lambda c, i: c.append(i), sum),
+        (lambda: array_module.array("d", [1.0]), lambda c, i: c.append(i), sum),
+        (lambda: np.array([1.0, 2.0], object), lambda c, i: c.__setitem__(0, i), lambda c: c[0]),
+        (lambda: np.zeros(1000, np.float32), lambda c, i: c.__setitem__(0, i), np.sum),
+        (lambda: LIMIT, lambda c, i: c.set(float(i)), lambda c: c.get()),
+        (lambda: ValueError(), lambda c, i: setattr(c, "k", i), lambda c: c.k),
+        (lambda: closure, lambda c, i: setattr(c, "k", i), lambda c: c.k),
+        (lambda: SETTINGS, lambda c, i: setattr(c, "rate", i), read_module),
+    ],
+)
+def test_whatever_a_step_captures_may_change_in_place(strategy, dataset, make, change, read):
+    captured = make()
+
+    def steps():
+        for i in range(2, 2 + NUM_BATCHES):
+            change(captured, i)
+            yield lambda b: jnp.sum(b) * 0 + read(captured)
 
     @sg.function
     def epoch():
-        results = []
-        for x in dataset:
-            results.append(strategy.reduce("MAX", strategy.run(keeper, args=(x,)), axis=None))
-        return results
+        out = []
+        for x, step in zip(dataset, steps(), strict=False):
+            wanted = float(read(captured))
+            results = strategy.run(step, args=(x,))
+            out.append((wanted, strategy.reduce("MAX", results, axis=None)))
+        return out
 
-    assert {float(result) for result in epoch()} == {4.0}
-    assert keeper.kept == 4
+    for _ in range(2):
+        for wanted, got in epoch():
+            assert float(got) == wanted
+
+
+def test_python_sees_numbers_and_not_what_stands_for_them(strategy, dataset):
+    names = {"n1": 1.0, "n2": 4.0, "n3": 9.0, "n4": 16.0}
+
+    @sg.function
+    def epoch():
+        out, k = [], 0  # noqa: SIM113
+        for x in dataset:
+            k += 1
+
+            def step(b):
+                whole = k if isinstance(k, int) else -1  # noqa: B023
+                wide = (k * 2**29 * 8) / 2.0**31  # noqa: B023
+                return jnp.sum(b) * 0 + names.get(f"n{k}", -1.0) + whole + wide  # noqa: B023
+
+            out.append(strategy.reduce("MAX", strategy.run(step, args=(x,)), axis=None))
+        return out
+
+    assert [float(value) for value in epoch()] == [k * k + k + 2 * k for k in range(1, 5)]

@@ -16,7 +16,8 @@ from stratagem._src.core.tracing import under_jit
 from stratagem._src.distributed_input.distributed_iterator import EndOfData
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
-from stratagem._src.execution.dataset_loops.step_cache import LoopsOverDataset, StepCache, looping
+from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
+from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, RaggedElement
 from stratagem._src.execution.program import Program, VariablesGone
 from stratagem._src.execution.program_cache import ProgramCache
@@ -41,7 +42,7 @@ class Function(CompiledFunction):
         self._programs = ProgramCache()
         self._may_create = True
         self._loops = False
-        self._steps = StepCache(Function, python_function)
+        self._steps = StepCache(python_function)
         self._num_traces = 0
         self._number_traces = 0
         self._methods: dict[int, tuple[weakref.ref[Any], Function]] = {}
@@ -61,9 +62,9 @@ class Function(CompiledFunction):
         inner = [
             *(bound for _, bound in self._methods.values()),
             *self._runners.values(),
-            *self._steps.steps(),
         ]
-        return self._num_traces + sum(f.experimental_get_tracing_count() for f in inner)
+        inside = sum(f.experimental_get_tracing_count() for f in inner)
+        return self._num_traces + self._steps.num_programs + inside
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, compiled if it has not been for such arguments."""

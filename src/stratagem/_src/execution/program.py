@@ -190,6 +190,11 @@ class Program:
             _alive(self.donated), _alive(self.kept), _alive(self.written), _alive(self._returned)
         )
 
+    def use_compiled_form_of(self, other: Program) -> None:
+        """Runs what was compiled for a program that differs from this one in its constants only."""
+        self.jitted = other.jitted
+        self._compiling, self._compiled_for = other._compiling, other._compiled_for
+
     def run(self, inputs: CallInputs) -> Any:
         """Runs the program with the arguments of a call and returns the function's result.
 

@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,11 +16,12 @@ import jax.numpy as jnp
 
 from stratagem._src.core import jax_settings, structures
 from stratagem._src.core.errors import ContextError, TracedValueError
-from stratagem._src.core.tracing import is_tracer, jax_core, mentioned_variables
+from stratagem._src.core.tracing import all_equations, is_tracer, jax_core, mentioned_variables
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
 from stratagem._src.execution.callbacks import guard_callbacks
 from stratagem._src.execution.draws import DrawSpec, put_back
 from stratagem._src.execution.joint_program import JointProgram, ProgramIdentity
+from stratagem._src.execution.number_lifting import current_lifting
 from stratagem._src.execution.program import Program, ResultLeaf, VariableWrite
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.tracing_frames import FunctionFrame
@@ -76,6 +77,9 @@ def trace_program(
         put_back(frame.draws)
     draws = [DrawSpec.of(draw, inputs.iterators, closed.consts) for draw in frame.draws]
     variables, jaxpr = lift_reads(closed.jaxpr)
+    consts, lifting = closed.consts, current_lifting()
+    if lifting is not None and not frame.created:
+        jaxpr, consts = lifting.lift(jaxpr, consts)
     group = _find_group(frame, inputs, variables)
     if frame.created:
         _initialize_created(frame, jaxpr, closed.consts, variables, inputs.arrays, group)
@@ -96,7 +100,7 @@ def trace_program(
     return _build(
         name,
         jaxpr,
-        closed.consts,
+        consts,
         variables,
         written,
         results,
@@ -225,6 +229,11 @@ def _build(
         outs = [outs[position] for position in chosen]
         return outs[:num_results], outs[num_results:]
 
+    lifting = current_lifting()
+    if lifting is not None and not has_callbacks and make is Program:
+        lifting.structure = _structure_key(
+            jaxpr, donated, kept, chosen, num_results, group, results
+        )
     options: dict[str, Any] = {"donate_argnums": (0,)}
     if group is not None:
         place = {True: group.sharded, False: group.replicated}
@@ -252,6 +261,26 @@ def _build(
         awaited=_smallest([jaxpr.outvars[position] for position in chosen], num_results),
         callback_errors=errors if has_callbacks else None,
     )
+
+
+def _structure_key(jaxpr: Any, *rest: Any) -> Any:
+    """Returns what is equal for programs that one compiled form can serve.
+
+    Addresses in the text are those of objects that the program keeps, and so are inner constants.
+    """
+    text = str(jaxpr.replace(debug_info=jaxpr.debug_info.with_unknown_names()))
+    inner = [id(const) for const in _inner_constants(jaxpr)]
+    return text, tuple(inner), repr(rest), jax_settings.current_settings()
+
+
+def _inner_constants(jaxpr: Any) -> Iterator[Any]:
+    closed = jax_core().ClosedJaxpr
+    for equation in all_equations(jaxpr):
+        for parameter in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: isinstance(x, closed)
+        ):
+            if isinstance(parameter, closed):
+                yield from parameter.consts
 
 
 def _identity(

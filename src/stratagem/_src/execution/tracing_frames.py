@@ -12,7 +12,7 @@ from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.core.errors import ContextError, VariableError
 from stratagem._src.core.tracing import active_trace, is_tracer
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
-from stratagem._src.execution.dataset_loops.step_cache import LoopsOverDataset
+from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.draws import Draw, draw_element
 from stratagem._src.execution.gradient_taps import GradientTaps
 from stratagem._src.execution.remote.access import RemoteAccess

@@ -18,6 +18,7 @@ from stratagem._src.core.errors import ContextError, ShapeMismatchError
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.execution.number_lifting import current_lifting
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.tracing_frames import ForeignFrame, ReplicaFrame
 from stratagem._src.execution.variable_reads import lift_reads
@@ -165,7 +166,10 @@ def run_spmd(
     if with_layouts:
         check_partitioned(group, closed.jaxpr)
     variables, jaxpr = lift_reads(closed.jaxpr)
-    consts = [_placed(const, group) for const in closed.consts]
+    captured, lifting = closed.consts, current_lifting()
+    if lifting is not None and not creates():
+        jaxpr, captured = lifting.lift(jaxpr, captured)
+    consts = [_placed(const, group) for const in captured]
     variable_values = [parent.read(v) for v in variables] if parent is not None else []
     replicas = MappedJaxpr(
         jaxpr,
