@@ -572,9 +572,9 @@ def test_python_sees_numbers_and_not_what_stands_for_them(strategy, dataset):
 
     @sg.function
     def epoch():
-        out, k = [], 0  # noqa: SIM113
+        out, k = [], 0
         for x in dataset:
-            k += 1
+            k += 1  # noqa: SIM113
 
             def step(b):
                 whole = k if isinstance(k, int) else -1  # noqa: B023
