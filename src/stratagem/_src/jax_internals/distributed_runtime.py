@@ -1,6 +1,4 @@
-"""JAX's view of the other processes, by private names of JAX.
-
-One more such name is in ``membership/server.py``, which starts the service without importing JAX.
+"""JAX's view of the other processes. The only file that uses private names of JAX.
 
 ``jax.distributed.initialize`` hosts the coordination service in the leader's process, and ends every
 process when one is lost. Here the service runs beside the leader, its clients never take anybody for
