@@ -1,4 +1,4 @@
-"""JAX's view of the other processes. The only file that uses private names of JAX.
+"""JAX's view of the other processes.
 
 ``jax.distributed.initialize`` hosts the coordination service in the leader's process, and ends every
 process when one is lost. Here the service runs beside the leader, its clients never take anybody for
@@ -17,10 +17,10 @@ from typing import Any
 import jax
 
 from stratagem._src.core.errors import BackendStartedError
+from stratagem._src.jax_internals.coordination_service import NEVER
 
 __all__ = ["abandon", "check_not_started", "connect", "disconnect", "is_finished"]
 
-_NEVER = 10**7
 _TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
 
 _client: Any = None
@@ -105,8 +105,8 @@ def _make_client(address: str, process_id: int) -> Any:
             address,
             process_id,
             # It would abort the process: how long to wait is for us to say.
-            init_timeout=_NEVER,
-            heartbeat_timeout=_NEVER,
+            init_timeout=NEVER,
+            heartbeat_timeout=NEVER,
             shutdown_on_destruction=False,
             use_compression=True,
         )

@@ -20,6 +20,7 @@ from typing import Any
 
 from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.core.background import Background
+from stratagem._src.jax_internals.coordination_service import host_service
 from stratagem._src.membership.board import Board, Send
 from stratagem._src.membership.identities import MEETING, RELAY_ROLE, WORKER_ROLE
 from stratagem._src.membership.private_socket import PrivateSocket
@@ -32,7 +33,6 @@ __all__ = ["MeetingServer", "main"]
 _TICK_SECONDS = 0.5
 _SECONDS_TO_SAY_WHO = 10.0
 _SECONDS_TO_REFUSE = 5.0
-_NEVER = 10**7
 
 
 class MeetingServer:
@@ -120,18 +120,8 @@ def _host_service(num_workers: int, place: PrivateSocket) -> tuple[Any, dict[str
 
     Where this JAX has no such thing to host, the leader is told to.
     """
-    try:
-        from jaxlib import _jax
-
-        # It never takes a worker for dead: that is for us to say, because it would abort the rest.
-        service = _jax.get_distributed_runtime_service(
-            place.grpc_address,
-            num_workers,
-            heartbeat_timeout=_NEVER,
-            cluster_register_timeout=_NEVER,
-            recoverable=True,
-        )
-    except (ImportError, AttributeError, TypeError):
+    service = host_service(place.grpc_address, num_workers)
+    if service is None:
         with HeldPorts(1) as ports:
             return None, {"hosted": False, "service_port": next(iter(ports))}
     return service, {"hosted": True}
