@@ -19,7 +19,7 @@ class ClusterSpec:
     A job is a list of addresses, or a mapping from task index to address where only some of the
     tasks are known. It never changes after it is made.
 
-    >>> from stratagem._src.cluster import ClusterSpec
+    >>> from stratagem.train import ClusterSpec
     >>> spec = ClusterSpec({"worker": ["w0:2222", "w1:2222"], "ps": {3: "ps3:2222"}})
     >>> spec.num_tasks("worker"), spec.task_address("worker", 1)
     (2, 'w1:2222')

@@ -15,7 +15,7 @@ __all__ = ["ClusterDef", "JobDef", "ServerDef"]
 class JobDef:
     """One job: its name and the address of each task by index.
 
-    >>> from stratagem._src.cluster import JobDef
+    >>> from stratagem.train import JobDef
     >>> JobDef(name="ps", tasks={0: "ps0:2222"}).tasks[0]
     'ps0:2222'
     """
@@ -28,7 +28,7 @@ class JobDef:
 class ClusterDef:
     """Every job of a cluster.
 
-    >>> from stratagem._src.cluster import ClusterSpec
+    >>> from stratagem.train import ClusterSpec
     >>> ClusterSpec({"worker": ["w0:2222"]}).as_cluster_def()
     ClusterDef(job=(JobDef(name='worker', tasks={0: 'w0:2222'}),))
     """
@@ -40,7 +40,7 @@ class ClusterDef:
 class ServerDef:
     """One task's server: the cluster it belongs to, and which task it is.
 
-    >>> from stratagem._src.cluster import ClusterSpec, ServerDef
+    >>> from stratagem.train import ClusterSpec, ServerDef
     >>> cluster = ClusterSpec({"ps": ["ps0:2222"]}).as_cluster_def()
     >>> ServerDef(cluster, job_name="ps", task_index=0).protocol
     'grpc'

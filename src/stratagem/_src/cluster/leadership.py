@@ -46,7 +46,8 @@ def validate_task(cluster_spec: ClusterSpec, task_type: str | None, task_id: int
     An evaluator need not be listed, because nobody connects to it. Without a cluster, any task
     is valid: it is the only one.
 
-    >>> from stratagem._src.cluster import ClusterSpec, validate_task
+    >>> from stratagem._src.cluster import validate_task
+    >>> from stratagem.train import ClusterSpec
     >>> validate_task(ClusterSpec({"worker": ["w0:2222"]}), "ps", 0)
     Traceback (most recent call last):
     stratagem._src.cluster.errors.TaskError: task_type must be one of ['worker'], got 'ps'.
@@ -80,7 +81,8 @@ def validate_task(cluster_spec: ClusterSpec, task_type: str | None, task_id: int
 def worker_tasks(cluster_spec: ClusterSpec) -> list[Task]:
     """Returns the tasks that train, in process order: the chief, then the workers.
 
-    >>> from stratagem._src.cluster import ClusterSpec, worker_tasks
+    >>> from stratagem._src.cluster import worker_tasks
+    >>> from stratagem.train import ClusterSpec
     >>> spec = ClusterSpec({"worker": ["w0:1", "w1:1"], "chief": ["c:1"], "ps": ["p:1"]})
     >>> [str(task) for task in worker_tasks(spec)]
     ['chief 0', 'worker 0', 'worker 1']
@@ -103,7 +105,8 @@ def worker_tasks(cluster_spec: ClusterSpec) -> list[Task]:
 def leader_task(cluster_spec: ClusterSpec) -> Task:
     """Returns the task that leads the cluster: the chief, else worker 0.
 
-    >>> from stratagem._src.cluster import ClusterSpec, leader_task
+    >>> from stratagem._src.cluster import leader_task
+    >>> from stratagem.train import ClusterSpec
     >>> leader_task(ClusterSpec({"ps": ["p:1"], "worker": ["w0:1", "w1:1"]}))
     Task(task_type='worker', task_id=0)
 
@@ -121,7 +124,8 @@ def leader_task(cluster_spec: ClusterSpec) -> Task:
 def is_leader(cluster_spec: ClusterSpec, task_type: str | None, task_id: int | None) -> bool:
     """Returns whether this task leads: writes checkpoints, logs, and so on.
 
-    >>> from stratagem._src.cluster import ClusterSpec, is_leader
+    >>> from stratagem._src.cluster import is_leader
+    >>> from stratagem.train import ClusterSpec
     >>> is_leader(ClusterSpec({"chief": ["c:1"], "worker": ["w0:1"]}), "worker", 0)
     False
     """
@@ -134,7 +138,8 @@ def is_leader(cluster_spec: ClusterSpec, task_type: str | None, task_id: int | N
 def num_workers(cluster_spec: ClusterSpec, task_type: str | None) -> int:
     """Returns how many processes train together with a task of this type.
 
-    >>> from stratagem._src.cluster import ClusterSpec, num_workers
+    >>> from stratagem._src.cluster import num_workers
+    >>> from stratagem.train import ClusterSpec
     >>> spec = ClusterSpec({"chief": ["c:1"], "worker": ["w0:1"], "evaluator": ["e:1"]})
     >>> num_workers(spec, "worker"), num_workers(spec, "evaluator")
     (2, 1)
@@ -149,7 +154,8 @@ def process_id(cluster_spec: ClusterSpec, task_type: str | None, task_id: int | 
 
     JAX equivalent: ``process_id`` of ``jax.distributed.initialize``.
 
-    >>> from stratagem._src.cluster import ClusterSpec, process_id
+    >>> from stratagem._src.cluster import process_id
+    >>> from stratagem.train import ClusterSpec
     >>> process_id(ClusterSpec({"chief": ["c:1"], "worker": ["w0:1", "w1:1"]}), "worker", 1)
     2
 

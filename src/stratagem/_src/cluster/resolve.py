@@ -41,7 +41,7 @@ def resolve_cluster() -> ResolvedCluster:
 
     >>> import os
     >>> from unittest import mock
-    >>> from stratagem._src.cluster import resolve_cluster
+    >>> from stratagem.distribute.cluster_resolver import resolve_cluster
     >>> variables = dict(RANK="0", WORLD_SIZE="2", MASTER_ADDR="node0", MASTER_PORT="29500")
     >>> with mock.patch.dict(os.environ, variables, clear=True):
     ...     found = resolve_cluster()

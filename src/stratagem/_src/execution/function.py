@@ -211,7 +211,8 @@ def function(func: Callable[..., Any] | None = None) -> Any:
 
     Inside, ``strategy.run``, collectives, reads and assignments of variables all become part of the
     program. The first call with new shapes, dtypes or Python values traces the function; later calls
-    run what was compiled. If a call fails, variables keep the values they had. Use as a decorator.
+    run what was compiled. If a call fails, variables keep the values they had; what was
+    sent to parameter servers is not taken back. Use as a decorator.
 
     Python numbers in the arguments are constants of the program: pass what changes as an array.
     ``next(iterator)`` of a distributed dataset draws the element before the program runs. A function

@@ -15,7 +15,8 @@ def experimental_connect_to_cluster(cluster_spec_or_resolver: Any = None) -> Non
     """Makes JAX see the devices of every process of a cluster; nothing to do for one process.
 
     Each process of the cluster calls it, before the JAX backend starts. It does nothing where
-    ``jax.distributed`` runs already. ``TPUStrategy`` calls it by itself.
+    ``jax.distributed`` runs already; strategies cannot use the devices of other processes then, because
+    nobody watches over these. ``TPUStrategy`` calls it by itself.
 
     Differs from tf.distribute: every process runs the program, so each needs a resolver that says which
     one it is. There is no master device, protocol or device filter to choose.

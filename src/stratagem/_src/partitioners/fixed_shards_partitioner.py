@@ -14,7 +14,7 @@ __all__ = ["FixedShardsPartitioner"]
 class FixedShardsPartitioner(Partitioner):
     """Splits every variable into the same number of shards, or one per row if it has fewer rows.
 
-    >>> from stratagem._src.partitioners import FixedShardsPartitioner
+    >>> from stratagem.distribute.partitioners import FixedShardsPartitioner
     >>> partitioner = FixedShardsPartitioner(num_shards=2)
     >>> partitioner((10, 3), "float32", axis=0), partitioner((10, 3), "float32", axis=1)
     ([2, 1], [1, 2])

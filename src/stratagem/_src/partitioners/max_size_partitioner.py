@@ -22,7 +22,7 @@ class MaxSizePartitioner(Partitioner):
 
     A shard is larger where ``max_shards`` allows no more of them, or where one row is.
 
-    >>> from stratagem._src.partitioners import MaxSizePartitioner
+    >>> from stratagem.distribute.partitioners import MaxSizePartitioner
     >>> MaxSizePartitioner(max_shard_bytes=4)((6, 1), "float32")
     [6, 1]
     >>> MaxSizePartitioner(max_shard_bytes=4, max_shards=2)((6, 1), "float32")

@@ -24,7 +24,7 @@ class MinSizePartitioner(Partitioner):
     per row. As in TensorFlow, a variable that does not divide evenly gets shards that are a little
     smaller than the minimum.
 
-    >>> from stratagem._src.partitioners import MinSizePartitioner
+    >>> from stratagem.distribute.partitioners import MinSizePartitioner
     >>> MinSizePartitioner(min_shard_bytes=24, max_shards=4)((10, 3), "float32")
     [4, 1]
     >>> MinSizePartitioner(min_shard_bytes=24, max_shards=8)((10, 3), "float32")

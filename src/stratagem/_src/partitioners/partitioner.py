@@ -11,7 +11,7 @@ __all__ = ["Partitioner"]
 class Partitioner:
     """Base of every partitioner: a callable from shape and dtype to shards per axis.
 
-    >>> from stratagem._src.partitioners import Partitioner
+    >>> from stratagem.distribute.partitioners import Partitioner
     >>> class HalvesOfMatrices(Partitioner):
     ...     def __call__(self, shape, dtype, axis=0):
     ...         return [2, 1] if len(shape) == 2 else [1] * len(shape)

@@ -23,7 +23,7 @@ def define_server(
 ) -> ServerDef:
     """Returns the definition of one task's server, with what was not said filled in.
 
-    >>> from stratagem._src.cluster import ClusterSpec
+    >>> from stratagem.train import ClusterSpec
     >>> from stratagem._src.server.task_definition import define_server
     >>> spec = ClusterSpec({"ps": ["ps0:2222", "ps1:2222"]})
     >>> define_server(spec, None, 1, None).job_name

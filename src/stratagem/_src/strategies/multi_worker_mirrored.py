@@ -30,7 +30,8 @@ class MultiWorkerMirroredStrategy(Strategy):
     own devices.
 
     A worker that is gone, stopped, or stuck ends the calls of all others with ``UnavailableError``,
-    which names it; variables keep the values from before the call.
+    which names it. On CPU variables keep the values from before the call; elsewhere their memory may
+    have been given to the program that was lost.
 
     Args:
         cluster_resolver: Says who the workers are. Default: what the environment tells, ``TF_CONFIG``

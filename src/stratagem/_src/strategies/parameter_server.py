@@ -54,8 +54,8 @@ class ParameterServerStrategy(Strategy):
             splits none.
 
     Raises:
-        ValueError: If the cluster has no parameter servers or no workers, several chiefs, or jobs that
-            have no part in it, or this task is not its coordinator.
+        ValueError: If the cluster has no parameter servers, no job of workers (it may be empty at first),
+            several chiefs, or jobs that have no part in it, or this task is not its coordinator.
         PSUnavailableError: If a parameter server does not answer within a minute.
 
     Differs from tf.distribute: a worker with several devices runs a replica on each of them.

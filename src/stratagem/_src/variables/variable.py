@@ -50,8 +50,9 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
     """An array that keeps its value between steps and can be updated.
 
     Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
-    one central device, or with a value of its own in each replica. Created elsewhere it is a plain
-    variable on one device. It can be used wherever an array can, also in ``jax.numpy`` functions.
+    one central device, on parameter servers, or with a value of its own in each replica. Created
+    elsewhere it is a plain variable on one device. It can be used wherever an array can, also in
+    ``jax.numpy`` functions.
 
     Args:
         initial_value: Array, number, or a function without arguments that returns one.

@@ -23,7 +23,8 @@ class ClusterResolver(abc.ABC):
     ``local_device_ids`` are the arguments of ``jax.distributed.initialize``, so that a strategy can
     start from a cluster spec and from a launcher that tells only the coordinator alike.
 
-    >>> from stratagem._src.cluster import ClusterResolver, ClusterSpec
+    >>> from stratagem.distribute.cluster_resolver import ClusterResolver
+    >>> from stratagem.train import ClusterSpec
     >>> class TwoWorkers(ClusterResolver):
     ...     def cluster_spec(self):
     ...         return ClusterSpec({"worker": ["w0:2222", "w1:2222"]})

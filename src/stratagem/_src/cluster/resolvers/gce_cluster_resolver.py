@@ -22,7 +22,7 @@ class GCEClusterResolver(ClusterResolver):
     The group is one job. Every instance must be told its own ``task_id``, its position in the
     sorted list of addresses. It needs no Google library.
 
-    >>> from stratagem._src.cluster import GCEClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import GCEClusterResolver
     >>> resolver = GCEClusterResolver(
     ...     project="p", zone="us-east1-d", instance_group="trainers", port=8470, task_id=1
     ... )

@@ -21,7 +21,7 @@ class JaxClusterResolver(CoordinatorOnlyResolver):
 
     >>> import os
     >>> from unittest import mock
-    >>> from stratagem._src.cluster import JaxClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import JaxClusterResolver
     >>> variables = dict(
     ...     JAX_COORDINATOR_ADDRESS="node0:8476", JAX_NUM_PROCESSES="4", JAX_PROCESS_ID="1"
     ... )

@@ -21,7 +21,7 @@ _COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 class KubernetesExecutableLocation(enum.Enum):
     """Where the program runs, which decides how it finds the Kubernetes API.
 
-    >>> from stratagem._src.cluster import KubernetesExecutableLocation
+    >>> from stratagem.distribute.cluster_resolver import KubernetesExecutableLocation
     >>> [location.name for location in KubernetesExecutableLocation]
     ['WITHIN_CLUSTER', 'OFF_CLUSTER']
     """
@@ -37,7 +37,7 @@ class KubernetesClusterResolver(ClusterResolver):
     names. Kubernetes does not say which pod this is: set ``task_type`` and ``task_id``. It needs
     ``stratagem[kubernetes]``, unless ``override_client`` is given.
 
-    >>> from stratagem._src.cluster import KubernetesClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import KubernetesClusterResolver
     >>> resolver = KubernetesClusterResolver({"worker": ["job-name=trainers"]})
     >>> resolver.task_type, resolver.task_id = "worker", 0
 

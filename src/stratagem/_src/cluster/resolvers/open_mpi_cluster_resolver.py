@@ -38,7 +38,7 @@ class OpenMPIClusterResolver(CoordinatorOnlyResolver):
 
     >>> import os
     >>> from unittest import mock
-    >>> from stratagem._src.cluster import OpenMPIClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import OpenMPIClusterResolver
     >>> variables = dict(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4")
     >>> with mock.patch.dict(os.environ, variables):
     ...     resolver = OpenMPIClusterResolver(coordinator_address="node0:2222")

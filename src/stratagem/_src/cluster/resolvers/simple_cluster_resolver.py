@@ -13,7 +13,8 @@ __all__ = ["SimpleClusterResolver"]
 class SimpleClusterResolver(ClusterResolver):
     """A resolver that answers with what it was given.
 
-    >>> from stratagem._src.cluster import ClusterSpec, SimpleClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import SimpleClusterResolver
+    >>> from stratagem.train import ClusterSpec
     >>> spec = ClusterSpec({"worker": ["w0:2222", "w1:2222"]})
     >>> resolver = SimpleClusterResolver(
     ...     spec, task_type="worker", task_id=1, num_accelerators={"GPU": 8}, rpc_layer="grpc"

@@ -22,7 +22,7 @@ class SlurmClusterResolver(ClusterResolver):
 
     >>> import os
     >>> from unittest import mock
-    >>> from stratagem._src.cluster import SlurmClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import SlurmClusterResolver
     >>> variables = dict(
     ...     SLURM_PROCID="2",
     ...     SLURM_STEP_NUM_TASKS="3",

@@ -25,7 +25,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     >>> import json, os
     >>> from unittest import mock
-    >>> from stratagem._src.cluster import TFConfigClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import TFConfigClusterResolver
     >>> config = {
     ...     "cluster": {"chief": ["c:2222"], "worker": ["w0:2222"]},
     ...     "task": {"type": "worker", "index": 0},

@@ -23,7 +23,7 @@ class TorchrunClusterResolver(CoordinatorOnlyResolver):
 
     >>> import os
     >>> from unittest import mock
-    >>> from stratagem._src.cluster import TorchrunClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import TorchrunClusterResolver
     >>> variables = dict(RANK="3", WORLD_SIZE="8", MASTER_ADDR="node0", MASTER_PORT="29500")
     >>> with mock.patch.dict(os.environ, variables):
     ...     resolver = TorchrunClusterResolver()

@@ -30,7 +30,7 @@ class TPUClusterResolver(ClusterResolver):
     ``TPU_WORKER_ID`` or the metadata, 0 if neither tells, and ``num_accelerators`` counts this
     host's devices. JAX starts TPUs by itself, so there is no system to initialize.
 
-    >>> from stratagem._src.cluster import TPUClusterResolver
+    >>> from stratagem.distribute.cluster_resolver import TPUClusterResolver
     >>> resolver = TPUClusterResolver("grpc://10.0.0.1:8470,grpc://10.0.0.2:8470")
     >>> resolver.cluster_spec().as_dict(), resolver.master(), resolver.coordinator_address
     ({'worker': ['10.0.0.1:8470', '10.0.0.2:8470']}, 'grpc://10.0.0.1:8470', '10.0.0.1:8482')

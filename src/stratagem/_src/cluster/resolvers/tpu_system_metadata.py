@@ -22,7 +22,7 @@ class TPUSystemMetadata:
     A core is what JAX calls a device. The topology is ``None``, as in TensorFlow unless it is asked
     for: see the ``coords`` of each device.
 
-    >>> from stratagem._src.cluster import TPUSystemMetadata
+    >>> from stratagem.tpu.experimental import TPUSystemMetadata
     >>> TPUSystemMetadata.of_devices([]).num_cores
     0
     """

@@ -16,7 +16,8 @@ class UnionResolver(ClusterResolver):
     error. The task type, task id and protocol are those of the first resolver that has one; the
     accelerators and the environment are the first resolver's.
 
-    >>> from stratagem._src.cluster import ClusterSpec, SimpleClusterResolver, UnionResolver
+    >>> from stratagem.distribute.cluster_resolver import SimpleClusterResolver, UnionResolver
+    >>> from stratagem.train import ClusterSpec
     >>> first = SimpleClusterResolver(ClusterSpec({"worker": ["w0:1"]}), task_type="worker")
     >>> second = SimpleClusterResolver(ClusterSpec({"worker": ["w1:1"], "ps": ["p:1"]}), task_id=0)
     >>> union = UnionResolver(first, second)
