@@ -11,6 +11,7 @@ from replicas import IN_WORKERS, components
 from strategies_under_test import SUBJECTS, TOPICS, parameter_server_strategy, parameter_servers
 
 import stratagem as sg
+from belongings import Belongings
 
 _FIXTURES = ("strategy", "placed_strategy", "many")
 
@@ -22,6 +23,25 @@ def _shut_servers_down():
         parameter_server_strategy(1).client.close()
         for server in parameter_servers():
             server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def kept_for_the_session():
+    """Returns the parameter servers and their one client, with the threads that they start."""
+
+    def kept():
+        if not parameter_servers.cache_info().currsize:
+            return Belongings()
+        now = Belongings.now()
+        ports = {int(server.target.rpartition(":")[2]) for server in parameter_servers()}
+        return Belongings(
+            threads=frozenset(
+                t for t in now.threads if t.name.startswith(("listener-", "parameter-client"))
+            ),
+            listening=frozenset(socket for socket in now.listening if socket[2] in ports),
+        )
+
+    return kept
 
 
 def pytest_itemcollected(item):
