@@ -36,7 +36,7 @@ class Belongings:
 
     def __str__(self):
         threads = [f"thread {thread.name!r}" for thread in self.threads]
-        processes = [f"process {process.pid} ({_command(process)})" for process in self.processes]
+        processes = [f"process {process.pid} ({command_of(process)})" for process in self.processes]
         sockets = [f"socket that listens at {host}:{port}" for _, host, port in self.listening]
         return ", ".join([*threads, *processes, *sockets])
 
@@ -49,10 +49,13 @@ def left_since(before, known, seconds=5.0):
         known: Returns those that may stay.
         seconds: How long to wait for the others.
     """
-    deadline = time.monotonic() + seconds
-    while (left := Belongings.now() - before - known()) and time.monotonic() < deadline:
-        gc.collect()  # an iterator that nobody holds ends its threads
-        time.sleep(0.01)
+    start = time.monotonic()
+    collect_at = start + 0.03
+    while (left := Belongings.now() - before - known()) and time.monotonic() < start + seconds:
+        if time.monotonic() > collect_at:
+            gc.collect()  # an iterator that nobody holds ends its threads
+            collect_at = time.monotonic() + 1
+        time.sleep(0.002)
     return left
 
 
@@ -66,11 +69,11 @@ def _children():
 
 
 def _runs_for_a_test(child):
-    command = _command(child)
+    command = command_of(child)
     return bool(command) and not any(helper in command for helper in _HELPERS)
 
 
-def _command(process):
+def command_of(process):
     """Returns what a process runs; nothing if it has ended."""
     try:
         return " ".join(process.cmdline())

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from task_functions import task
 
-from stratagem._src.testing import run_cluster
-from stratagem.testing import ClusterTestError
+from stratagem.testing import ClusterTestError, run_cluster
 
 pytestmark = [pytest.mark.timeout(360), pytest.mark.usefixtures("mark")]
 
