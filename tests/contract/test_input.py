@@ -22,15 +22,6 @@ def prefetch_threads():
     return [t for t in threading.enumerate() if t.name == "input-prefetch"]
 
 
-@pytest.fixture(autouse=True)
-def _no_threads_left():
-    yield
-    gc.collect()
-    for thread in prefetch_threads():
-        thread.join(10)
-    assert not prefetch_threads()
-
-
 def parts(strategy, element):
     return [np.asarray(p).tolist() for p in components(strategy, element)]
 

@@ -51,5 +51,6 @@ def test_two_workers_with_two_devices_each(tmp_path):
     check_contract(tmp_path, 2, 2, "-m", "layout")
 
 
+@pytest.mark.slow
 def test_three_workers(tmp_path):
     check_contract(tmp_path, 3, 1, "-m", "layout")
