@@ -1,12 +1,12 @@
 """Eight virtual CPU devices for every test, and checks that tests leave nothing behind."""
 
 import os
-import threading
 
 import hypothesis
 import pytest
 
 import stratagem as sg
+from belongings import Belongings, left_since
 
 # How long examples take depends on what else the machine does, and on what is compiled meanwhile.
 hypothesis.settings.register_profile(
@@ -19,13 +19,19 @@ if "TF_CONFIG" not in os.environ:
     sg.config.set_num_cpu_devices(8)
 
 
+@pytest.fixture(scope="session")
+def kept_for_the_session():
+    """Returns what tests share until the session ends; folders that have such things override it."""
+    return Belongings
+
+
 @pytest.fixture(autouse=True)
-def _leaves_nothing_behind():
-    threads, environment = set(threading.enumerate()), dict(os.environ)
+def _leaves_nothing_behind(kept_for_the_session):
+    before, environment = Belongings.now(), dict(os.environ)
     yield
-    left = [t for t in threading.enumerate() if t not in threads and t.name.startswith("replica-")]
-    assert not left, f"threads left behind: {left}"
     changed = {k for k in environment.keys() | os.environ.keys() if k != "PYTEST_CURRENT_TEST"}
     changed = {k for k in changed if environment.get(k) != os.environ.get(k)}
     assert not changed, f"environment variables changed: {changed}"
     assert not sg.distribute.has_strategy(), "a strategy was left current"
+    left = left_since(before, kept_for_the_session)
+    assert not left, f"left behind: {left}"

@@ -8,6 +8,8 @@ from replicas import components, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("collectives")
+
 
 def replica():
     return sg.distribute.get_replica_context()
@@ -97,6 +99,7 @@ def test_all_gather_of_a_scalar_needs_an_axis(strategy, execute):
         run_all(strategy, execute, lambda i: replica().all_gather(1.0 * i, axis=0))
 
 
+@pytest.mark.layout
 def test_all_gather_of_unequal_sizes_runs_eagerly(many):
     def step():
         i = int(replica().replica_id_in_sync_group)
@@ -207,6 +210,7 @@ def test_packing_does_not_change_results(many, execute):
         assert int(part[6]) == sum(range(n))
 
 
+@pytest.mark.layout
 def test_merge_call_runs_once_with_merged_arguments(strategy, execute):
     n = strategy.num_replicas_in_sync
     calls = []
@@ -313,6 +317,7 @@ def test_cross_device_ops_of_the_users_own(execute):
     assert [float(v) for v in inside.values] == [2, 2, 2]
 
 
+@pytest.mark.not_on("parameter_server2", reason="a server's variable is on no device of a replica")
 def test_broadcast(many):
     ops = many.extended.cross_device_ops
     with many.scope():

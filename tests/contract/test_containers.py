@@ -12,6 +12,8 @@ from replicas import one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("calls")
+
 
 class Batch(dict):
     """A dictionary with attributes, as many programs have one."""
@@ -176,6 +178,7 @@ def test_reduced(strategy, execute):
     np.testing.assert_allclose(_take_apart(along)[1], (size - 1) / 2)
 
 
+@pytest.mark.layout
 def test_gathered(strategy, execute):
     result = execute(
         lambda value: strategy.gather(value, axis=0), _make(_numbers(strategy), _numbers(strategy))

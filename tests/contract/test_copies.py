@@ -9,6 +9,8 @@ from replicas import components, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("variables")
+
 ON_READ = sg.VariableSynchronization.ON_READ
 SUM = sg.VariableAggregation.SUM
 
@@ -41,6 +43,7 @@ def test_a_deep_copy_of_a_variable_is_a_variable_of_its_own(strategy, execute):
     np.testing.assert_array_equal(duplicate.numpy(), [1.0 + size, 2.0 + size])
 
 
+@pytest.mark.layout
 def test_of_a_variable_with_a_value_in_each_replica(strategy):
     v = _make(strategy, 0.0, synchronization=ON_READ, aggregation=SUM)
     strategy.run(

@@ -11,7 +11,10 @@ import stratagem as sg
 ON_READ = sg.VariableSynchronization.ON_READ
 SUM = sg.VariableAggregation.SUM
 
-pytestmark = one_process("cross-device ops by hand are of one process")
+pytestmark = [
+    pytest.mark.about("collectives"),
+    one_process("cross-device ops by hand are of one process"),
+]
 
 
 @pytest.fixture(

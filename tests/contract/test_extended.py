@@ -5,11 +5,14 @@ from replicas import IN_WORKERS, components, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("collectives", "variables")
+
 
 def replica():
     return sg.distribute.get_replica_context()
 
 
+@pytest.mark.layout
 def test_a_training_step_with_merge_call_and_update(strategy, execute):
     """What an optimizer does: reduce the gradients together, update where the variables live."""
     n = strategy.num_replicas_in_sync
@@ -61,6 +64,7 @@ def test_reduce_to_one_device(many):
     np.testing.assert_array_equal(result, [many.num_replicas_in_sync] * 2)
 
 
+@pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")
 def test_update_of_a_sync_on_read_variable(many):
     with many.scope():
         v = sg.Variable(
@@ -115,6 +119,7 @@ def test_update_inside_a_replica(strategy, execute):
         assert results == ("done",)
 
 
+@pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")
 def test_update_of_a_sync_on_read_variable_inside_a_replica(many, execute):
     with many.scope():
         v = sg.Variable(0.0, synchronization=sg.VariableSynchronization.ON_READ)

@@ -13,6 +13,8 @@ from replicas import local_ids, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("calls")
+
 
 def replica():
     return sg.distribute.get_replica_context()
@@ -57,6 +59,7 @@ def within_a_second(call, error, match):
     return raised
 
 
+@pytest.mark.not_on("parameter_server2", reason="a server does not take updates back")
 @one_process("workers that do different things are a fault of the cluster")
 @pytest.mark.parametrize("culprit", ["first", "last"])
 @pytest.mark.parametrize("before_meeting", [True, False])
@@ -79,6 +82,7 @@ def test_an_exception_in_one_replica(many, variables, culprit, before_meeting):
     assert still_usable(many)
 
 
+@pytest.mark.not_on("parameter_server2", reason="a server does not take updates back")
 def test_an_exception_in_a_merge_call(many, variables):
     before = contents(many, variables)
 
@@ -118,6 +122,7 @@ def test_replicas_that_disagree_on_the_shape(many):
     assert still_usable(many)
 
 
+@pytest.mark.not_on("parameter_server2", reason="a server does not take updates back")
 @one_process("workers that do different things are a fault of the cluster")
 def test_a_replica_that_returns_early(many, variables):
     before = contents(many, variables)
@@ -149,6 +154,7 @@ def test_an_exception_while_tracing(many, variables):
     assert still_usable(many)
 
 
+@pytest.mark.layout
 @pytest.mark.parametrize("kind", ["pure", "io", "debug"])
 def test_an_exception_in_a_host_callback_of_one_replica(many, variables, kind):
     """XLA would wait for the failed device and abort the process after 40 seconds."""
@@ -201,6 +207,7 @@ def test_checks_for_nan_leave_variables_alone(many, variables):
     assert contents(many, variables) == before
 
 
+@pytest.mark.not_on("parameter_server2", reason="a server does not take updates back")
 def test_an_eagerly_run_function_is_rolled_back(strategy):
     with strategy.scope():
         v = sg.Variable(1.0)
@@ -292,6 +299,7 @@ def test_interrupts_of_compiled_steps_lose_nothing(many):
     assert still_usable(many)
 
 
+@pytest.mark.not_on("parameter_server2", reason="a server does not take updates back")
 def test_a_failure_around_a_run_takes_back_what_the_run_did(strategy):
     with strategy.scope():
         inner = sg.Variable(1.0, aggregation=sg.VariableAggregation.MEAN)
@@ -310,6 +318,7 @@ def test_a_failure_around_a_run_takes_back_what_the_run_did(strategy):
     assert float(inner) == 1
 
 
+@pytest.mark.not_on("parameter_server2", reason="a server does not take updates back")
 @one_process("workers that do different things are a fault of the cluster")
 def test_results_that_cannot_be_merged_take_back_what_was_done(many, variables):
     before = contents(many, variables)

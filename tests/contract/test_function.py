@@ -12,6 +12,8 @@ from replicas import components, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("calls")
+
 
 def make(strategy, *args, **kwargs):
     with strategy.scope():

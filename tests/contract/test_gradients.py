@@ -5,6 +5,8 @@ import pytest
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("collectives", "variables")
+
 
 def make(strategy, *args, **kwargs):
     with strategy.scope():

@@ -13,20 +13,13 @@ from replicas import IN_WORKERS, components, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("input")
+
 Dataset = sg.data.Dataset
 
 
 def prefetch_threads():
     return [t for t in threading.enumerate() if t.name == "input-prefetch"]
-
-
-@pytest.fixture(autouse=True)
-def _no_threads_left():
-    yield
-    gc.collect()
-    for thread in prefetch_threads():
-        thread.join(10)
-    assert not prefetch_threads()
 
 
 def parts(strategy, element):
@@ -37,6 +30,7 @@ def rows(strategy, element):
     return [row for part in parts(strategy, element) for row in part]
 
 
+@pytest.mark.layout
 def test_each_batch_is_divided_between_the_replicas(strategy):
     n = strategy.num_replicas_in_sync
     dataset = Dataset.range(4 * n + 1).batch(2 * n)
@@ -87,6 +81,9 @@ def test_numbers_too_large_for_32_bits(strategy):
         list(strategy.experimental_distribute_dataset(dataset))
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="the function is called where and when the dataset is iterated over"
+)
 @one_process("every worker has a pipeline of its own")
 def test_datasets_from_a_function(strategy):
     n = strategy.num_replicas_in_sync
@@ -107,6 +104,7 @@ def test_datasets_from_a_function(strategy):
     assert [rows(strategy, e) for e in older] == [rows(strategy, e) for e in elements]
 
 
+@pytest.mark.layout
 def test_a_function_called_for_each_replica(many):
     n = many.num_replicas_in_sync
     options = sg.distribute.InputOptions(
@@ -291,6 +289,7 @@ def test_a_loop_inside_a_function(strategy):
     assert len(python_calls) <= 2 + ragged
 
 
+@pytest.mark.layout
 def test_iterator_states(strategy):
     dataset = Dataset.range(24).shuffle(24, seed=5).repeat(2).batch(5)
     distributed = strategy.experimental_distribute_dataset(dataset)
@@ -370,6 +369,9 @@ def test_the_thread_ends_when_the_loop_breaks(strategy):
     assert not prefetch_threads()
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="the function is called where and when the dataset is iterated over"
+)
 def test_wrong_options(strategy):
     with pytest.raises(ValueError, match="not supported"):
         sg.distribute.InputOptions(experimental_place_dataset_on_device=True)

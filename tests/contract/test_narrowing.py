@@ -7,6 +7,8 @@ import pytest
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("calls")
+
 BIG = np.array([2**40 + 7])
 SMALL = np.array([2**30, -5])
 

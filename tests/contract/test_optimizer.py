@@ -9,6 +9,8 @@ from replicas import IN_WORKERS
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("variables")
+
 
 def by_hand(transformation, steps, start, num_replicas):
     """Returns what optax alone makes of the same gradients, summed over the replicas."""

@@ -7,6 +7,8 @@ from flax import nnx
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("calls")
+
 
 def make_keys(strategy):
     root = jax.random.key(7)

@@ -7,6 +7,8 @@ from replicas import IN_WORKERS, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("collectives")
+
 NUMPY = {"SUM": np.sum, "MEAN": np.mean, "MIN": np.min, "MAX": np.max}
 
 
@@ -57,6 +59,7 @@ def test_mean_along_an_axis_uses_the_true_count(many, execute_ragged):
     assert float(result) == pytest.approx(np.concatenate(arrays).mean())
 
 
+@pytest.mark.layout
 def test_reduce_of_a_value_that_is_the_same_for_all(many, execute):
     assert float(execute(lambda x: many.reduce("MEAN", x, axis=None), jnp.float32(3))) == 3
     assert float(execute(lambda x: many.reduce("MEAN", x, axis=0), jnp.array([1.0, 3.0]))) == 2
@@ -74,6 +77,7 @@ def test_reduce_of_a_value_that_is_the_same_for_all(many, execute):
         execute(lambda x: many.reduce("SUM", x, axis=None), jnp.float32(3))
 
 
+@pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")
 def test_reduce_of_variables(many, execute):
     n = many.num_replicas_in_sync
     with many.scope():
@@ -104,6 +108,7 @@ def test_unknown_reduce_op(strategy):
         strategy.reduce("median", jnp.ones(1), axis=None)
 
 
+@pytest.mark.layout
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_gather(strategy, execute, axis):
     arrays = numbers(strategy, (2, 3))
@@ -157,6 +162,7 @@ def test_reduce_of_python_numbers(many):
     assert int(many.reduce("SUM", numbers, axis=None)) == sum(range(many.num_replicas_in_sync))
 
 
+@pytest.mark.layout
 @pytest.mark.parametrize("axis", [None, 0.0, (0,), 2])
 def test_gather_along_what_is_no_axis(many, execute, axis):
     value = distribute(many, numbers(many, (2, 3)))
@@ -164,6 +170,7 @@ def test_gather_along_what_is_no_axis(many, execute, axis):
         execute(lambda x: many.gather(x, axis=axis), value)
 
 
+@pytest.mark.layout
 def test_gather_shows_shapes_that_do_not_fit(many):
     arrays = [np.zeros((2, i + 1)) for i in range(many.num_replicas_in_sync)]
     with pytest.raises(ValueError, match=r"\(2, 1\), \(2, 2\)"):

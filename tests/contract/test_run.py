@@ -8,6 +8,8 @@ from replicas import components, local_ids, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("calls")
+
 Pair = collections.namedtuple("Pair", "first second")
 
 
@@ -21,6 +23,7 @@ def numbered(strategy, scale=1.0):
     )
 
 
+@pytest.mark.layout
 def test_every_replica_runs_with_its_own_id(strategy, execute, local):
     ids = local(execute(lambda: strategy.run(replica_id)))
     assert [int(i) for i in ids] == list(range(strategy.num_replicas_in_sync))
@@ -78,6 +81,7 @@ def test_objects_that_are_the_same_in_all_replicas_are_not_wrapped(strategy, exe
     assert execute(lambda: strategy.run(step)) == (False, "text", 10**6, None)
 
 
+@pytest.mark.layout
 def test_objects_that_differ_come_back_one_for_each_replica(many):
     contexts = many.run(sg.distribute.get_replica_context)
     own = many.experimental_local_results(contexts)
@@ -242,6 +246,7 @@ def test_settings_of_the_caller_hold_in_replica_threads(many):
     assert result.values[0].dtype == jnp.float64
 
 
+@pytest.mark.layout
 def test_replicas_take_turns_in_a_definite_order(many):
     seen = []
 

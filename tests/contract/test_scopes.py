@@ -8,6 +8,8 @@ from replicas import one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("variables")
+
 distribute = sg.distribute
 
 

@@ -6,6 +6,8 @@ from replicas import IN_WORKERS, components, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("variables")
+
 Aggregation = sg.VariableAggregation
 Synchronization = sg.VariableSynchronization
 ON_READ = Synchronization.ON_READ
@@ -28,6 +30,8 @@ def copies(strategy, variable):
 # --- the table of synchronization and aggregation -------------------------------------------------
 
 
+@pytest.mark.layout
+@pytest.mark.about("collectives")
 @pytest.mark.parametrize(
     ("aggregation", "combine"),
     [
@@ -54,6 +58,8 @@ def test_updates_without_aggregation_raise_and_name_the_fix(many, execute):
     assert float(v) == 10
 
 
+@pytest.mark.layout
+@pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")
 @pytest.mark.parametrize("aggregation", list(Aggregation))
 def test_sync_on_read_updates_stay_in_their_replica(many, execute, aggregation):
     v = make(many, 10.0, synchronization=ON_READ, aggregation=aggregation)
@@ -75,6 +81,7 @@ def test_sync_on_read_updates_stay_in_their_replica(many, execute, aggregation):
     assert float(v) == pytest.approx(combined)
 
 
+@pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")
 @pytest.mark.parametrize(
     "aggregation", [Aggregation.SUM, Aggregation.MEAN, Aggregation.ONLY_FIRST_REPLICA]
 )
@@ -134,6 +141,7 @@ def test_python_numbers_in_replica_context(many, execute):
     assert float(first) == 9
 
 
+@pytest.mark.layout
 def test_a_captured_array_counts_once_for_each_replica(many, execute):
     captured = jnp.float32(2)
     v = make(many, 0.0, aggregation=Aggregation.SUM)
@@ -213,6 +221,7 @@ def test_updates_in_cross_replica_context(strategy, execute):
         np.testing.assert_array_equal(np.asarray(copy), [1.5, 2.5])
 
 
+@pytest.mark.about("collectives")
 def test_a_per_replica_value_assigned_from_outside_is_aggregated(many, execute):
     values = many.run(replica_value)
     v = make(many, 0.0, aggregation=Aggregation.SUM)
@@ -272,6 +281,7 @@ def test_scatter_in_replica_context_of_the_first(many, execute, method):
     np.testing.assert_allclose(v.numpy(), SCATTERS[method], rtol=1e-6)
 
 
+@pytest.mark.about("collectives")
 @pytest.mark.parametrize("method", ["scatter_add", "scatter_sub", "scatter_mul", "scatter_div"])
 @pytest.mark.parametrize("aggregation", [Aggregation.SUM, Aggregation.MEAN])
 def test_scatter_in_replica_context_applies_all_rows(many, execute, method, aggregation):
@@ -542,6 +552,9 @@ def test_eager_and_compiled_code_share_a_variable(strategy):
 # --- creation inside a function -----------------------------------------------------------------------
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="variables are not created inside of compiled functions"
+)
 def test_variables_created_on_a_functions_first_call(strategy):
     made = []
 
@@ -561,6 +574,9 @@ def test_variables_created_on_a_functions_first_call(strategy):
     )
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="variables are not created inside of compiled functions"
+)
 def test_variables_created_inside_replicas(strategy, execute):
     made = {}
 
@@ -579,6 +595,9 @@ def test_variables_created_inside_replicas(strategy, execute):
     np.testing.assert_array_equal(made["v"].numpy(), [3, 3])
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="variables are not created inside of compiled functions"
+)
 @one_process("workers must agree on a variable's name")
 def test_variables_created_inside_replicas_with_names_of_their_own(strategy):
     made = []
@@ -593,6 +612,9 @@ def test_variables_created_inside_replicas_with_names_of_their_own(strategy):
     assert (first.name, float(first)) == ("inner_0:0", 1.0)
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="variables are not created inside of compiled functions"
+)
 def test_variables_created_on_every_call_raise(strategy):
     @sg.function
     def step():
@@ -602,6 +624,9 @@ def test_variables_created_on_every_call_raise(strategy):
         step()
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="variables are not created inside of compiled functions"
+)
 def test_lazily_created_variables_are_used_by_run_in_the_same_call(strategy):
     made = {}
 
@@ -626,6 +651,9 @@ def test_lazily_created_variables_are_used_by_run_in_the_same_call(strategy):
             assert float(count) == (expected - 3) * strategy.num_replicas_in_sync
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="variables are not created inside of compiled functions"
+)
 def test_a_lazily_created_variable_survives_a_failed_first_call(strategy):
     made = []
 
@@ -643,6 +671,9 @@ def test_a_lazily_created_variable_survives_a_failed_first_call(strategy):
         assert float(step(False)) == 2
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="variables are not created inside of compiled functions"
+)
 def test_effects_of_a_creating_call_happen_once(strategy):
     calls, made = [], []
 
@@ -683,6 +714,7 @@ def test_numpy_memory_is_copied(strategy):
     assert float(assigned.numpy()[0]) == 0
 
 
+@pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")
 def test_copies_inside_a_function_are_the_current_ones(many, execute):
     v = make(many, 1.0)
     n = make(many, 1.0, synchronization=ON_READ, aggregation=Aggregation.SUM)

@@ -6,6 +6,8 @@ from replicas import IN_WORKERS, components, one_process
 
 import stratagem as sg
 
+pytestmark = pytest.mark.about("calls")
+
 
 def replica():
     return sg.distribute.get_replica_context()
@@ -171,6 +173,7 @@ def test_a_replica_context_used_elsewhere(many):
         context.merge_call(lambda s: 1)
 
 
+@pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")
 def test_collectives_inside_update(many):
     with many.scope():
         v = sg.Variable(0.0, synchronization=sg.VariableSynchronization.ON_READ)

@@ -11,6 +11,7 @@ import pytest
 from processes import MARK, marked, poll
 from worker_processes import Workers
 
+from belongings import Belongings, command_of
 from stratagem._src.cluster.held_ports import HeldPorts
 
 FAULTY_WORKER = Path(__file__).with_name("faulty_worker.py")
@@ -35,6 +36,17 @@ class Launcher:
         self.stdout, self.stderr = self.process.communicate(timeout=timeout)
         self.returncode = self.process.returncode
         return self
+
+
+@pytest.fixture(scope="session")
+def kept_for_the_session():
+    """Returns the servers of a cluster that the tests of a module share, and kill and start again."""
+
+    def kept():
+        servers = (p for p in Belongings.now().processes if "server_nursery.py" in command_of(p))
+        return Belongings(processes=frozenset(servers))
+
+    return kept
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
-from stratagem._src.testing import run_cluster
 from stratagem._src.training import worker_agreement
+from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
 

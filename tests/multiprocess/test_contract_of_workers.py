@@ -6,19 +6,11 @@ from pathlib import Path
 import pytest
 from task_functions import task
 
-from stratagem._src.testing import run_cluster
-from stratagem.testing import ClusterTestError
+from stratagem.testing import ClusterTestError, run_cluster
 
 pytestmark = [pytest.mark.timeout(360), pytest.mark.usefixtures("mark")]
 
 TESTS = Path(__file__).parent.parent
-
-# What depends on how many workers there are, and how many replicas each has.
-CHOSEN = (
-    "own_id or definite_order or same_for_all or merged_arguments or training_step or unequal"
-    " or test_gather or stay_in_their_replica or (context_are_aggregated and assign_add)"
-    " or callback_of or each_batch or each_replica or iterator_states or partial"
-)
 
 
 def run_contract(folder, arguments):
@@ -56,8 +48,9 @@ def test_the_whole_contract_with_two_workers(tmp_path):
 
 
 def test_two_workers_with_two_devices_each(tmp_path):
-    check_contract(tmp_path, 2, 2, "-k", CHOSEN)
+    check_contract(tmp_path, 2, 2, "-m", "layout")
 
 
+@pytest.mark.slow
 def test_three_workers(tmp_path):
-    check_contract(tmp_path, 3, 1, "-k", CHOSEN)
+    check_contract(tmp_path, 3, 1, "-m", "layout")

@@ -11,8 +11,7 @@ from task_functions import NotReadableError, fail_in_worker_1, task
 
 from stratagem._src.cluster import Task
 from stratagem._src.cluster.errors import LaunchError
-from stratagem._src.testing import run_cluster
-from stratagem.testing import ClusterTestError
+from stratagem.testing import ClusterTestError, run_cluster
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("mark")]
 

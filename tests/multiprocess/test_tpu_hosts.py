@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratagem._src.testing import run_cluster
+from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("mark")]
 

@@ -12,8 +12,8 @@ from task_functions import task
 
 import stratagem as sg
 from stratagem._src.mesh.program_queue import process_watch
-from stratagem._src.testing import run_cluster
 from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
+from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
 

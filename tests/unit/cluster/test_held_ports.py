@@ -15,7 +15,9 @@ def test_server_listens_on_a_held_port():
         [port] = ports
         with socket.create_server(("127.0.0.1", port)) as server:
             client = socket.create_connection(("127.0.0.1", port), timeout=5)
-            server.accept()[0].close()
+            accepted, address = server.accept()
+            accepted.close()
+            assert address == client.getsockname()
             client.close()
 
 

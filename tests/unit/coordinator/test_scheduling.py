@@ -139,13 +139,12 @@ def _note(i):
 def test_several_functions_at_the_same_time_on_a_worker(cluster):
     coordinator = cluster.coordinator(closures_per_worker=2)
     _shared["barrier"] = threading.Barrier(2)
-    for _ in range(2):
-        coordinator.schedule(_meet, worker=1)
-    coordinator.join()
+    met = [coordinator.schedule(_meet, worker=1) for _ in range(2)]
+    assert sorted(coordinator.fetch(met)) == [0, 1]
 
 
 def _meet():
-    _shared["barrier"].wait(30)
+    return _shared["barrier"].wait(30)
 
 
 def test_results_as_arguments(coordinator):
@@ -305,12 +304,12 @@ def test_quick_functions_do_not_wait_behind_slow_ones(cluster):
     for _ in range(200):
         coordinator.schedule(abs, (1,), worker=0)
     coordinator.join()
-    # Worker 0 is now trusted with many at a time; the first of these blocks it.
+    # Worker 0 is now trusted with many at a time; this blocks it.
     coordinator.schedule(_wait_for_event, worker=0)
-    blocker = coordinator.schedule(_wait_for_event, worker=1)
-    values = [coordinator.schedule(abs, (i,)) for i in range(100)]
+    values = [coordinator.schedule(abs, (-i,)) for i in range(100)]
+    assert coordinator.fetch(values) == list(range(100))
     _shared["held"].set()
-    coordinator.fetch([blocker, *values])
+    coordinator.join()
 
 
 def test_an_iterator_travels_with_its_place(coordinator):

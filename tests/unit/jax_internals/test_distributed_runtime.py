@@ -51,20 +51,24 @@ def test_an_array_that_does_not_say_is_taken_for_finished():
 def test_abandoning_takes_back_what_jax_registered_for_exit(call, printed):
     source = (
         "from jax._src import api, dispatch\n"
-        "from stratagem._src.membership import jax_runtime\n"
+        "from stratagem._src.jax_internals import distributed_runtime as jax_runtime\n"
         "dispatch.runtime_tokens.block_until_ready = lambda: print('waits', end=' ')\n"
         "api.distributed.shutdown = lambda: print('cleans', end=' ')\n"
     )
     finished = subprocess.run(
         [sys.executable, "-c", source + call], capture_output=True, text=True, timeout=60
     )
+    assert finished.returncode == 0, finished.stderr
     assert sorted(finished.stdout.split()) == sorted(printed.split()), finished.stderr
 
 
 def test_a_jax_without_the_private_names_is_left_alone(monkeypatch):
+    unregistered = []
+    monkeypatch.setattr(jax_runtime.atexit, "unregister", unregistered.append)
     monkeypatch.setattr(jax_runtime, "_private", lambda *_: None)
     monkeypatch.setattr(jax_runtime, "_client", object())
     jax_runtime.abandon()
+    assert not unregistered
 
 
 def test_names_that_are_not_there_are_none():

@@ -41,6 +41,9 @@ def test_more_calls_than_the_pipe_has_room_for():
 
 
 def test_calls_after_the_end_are_not_made():
+    called = []
     with EventLoop() as loop:
-        pass
-    loop.call_soon(lambda: 1 / 0)
+        loop.call_soon(lambda: called.append("in time"))
+        loop.run_once()
+    loop.call_soon(lambda: called.append("too late"))
+    assert called == ["in time"]

@@ -16,6 +16,8 @@ CREDENTIALS = Credentials(secret="a secret of the tests, long enough")
 class Servers:
     """Parameter servers, and a client of theirs."""
 
+    credentials = CREDENTIALS
+
     def __init__(self, count):
         self.services = [ParameterService() for _ in range(count)]
         self.endpoints = [

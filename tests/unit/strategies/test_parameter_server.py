@@ -10,7 +10,7 @@ ClusterSpec = sg.train.ClusterSpec
 ONE_OF_EACH = {"ps": ["p:1"], "worker": ["w:1"]}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
     servers = [sg.distribute.Server({"ps": {i: "127.0.0.1:0"}}, "ps", i) for i in range(3)]
     yield [server.target.removeprefix("grpc://") for server in servers]
@@ -18,7 +18,7 @@ def servers():
         server.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def make(servers):
     made = []
 
@@ -29,7 +29,8 @@ def make(servers):
         return made[-1]
 
     yield make
-    made[0].client.close()
+    for strategy in made:
+        strategy.client.close()
 
 
 def on_servers(variable):

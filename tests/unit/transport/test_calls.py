@@ -71,16 +71,18 @@ def test_calls_run_at_the_same_time(listen, connect):
         meet.wait()
         return message
 
-    channel = connect(listen({"wait": wait}))
-    threads = [
-        threading.Thread(target=channel.call, args=("wait", Message()), kwargs={"timeout": 10})
-        for _ in range(2)
-    ]
+    channel, answers = connect(listen({"wait": wait})), []
+
+    def call(body):
+        answers.append(channel.call("wait", Message(body), timeout=10).body)
+
+    threads = [threading.Thread(target=call, args=(body,)) for body in (b"one", b"two")]
     for thread in threads:
         thread.start()
     meet.wait()
     for thread in threads:
         thread.join()
+    assert sorted(answers) == [b"one", b"two"]
 
 
 def test_an_exception_arrives_as_itself_with_the_traceback_of_the_task(listen, connect):

@@ -11,6 +11,7 @@ import pickle
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -70,6 +71,8 @@ class ParameterClient:
         ]
         self._garbage: collections.deque[tuple[int, str]] = collections.deque()
         self._closed = False
+        self._end = weakref.finalize(self, _end, self._threads, self._channels)
+        self._end.atexit = False  # connections end with the process
 
     @property
     def num_servers(self) -> int:
@@ -272,11 +275,15 @@ class ParameterClient:
         return results
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, as happens too when nobody uses the client any more."""
         self._closed = True
-        self._threads.shutdown(wait=False)
-        for channel in self._channels:
-            channel.close()
+        self._end()
+
+
+def _end(threads: concurrent.futures.Executor, channels: Sequence[Channel]) -> None:
+    threads.shutdown(wait=False)
+    for channel in channels:
+        channel.close()
 
 
 def _task(index: int) -> str:
@@ -295,17 +302,20 @@ def _digest(pickled: bytes) -> str:
     return hashlib.blake2b(pickled, digest_size=16).hexdigest()
 
 
-_clients: dict[tuple[str, ...], ParameterClient] = {}
+_clients: weakref.WeakValueDictionary[tuple[str, ...], ParameterClient] = (
+    weakref.WeakValueDictionary()
+)
 _clients_lock = threading.Lock()
 
 
 def client_for(servers: Sequence[str]) -> ParameterClient:
     """Returns this process's client of the cluster with these parameter servers.
 
-    Credentials come from the environment when the client is first needed.
+    It lasts as long as somebody uses it. Credentials come from the environment when it is first needed.
     """
     key = tuple(servers)
     with _clients_lock:
-        if key not in _clients or _clients[key]._closed:
-            _clients[key] = ParameterClient(key, Credentials.from_environment())
-        return _clients[key]
+        client = _clients.get(key)
+        if client is None or client._closed:
+            client = _clients[key] = ParameterClient(key, Credentials.from_environment())
+        return client

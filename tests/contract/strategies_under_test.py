@@ -1,0 +1,122 @@
+"""The strategies that the contract is tested with, and what each of them is there to test."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+
+import jax
+from replicas import IN_WORKERS
+
+import stratagem as sg
+
+TOPICS = frozenset({"calls", "collectives", "input", "variables"})
+"""What a test of the contract can be about."""
+
+# Virtual CPU devices stand in for TPU cores, unless the tests run on a TPU and are told so.
+TPU_PLATFORM = os.environ.get("STRATAGEM_TEST_TPU_PLATFORM", "cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A strategy under test.
+
+    Args:
+        make: Returns the strategy.
+        topics: In what it differs from the strategies before it. Tests about something else run
+            with it too, but as breadth, in ``make test-all`` only.
+        replicas: Whether it has several replicas.
+        places: Whether it places variables itself.
+    """
+
+    make: Callable[[], sg.distribute.Strategy]
+    topics: frozenset[str]
+    replicas: bool = True
+    places: bool = True
+
+
+def _cpus(count):
+    return [f"CPU:{i}" for i in range(count)]
+
+
+def _mirrored(count, cross_device_ops=None):
+    return sg.distribute.MirroredStrategy(_cpus(count), cross_device_ops=cross_device_ops)
+
+
+def _tpu(num_replicas, num_cores):
+    tpu = sg.tpu.experimental
+    assignment = tpu.DeviceAssignment.build(
+        tpu.Topology(jax.devices(TPU_PLATFORM)),
+        computation_shape=[1, 1, 1, num_cores],
+        num_replicas=num_replicas,
+    )
+    return sg.distribute.TPUStrategy(experimental_device_assignment=assignment)
+
+
+@functools.cache
+def parameter_servers():
+    """Returns two parameter servers in this process, which all tests share."""
+    return [sg.distribute.Server({"ps": {i: "127.0.0.1:0"}}, "ps", i) for i in range(2)]
+
+
+class _Resolver(sg.distribute.cluster_resolver.SimpleClusterResolver):
+    """A cluster of which this process uses some devices."""
+
+    def __init__(self, cluster_spec, num_devices):
+        super().__init__(cluster_spec)
+        self._num_devices = num_devices
+
+    @property
+    def local_device_ids(self):
+        return tuple(range(self._num_devices))
+
+
+def parameter_server_strategy(num_devices):
+    servers = [server.target.removeprefix("grpc://") for server in parameter_servers()]
+    cluster = sg.train.ClusterSpec({"ps": servers, "worker": ["127.0.0.1:1"]})
+    split = sg.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+    return sg.distribute.ParameterServerStrategy(_Resolver(cluster, num_devices), split)
+
+
+@functools.cache
+def _workers():
+    options = sg.distribute.experimental.CommunicationOptions(timeout_seconds=30)
+    return sg.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def _subject(make, *topics, **traits):
+    return Subject(make, frozenset(topics), **traits)
+
+
+SUBJECTS = {
+    "default": _subject(sg.distribute.get_strategy, *TOPICS, replicas=False, places=False),
+    "mirrored2": _subject(lambda: _mirrored(2), *TOPICS),
+    # Logical devices: a replica has several cores.
+    "tpu2x2": _subject(lambda: _tpu(2, 2), *TOPICS),
+    # Variables and batches are on a device that is not the default one.
+    "one_device": _subject(
+        lambda: sg.distribute.OneDeviceStrategy("CPU:1"), "input", "variables", replicas=False
+    ),
+    # Collectives with nobody else, and with more than one other.
+    "mirrored1": _subject(lambda: _mirrored(1), "collectives", replicas=False),
+    "mirrored4": _subject(lambda: _mirrored(4), "collectives"),
+    # Values travel in another way.
+    "mirrored2_one_device": _subject(
+        lambda: _mirrored(2, sg.distribute.ReductionToOneDevice("CPU:1")), "collectives"
+    ),
+    "mirrored4_hierarchical": _subject(
+        lambda: _mirrored(4, sg.distribute.HierarchicalCopyAllReduce(num_packs=2)), "collectives"
+    ),
+    # Variables are in one place: with the first replica, with the only one, with none of them.
+    "central2": _subject(lambda: sg.distribute.CentralStorageStrategy(_cpus(2)), "variables"),
+    "central1": _subject(lambda: sg.distribute.CentralStorageStrategy(_cpus(1)), replicas=False),
+    "central4_apart": _subject(
+        lambda: sg.distribute.CentralStorageStrategy(_cpus(4), "CPU:5"), "variables"
+    ),
+    # Variables are in other processes, and functions talk to those.
+    "parameter_server2": _subject(lambda: parameter_server_strategy(2), "calls", "variables"),
+}
+
+if IN_WORKERS:
+    # Every worker of a cluster runs these tests, in step; see test_contract_of_workers.
+    SUBJECTS = {"workers": _subject(_workers, *TOPICS)}

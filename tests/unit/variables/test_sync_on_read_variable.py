@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+
+import stratagem as sg
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
+
+ON_READ = sg.VariableSynchronization.ON_READ
+Aggregation = sg.VariableAggregation
+
+
+@pytest.fixture
+def make(mirrored):
+    return lambda *args, **options: mirrored(*args, synchronization=ON_READ, **options)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "read"),
+    [(Aggregation.SUM, 7), (Aggregation.MEAN, 3.5), (Aggregation.ONLY_FIRST_REPLICA, 2)],
+)
+def test_a_read_aggregates(make, group, aggregation, read):
+    v = make(0.0, aggregation=aggregation)
+    assert type(v) is SyncOnReadVariable
+    v.accept_from_program(group.join([np.float32(2), np.float32(5)]), shared=False)
+    assert [float(part) for part in v.values] == [2, 5]
+    assert float(v) == read
+
+
+def test_without_aggregation_it_has_no_value_as_one(make):
+    v = make(1.0)
+    with pytest.raises(ValueError, match="aggregation SUM, MEAN or ONLY_FIRST_REPLICA"):
+        float(v)
+    assert [float(part) for part in v.values] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "value", "parts"),
+    [
+        (Aggregation.SUM, 6.0, [3, 3]),
+        (Aggregation.SUM, 7, [4, 3]),
+        (Aggregation.SUM, -3, [-1, -2]),
+        (Aggregation.MEAN, 6.0, [6, 6]),
+        (Aggregation.ONLY_FIRST_REPLICA, 6.0, [6, 6]),
+    ],
+)
+def test_a_total_is_divided_such_that_it_is_read_back(make, aggregation, value, parts):
+    v = make(type(value)(0), aggregation=aggregation)
+    v.assign(value)
+    assert [part.item() for part in v.values] == parts
+    assert v.numpy() == value
+
+
+def test_adding_to_a_sum_from_outside_is_ambiguous(make):
+    v = make(4.0, aggregation=Aggregation.SUM)
+    with pytest.raises(ValueError, match=r"ambiguous.*strategy\.run"):
+        v.assign_add(1.0)
+    assert float(v) == 8
+
+
+@pytest.mark.parametrize(("value", "shape"), [(1.0, (2,)), (np.ones((3, 2)), (6, 2))])
+def test_a_program_sees_the_values_of_all(make, group, value, shape):
+    v = make(value)
+    assert v.program_shape == v.take_for_program(group, donate=False).shape == shape
+    assert v.program_value(value).shape == shape
+    assert v.sharded_in_program
+
+
+def test_a_snapshot_holds_every_replicas_value(make, group):
+    v = make(0.0)
+    v.accept_from_program(group.join([np.float32(2), np.float32(5)]), shared=False)
+    before = v.snapshot()
+    v.assign(9.0)
+    v.restore_snapshot(before)
+    assert [float(part) for part in v.values] == [2, 5]
