@@ -246,9 +246,6 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
             "assign_add() or assign_sub() to change the variable, or `x = variable + value`."
         )
 
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __ipow__ = _refuse_in_place
-    __imod__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = _refuse_in_place
-
     # --- reading --------------------------------------------------------------------------------
 
     def read_value(self) -> Any:
@@ -446,6 +443,15 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
             # The next program gets the copies; everyone else sees one device, as before.
             self._array = array.addressable_data(0)
             self._on_mesh = (self._array, array)
+
+
+# Not written in the class: type checkers would take what follows `variable += 1` for unreachable, and
+# not check it.
+for _operator in (
+    *("iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow", "imod", "imatmul"),
+    *("iand", "ior", "ixor"),
+):
+    setattr(Variable, f"__{_operator}__", Variable._refuse_in_place)
 
 
 def create_plain_variable(*args: Any, **kwargs: Any) -> Variable:
