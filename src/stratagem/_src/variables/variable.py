@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from stratagem._src.values.array_operators import ArrayOperators, array_of, oper
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
 from stratagem._src.variables import updates
+from stratagem._src.variables.in_place_operators import InPlaceOperators
 from stratagem._src.variables.operands import checked_operand, kind_of
 from stratagem._src.variables.update_methods import UpdateMethods
 from stratagem._src.variables.updates import Update
@@ -46,7 +47,7 @@ class _VariableType(type):
         return context.get_strategy().extended.create_variable(*args, **kwargs)
 
 
-class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType):
+class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType):
     """An array that keeps its value between steps and can be updated.
 
     Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
@@ -238,12 +239,6 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
         value = np.asarray(read())
         return (
             f"{head}, numpy={value.item()!r}>" if value.ndim == 0 else f"{head}, numpy={value!r}>"
-        )
-
-    def _refuse_in_place(self, other: Any) -> NoReturn:
-        raise ContextError(
-            f"An operator such as `+=` would replace the name of variable {self.name!r} by an array. Use "
-            "assign_add() or assign_sub() to change the variable, or `x = variable + value`."
         )
 
     # --- reading --------------------------------------------------------------------------------
@@ -443,15 +438,6 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
             # The next program gets the copies; everyone else sees one device, as before.
             self._array = array.addressable_data(0)
             self._on_mesh = (self._array, array)
-
-
-# Not written in the class: type checkers would take what follows `variable += 1` for unreachable, and
-# not check it.
-for _operator in (
-    *("iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow", "imod", "imatmul"),
-    *("iand", "ior", "ixor"),
-):
-    setattr(Variable, f"__{_operator}__", Variable._refuse_in_place)
 
 
 def create_plain_variable(*args: Any, **kwargs: Any) -> Variable:
