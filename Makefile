@@ -25,6 +25,8 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python tests/typing
+	$(BIN)/pyright --pythonpath $(BIN)/python --verifytypes stratagem --ignoreexternal
 
 bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py

@@ -90,10 +90,11 @@ context.register_default_strategy(
     lambda: import_module("stratagem._src.strategies.default").default_frame()
 )
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    found = globals()[name] = _find(name)
-    return found
+    def __getattr__(name: str) -> Any:
+        found = globals()[name] = _find(name)
+        return found
 
 
 def __dir__() -> list[str]:

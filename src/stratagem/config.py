@@ -24,4 +24,8 @@ __all__ = [
 ]
 
 _CONNECT = "experimental_connect_to_cluster"
-__getattr__ = lazy_names(__name__, {_CONNECT: ("stratagem._src.membership.connection", _CONNECT)})
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(
+        __name__, {_CONNECT: ("stratagem._src.membership.connection", _CONNECT)}
+    )

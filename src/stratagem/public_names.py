@@ -18,6 +18,7 @@ from stratagem._src.core.dtypes import (
     uint32,
     uint64,
 )
+from stratagem._src.core.dtypes import bool_ as bool  # tf.bool; the builtin is not used here
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.execution.function import function
@@ -25,8 +26,6 @@ from stratagem._src.execution.gradients import value_and_grad
 from stratagem._src.values.array_functions import constant, identity
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
-
-bool = bool_  # tf.bool; the builtin is not used in this module
 
 __all__ = [
     "IndexedSlices",

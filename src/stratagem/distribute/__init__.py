@@ -108,4 +108,5 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "partitioners": ("stratagem.distribute.partitioners", None),
 }
 
-__getattr__ = lazy_names(__name__, _LAZY)
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _LAZY)

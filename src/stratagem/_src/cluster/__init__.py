@@ -150,11 +150,13 @@ _MODULES = {
         "UnionResolver",
     ),
 }
-__getattr__ = lazy_names(
-    __name__,
-    {
-        name: (f"stratagem._src.cluster.{module}", name)
-        for module, names in _MODULES.items()
-        for name in names
-    },
-)
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            name: (f"stratagem._src.cluster.{module}", name)
+            for module, names in _MODULES.items()
+            for name in names
+        },
+    )

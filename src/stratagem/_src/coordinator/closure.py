@@ -54,18 +54,18 @@ class Closure:
         workers: frozenset[int] | None = None,
         priority: float = 0,
     ) -> None:
-        self.number = number
-        self.payload = payload
-        self.needs = tuple(needs)
-        self.workers = workers
-        self.priority = priority
-        self.status = Status.WAITING
+        self.number: int = number
+        self.payload: Any = payload
+        self.needs: tuple[Closure, ...] = tuple(needs)
+        self.workers: frozenset[int] | None = workers
+        self.priority: float = priority
+        self.status: Status = Status.WAITING
         self.where: int | None = None
         """The worker that runs it or holds its result."""
         self.error: BaseException | None = None
-        self.losses = 0
+        self.losses: int = 0
         """How many workers were lost that had it."""
-        self.unmet = 0
+        self.unmet: int = 0
         self.waiters: list[Closure] = []
 
     @property

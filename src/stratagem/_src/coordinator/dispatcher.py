@@ -68,17 +68,17 @@ class Dispatcher:
         worker_timeout: float,
         patience: float,
     ) -> None:
-        self.identity = secrets.token_hex(8)
+        self.identity: str = secrets.token_hex(8)
         self.strategy = strategy
         self.closures_per_worker = closures_per_worker
         self.worker_timeout = worker_timeout
-        self.lock = threading.Lock()
-        self.state = CoordinatorState()
-        self.ended = threading.Event()
-        self.background = Background("the coordinator", on_failure=self._break_down)
+        self.lock: threading.Lock = threading.Lock()
+        self.state: CoordinatorState = CoordinatorState()
+        self.ended: threading.Event = threading.Event()
+        self.background: Background = Background("the coordinator", on_failure=self._break_down)
         self.abandoned = False
         self.dropped: collections.deque[Closure] = collections.deque()
-        self.definitions = Definitions(self._forget)
+        self.definitions: Definitions = Definitions(self._forget)
         self._patience = patience
         self._numbers = itertools.count()
         self._has_room = threading.Condition(self.lock)

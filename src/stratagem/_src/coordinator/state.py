@@ -52,7 +52,7 @@ class CoordinatorState:
     """
 
     def __init__(self) -> None:
-        self.phase = Phase.OPEN
+        self.phase: Phase = Phase.OPEN
         self.workers: set[int] = set()
         self._queue = ClosureQueue()
         self._waiting: dict[int, Closure] = {}

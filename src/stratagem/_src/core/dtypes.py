@@ -26,21 +26,21 @@ __all__ = [
     "uint64",
 ]
 
-bool_ = np.dtype(np.bool_)
-int8 = np.dtype(np.int8)
-int16 = np.dtype(np.int16)
-int32 = np.dtype(np.int32)
-int64 = np.dtype(np.int64)
-uint8 = np.dtype(np.uint8)
-uint16 = np.dtype(np.uint16)
-uint32 = np.dtype(np.uint32)
-uint64 = np.dtype(np.uint64)
-bfloat16 = np.dtype(ml_dtypes.bfloat16)
-float16 = np.dtype(np.float16)
-float32 = np.dtype(np.float32)
-float64 = np.dtype(np.float64)
-complex64 = np.dtype(np.complex64)
-complex128 = np.dtype(np.complex128)
+bool_: np.dtype[np.bool_] = np.dtype(np.bool_)
+int8: np.dtype[np.int8] = np.dtype(np.int8)
+int16: np.dtype[np.int16] = np.dtype(np.int16)
+int32: np.dtype[np.int32] = np.dtype(np.int32)
+int64: np.dtype[np.int64] = np.dtype(np.int64)
+uint8: np.dtype[np.uint8] = np.dtype(np.uint8)
+uint16: np.dtype[np.uint16] = np.dtype(np.uint16)
+uint32: np.dtype[np.uint32] = np.dtype(np.uint32)
+uint64: np.dtype[np.uint64] = np.dtype(np.uint64)
+bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+float16: np.dtype[np.float16] = np.dtype(np.float16)
+float32: np.dtype[np.float32] = np.dtype(np.float32)
+float64: np.dtype[np.float64] = np.dtype(np.float64)
+complex64: np.dtype[np.complex64] = np.dtype(np.complex64)
+complex128: np.dtype[np.complex128] = np.dtype(np.complex128)
 
 
 def is_host_only(dtype: Any) -> bool:

@@ -14,6 +14,9 @@ def lazy_names(
 ) -> Callable[[str], Any]:
     """Returns the ``__getattr__`` of a module.
 
+    Assign it under ``if not TYPE_CHECKING``, and import the names under ``if TYPE_CHECKING``: a type
+    checker that sees a ``__getattr__`` believes in every name.
+
     >>> find = lazy_names("package", {"sqrt": ("math", "sqrt"), "math": ("math", None)})
     >>> find("sqrt")(4.0), find("math").pi > 3
     (2.0, True)

@@ -8,7 +8,7 @@ import logging
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from stratagem._src.core import context, jax_settings
 from stratagem._src.core.errors import OutOfRangeError
@@ -206,7 +206,15 @@ class Function(CompiledFunction):
             raise OutOfRangeError("End of the distributed dataset.") from None
 
 
-def function(func: Callable[..., Any] | None = None) -> Any:
+@overload
+def function(func: None = None) -> type[Function]: ...
+
+
+@overload
+def function(func: Callable[..., Any]) -> Function: ...
+
+
+def function(func: Callable[..., Any] | None = None) -> type[Function] | Function:
     """Compiles a function into one program for each kind of arguments it gets.
 
     Inside, ``strategy.run``, collectives, reads and assignments of variables all become part of the

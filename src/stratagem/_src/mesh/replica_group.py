@@ -38,19 +38,21 @@ class ReplicaGroup:
 
     def __init__(self, devices: tuple[jax.Device, ...]) -> None:
         self.devices = devices
-        self.device_set = set(devices)
-        self.size = len(devices)
+        self.device_set: set[jax.Device] = set(devices)
+        self.size: int = len(devices)
         here = devices[0].client.process_index()
-        self.local_devices = tuple(device for device in devices if device.process_index == here)
-        self.local_size = len(self.local_devices)
-        self.first_local = devices.index(self.local_devices[0]) if self.local_devices else 0
-        self.spans_processes = self.local_size < self.size
+        self.local_devices: tuple[jax.Device, ...] = tuple(
+            device for device in devices if device.process_index == here
+        )
+        self.local_size: int = len(self.local_devices)
+        self.first_local: int = devices.index(self.local_devices[0]) if self.local_devices else 0
+        self.spans_processes: bool = self.local_size < self.size
         self._local_copies = self.local_devices
-        self.mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
-        self.replicated = NamedSharding(self.mesh, PartitionSpec())
-        self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
-        self.on_cpu = devices[0].platform == "cpu"
-        self.serialize_programs = self.size > 1 and self.on_cpu
+        self.mesh: Mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
+        self.replicated: NamedSharding = NamedSharding(self.mesh, PartitionSpec())
+        self.sharded: NamedSharding = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
+        self.on_cpu: bool = devices[0].platform == "cpu"
+        self.serialize_programs: bool = self.size > 1 and self.on_cpu
         self.widens_bfloat16 = False
 
     @classmethod

@@ -35,6 +35,7 @@ from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_
 from stratagem._src.variables.variable import Variable
 
 if TYPE_CHECKING:
+    from stratagem._src.cluster import ClusterResolver
     from stratagem._src.data.dataset import Dataset
     from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
     from stratagem._src.distributed_input.input_context import InputContext
@@ -81,7 +82,7 @@ class Strategy(OlderNames):
         return self._extended.replica_group.size
 
     @property
-    def cluster_resolver(self) -> Any:
+    def cluster_resolver(self) -> ClusterResolver | None:
         """What says which machines take part; ``None`` for strategies of one machine."""
         return None
 

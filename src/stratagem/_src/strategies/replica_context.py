@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from stratagem._src.replicas.channel import Channel
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
+
+if TYPE_CHECKING:
+    from stratagem._src.strategies.base import Strategy
 
 __all__ = ["ReplicaContext", "ValueContext"]
 
@@ -38,7 +41,7 @@ class ReplicaContext:
         self._channel = channel
 
     @property
-    def strategy(self) -> Any:
+    def strategy(self) -> Strategy:
         """The strategy that runs the replica."""
         return self._strategy
 

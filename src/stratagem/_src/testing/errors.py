@@ -57,7 +57,7 @@ class ClusterTestError(StratagemError, RuntimeError):
     def __init__(self, failures: Sequence[TaskFailure]) -> None:
         number = f"{len(failures)} task{'s' if len(failures) > 1 else ''} failed."
         super().__init__("\n\n".join([number, *map(str, failures)]))
-        self.failures = list(failures)
+        self.failures: list[TaskFailure] = list(failures)
 
     def __reduce__(self) -> tuple[type[ClusterTestError], tuple[list[TaskFailure]]]:
         return type(self), (self.failures,)

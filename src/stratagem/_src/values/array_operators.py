@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -160,7 +160,7 @@ class ArrayOperators:
     def __ne__(self, other: Any) -> Any:
         return self._value() != operand_of(other)
 
-    __hash__ = None  # type: ignore[assignment]  # `==` compares element by element
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # `==` compares element by element
 
 
 def operand_of(value: Any) -> Any:

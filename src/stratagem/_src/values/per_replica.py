@@ -148,16 +148,18 @@ class PerReplica(DistributedValues):
             "strategy.experimental_local_results(value)[i], or pass it to strategy.run(fn, args=...)."
         )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
-    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
-    __neg__ = __pos__ = __abs__ = __bool__ = __int__ = __float__ = __index__ = __complex__ = _refuse
-    __len__ = __iter__ = __getitem__ = __array__ = __jax_array__ = _refuse
-
     def __hash__(self) -> int:
         return id(self)
+
+
+# Not written in the class, so that type checkers refuse them too.
+for _operator in (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "matmul", "rmatmul", "pow", "rpow"),
+    *("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "neg", "pos", "abs"),
+    *("and", "rand", "or", "ror", "xor", "rxor", "invert", "lt", "le", "gt", "ge", "eq", "ne"),
+    *("bool", "int", "float", "index", "complex", "len", "iter", "getitem", "array", "jax_array"),
+):
+    setattr(PerReplica, f"__{_operator}__", PerReplica._refuse)
 
 
 class SpmdPerReplica(PerReplica):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from stratagem._src.values.array_operators import ArrayOperators, array_of, oper
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
 from stratagem._src.variables import updates
+from stratagem._src.variables.in_place_operators import InPlaceOperators
 from stratagem._src.variables.operands import checked_operand, kind_of
 from stratagem._src.variables.update_methods import UpdateMethods
 from stratagem._src.variables.updates import Update
@@ -46,7 +47,7 @@ class _VariableType(type):
         return context.get_strategy().extended.create_variable(*args, **kwargs)
 
 
-class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType):
+class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType):
     """An array that keeps its value between steps and can be updated.
 
     Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
@@ -240,15 +241,6 @@ class Variable(ArrayOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType
         return (
             f"{head}, numpy={value.item()!r}>" if value.ndim == 0 else f"{head}, numpy={value!r}>"
         )
-
-    def _refuse_in_place(self, other: Any) -> NoReturn:
-        raise ContextError(
-            f"An operator such as `+=` would replace the name of variable {self.name!r} by an array. Use "
-            "assign_add() or assign_sub() to change the variable, or `x = variable + value`."
-        )
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __ipow__ = _refuse_in_place
-    __imod__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = _refuse_in_place
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -38,9 +38,9 @@ class Definition:
     __slots__ = ("__weakref__", "kind", "number", "parcel", "requires")
 
     def __init__(self, number: int, kind: str, parcel: Parcel) -> None:
-        self.number = number
-        self.kind = kind
-        self.parcel = parcel
+        self.number: int = number
+        self.kind: str = kind
+        self.parcel: Parcel = parcel
         self.requires: list[Definition] = []
         for reference in parcel.references:
             if not isinstance(reference, DefinedOnWorker):

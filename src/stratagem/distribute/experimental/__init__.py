@@ -66,4 +66,5 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "rpc": ("stratagem.distribute.experimental.rpc", None),
 }
 
-__getattr__ = lazy_names(__name__, _LAZY)
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _LAZY)

@@ -25,7 +25,7 @@ class Seed:
     """
 
     def __init__(self, number: int | None, reshuffle: bool = True) -> None:
-        self.is_random = number is None
+        self.is_random: bool = number is None
         self.reshuffle = reshuffle
         self._number = secrets.randbits(62) if number is None else number
         self._iterations = 0

@@ -40,8 +40,8 @@ class FixedLenFeature:
     """
 
     def __init__(self, shape: Any, dtype: Any, default_value: Any = None) -> None:
-        self.shape = TensorShape(shape)
-        self.dtype = _feature_dtype(dtype)
+        self.shape: TensorShape = TensorShape(shape)
+        self.dtype: np.dtype[Any] = _feature_dtype(dtype)
         if not self.shape.is_fully_defined():
             raise InvalidArgumentError(
                 f"The shape of a FixedLenFeature must be fully known, got {self.shape}. "
@@ -70,4 +70,4 @@ class VarLenFeature:
     """
 
     def __init__(self, dtype: Any) -> None:
-        self.dtype = _feature_dtype(dtype)
+        self.dtype: np.dtype[Any] = _feature_dtype(dtype)

@@ -56,7 +56,7 @@ class ParameterClient:
     """
 
     def __init__(self, servers: Sequence[str], credentials: Credentials) -> None:
-        self.servers = tuple(servers)
+        self.servers: tuple[str, ...] = tuple(servers)
         self._owner = uuid.uuid4().hex
         self._channels = [
             Channel(address, credentials, wanted=Identity.of_task("ps", index), own=_OWN)

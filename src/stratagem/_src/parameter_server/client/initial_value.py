@@ -53,7 +53,7 @@ class RowInitializer:
         if not shape:
             raise ShapeMismatchError("RowInitializer needs a shape with rows, got ().")
         self.fn = fn
-        self.shape = tuple(int(dim) for dim in shape)
+        self.shape: tuple[int, ...] = tuple(int(dim) for dim in shape)
         self.dtype: np.dtype[Any] = jax.dtypes.canonicalize_dtype(dtype)
 
     def __call__(self) -> Array:
@@ -84,7 +84,7 @@ class InitialValue:
 
     def __init__(self, source: Array | RowInitializer | PartInitializer) -> None:
         self._source = source
-        self.shape = source.shape
+        self.shape: tuple[int, ...] = source.shape
         self.dtype: np.dtype[Any] = source.dtype
 
     @classmethod

@@ -1,0 +1,59 @@
+"""``+=`` and the like, which would not do with a variable what they seem to do."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from stratagem._src.core.errors import ContextError
+
+__all__ = ["InPlaceOperators"]
+
+
+class InPlaceOperators:
+    """Mixin: refuses operators that assign, when they run and, by ``NoReturn``, in type checkers."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """What errors call the variable."""
+        raise NotImplementedError
+
+    def _refuse_in_place(self) -> NoReturn:
+        raise ContextError(
+            f"An operator such as `+=` would replace the name of variable {self.name!r} by an array. Use "
+            "assign_add() or assign_sub() to change the variable, or `x = variable + value`."
+        )
+
+    def __iadd__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __isub__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __imul__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __itruediv__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __ifloordiv__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __imod__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __ipow__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __imatmul__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __iand__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __ior__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
+
+    def __ixor__(self, other: Any) -> NoReturn:
+        self._refuse_in_place()
