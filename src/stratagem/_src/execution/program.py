@@ -212,15 +212,21 @@ class Program:
     def run_again(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
         """Like ``run_arrays``, if the program ``launches_only`` and the arrays lie as they did before."""
         consts = self.consts if consts is None else consts
-        return self.result(self._launch(self.variables.hold(), arrays, consts)[0])
+        if self.serialize:
+            check_not_in_callback()
+            with LAUNCH_LOCK:
+                wait_for_previous()
+                outputs = self.variables.run_again(consts, arrays)
+        else:
+            outputs = self.variables.run_again(consts, arrays)
+        return outputs[0] if self._returns_one_array else self.result(outputs)
 
     def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> None:
         """Compiles for where the arrays lie, unless that has been done.
 
         Otherwise XLA would compile at the first call, while nobody could read any variable.
         """
-        donated_variables, kept_variables, _, _ = held
-        variables = (*donated_variables, *kept_variables) if self.group is None else ()
+        variables = self.variables.read(held) if self.group is None else ()
         place = tuple(map(_committed_place, [*arrays, *(v._array for v in variables)]))
         if place in self._compiled_for or jax_settings.jit_is_disabled():
             return

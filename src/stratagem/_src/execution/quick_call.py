@@ -70,11 +70,13 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
         elif kwargs or len(args) != num_leaves:
             return MISSED
         taken = []
-        for take, leaf in zip(takes, leaves):  # noqa: B905  (strict takes longer, and they are as many)
-            array = take(leaf)
+        position = 0
+        for leaf in leaves:
+            array = takes[position](leaf)
             if array is None:
                 return MISSED
             taken.append(array)
+            position += 1
         return run(taken)
 
     return quick_call

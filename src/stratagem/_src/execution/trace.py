@@ -195,13 +195,6 @@ def _build(
     # An output that is also an input, or that occurs twice, may be one array with two owners.
     owners = [id(v) for v in jaxpr.invars] + [id(jaxpr.outvars[p]) for p in positions]
     owners += [id(new_vars[k]) for k in changed]
-    writes = [
-        VariableWrite(
-            written[k],
-            shared=isinstance(new_vars[k], jax_core().Literal) or owners.count(id(new_vars[k])) > 1,
-        )
-        for k in changed
-    ]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(variables)) if id(jaxpr.invars[i]) in mentioned]
     identity = _identity(name, traced, inputs, group, variables, used)
@@ -210,6 +203,15 @@ def _build(
     may_donate = not may_fail and not jax_settings.checks_results()
     donated = [i for i in used if may_donate and id(variables[i]) in written_ids]
     kept = [i for i in used if i not in donated]
+    order = {id(variables[i]): place for place, i in enumerate(donated)}
+    changed.sort(key=lambda k: order.get(id(written[k]), len(order)))
+    writes = [
+        VariableWrite(
+            written[k],
+            shared=isinstance(new_vars[k], jax_core().Literal) or owners.count(id(new_vars[k])) > 1,
+        )
+        for k in changed
+    ]
     num_variables = len(variables)
     settings = jax_settings.current_settings()
     chosen = [*positions, *(num_outputs + k for k in changed)]

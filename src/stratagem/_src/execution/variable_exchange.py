@@ -6,6 +6,7 @@ what it returns must end up in the variables whatever else happens meanwhile.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
@@ -16,7 +17,7 @@ from jax.core import Tracer
 from stratagem._src.execution.call_signature import SettingsChanged
 from stratagem._src.mesh.program_queue import note_launched
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.variables import access as state
+from stratagem._src.variables.access import current_journal
 from stratagem._src.variables.variable import STORAGE_LOCK, Variable
 
 __all__ = [
@@ -45,11 +46,8 @@ class VariableWrite(NamedTuple):
     shared: bool
 
 
-HeldVariables = tuple[list[Variable], list[Variable], list[Variable], list[Variable]]
-"""The variables of a program, kept alive while it runs: donated, kept, written, returned.
-
-A plain tuple: one is made for every call, and one with names takes five times as long to make.
-"""
+HeldVariables = list[Variable]
+"""The variables of a program, kept alive while it runs: donated ones, others that are written, others."""
 
 
 class VariableExchange:
@@ -62,7 +60,8 @@ class VariableExchange:
             returns outputs and new values.
         donated: Variables whose arrays are given away to the program.
         kept: Variables that are only read.
-        writes: Variables that get new values, in the order of the new values.
+        writes: Variables that get new values, in the order of the new values. The first are those that
+            are donated, in the same order.
         returned: References to variables that the result is built from.
         group: The replicas, if the program uses several or particular devices.
         awaited: Which result to note as the one to wait for, if any: 0 for the outputs or 1 for the new
@@ -84,24 +83,29 @@ class VariableExchange:
         stores_at_once: bool,
     ) -> None:
         self._jitted = jitted
-        self._donated = [weakref.ref(variable) for variable in donated]
-        self._kept = [weakref.ref(variable) for variable in kept]
-        self._written = [weakref.ref(write.variable) for write in writes]
-        self._returned = list(returned)
+        written = [write.variable for write in writes]
+        every = [*(weakref.ref(variable) for variable in [*written, *kept]), *returned]
+        # A variable has one such reference.
+        self._references = tuple({id(reference): reference for reference in every}.values())
+        assert all(map(operator.is_, donated, written))
+        self._donated = self._references[: len(donated)]
+        self._others = self._references[len(donated) :]
+        self._num_donated, self._num_written = len(donated), len(writes)
+        position = {id(reference): i for i, reference in enumerate(self._references)}
+        self._kept = [position[id(weakref.ref(variable))] for variable in kept]
         self._shared = [write.shared for write in writes]
         self._group = group
         self._awaited = awaited
         self._stores_at_once = stores_at_once
         self.writes_nothing = not writes
+        self._donates_copies = not all(variable.stored_for_programs for variable in donated)
         self.stores_as_returned = not any(
             write.shared or not write.variable.stored_for_programs for write in writes
         )
 
     def references(self) -> list[weakref.ref[Any]]:
         """Returns a reference to each variable."""
-        every = [*self._donated, *self._kept, *self._written, *self._returned]
-        # A variable has one such reference.
-        return list({id(reference): reference for reference in every}.values())
+        return list(self._references)
 
     def hold(self) -> HeldVariables:
         """Returns the variables.
@@ -109,25 +113,22 @@ class VariableExchange:
         Raises:
             VariablesGone: If one does not exist any more.
         """
-        return (
-            all_alive(self._donated),
-            all_alive(self._kept),
-            all_alive(self._written),
-            all_alive(self._returned),
-        )
+        return all_alive(self._references)
+
+    def read(self, held: HeldVariables) -> list[Variable]:
+        """Returns those of the variables whose arrays the program is given."""
+        return [*held[: self._num_donated], *(held[i] for i in self._kept)]
 
     def lend(self, held: HeldVariables) -> tuple[list[Any], list[Any]]:
         """Returns the arrays of donated and kept variables, none of which may be overwritten."""
-        donated, kept, _, _ = held
         with STORAGE_LOCK:
-            return lend(donated, self._group), lend(kept, self._group)
+            return lend(held[: self._num_donated], self._group), self._lend_kept(held)
 
     def lend_and_note(self, held: HeldVariables) -> list[Any]:
         """Like ``lend`` where nothing is donated, before a program that is to change variables."""
-        _, kept, written, _ = held
         with STORAGE_LOCK:
-            _note_in_journal(written)
-            return lend(kept, self._group)
+            self._note_in_journal(held)
+            return self._lend_kept(held)
 
     def run(
         self, held: HeldVariables, consts: list[Any], arrays: list[Any]
@@ -137,19 +138,19 @@ class VariableExchange:
         Raises:
             SettingsChanged: If it was made under other JAX settings.
         """
-        donated_variables, kept_variables, written, _ = held
         donated: list[Any] = []
         kept: list[Any] = []
         finished: list[tuple[list[Any], list[Any]]] = []
         with STORAGE_LOCK:
-            _note_in_journal(written)
-            for variable in donated_variables:
-                if variable.stored_for_programs and not variable._shared:
-                    donated.append(variable._array)
-                else:
+            if current_journal() is not None:
+                self._note_in_journal(held)
+            for variable in held[: self._num_donated]:
+                if variable._shared or self._donates_copies:
                     donated.append(variable.take_for_program(self._group, True))
-            for variable in kept_variables:
-                kept.append(variable.take_for_program(self._group, False))
+                else:
+                    donated.append(variable._array)
+            if self._kept:
+                kept = self._lend_kept(held)
             try:
                 # An interrupt can arrive between the call and an assignment, when the arguments have
                 # been given away already: list.extend keeps the results from C.
@@ -158,27 +159,74 @@ class VariableExchange:
                 if isinstance(new_values[0] if new_values else outputs and outputs[0], Tracer):
                     finished.clear()
                     raise SettingsChanged
-                self._keep(written, outputs, new_values)
+                self._keep(held, outputs, new_values)
                 return outputs, new_values
             except BaseException:
                 if finished:
-                    self._keep_despite_interrupts(written, *finished[0])
+                    self._keep_despite_interrupts(held, *finished[0])
+                raise
+
+    def run_again(self, consts: list[Any], arrays: list[Any]) -> list[Any]:
+        """Holds the variables and runs; returns the outputs. Takes less time where all is as usual.
+
+        Only if what the program returns is stored at once and as it is.
+        """
+        # Loops without zip and with what they need at hand: while Python is here, the devices wait.
+        held: list[Variable] = []
+        donated: list[Any] = []
+        finished: list[tuple[list[Any], list[Any]]] = []
+        with STORAGE_LOCK:
+            if self._donates_copies or current_journal() is not None:
+                return self.run(self.hold(), consts, arrays)[0]
+            for reference in self._donated:
+                variable = reference()
+                if variable is None or variable._shared:
+                    return self.run(self.hold(), consts, arrays)[0]
+                held.append(variable)
+                donated.append(variable._array)
+            kept: list[Any] = []
+            if self._others:
+                held += all_alive(self._others)
+                if self._kept:
+                    kept = self._lend_kept(held)
+            try:
+                finished.extend(starmap(self._jitted, ((donated, kept, consts, arrays),)))
+                outputs, new_values = finished[0]
+                if isinstance(new_values[0] if new_values else outputs and outputs[0], Tracer):
+                    finished.clear()
+                    raise SettingsChanged
+                if self._awaited is not None:
+                    part, position = self._awaited
+                    note_launched(finished[0][part][position])
+                position = 0
+                for value in new_values:
+                    held[position]._array = value
+                    position += 1
+                return outputs
+            except BaseException:
+                if finished:
+                    self._keep_despite_interrupts(held, *finished[0])
                 raise
 
     def store(self, held: HeldVariables, new_values: list[Any]) -> None:
         """Stores new values that were not stored at once."""
         with STORAGE_LOCK:
-            self._accept(held[2], new_values)
+            self._accept(held, new_values)
 
-    def _keep(self, written: Sequence[Variable], outputs: list[Any], new_values: list[Any]) -> None:
+    def _keep(self, held: HeldVariables, outputs: list[Any], new_values: list[Any]) -> None:
         if self._awaited is not None:
             part, position = self._awaited
             note_launched((outputs, new_values)[part][position])
         if self._stores_at_once:
-            self._accept(written, new_values)
+            self._accept(held, new_values)
 
-    def _accept(self, written: Sequence[Variable], new_values: list[Any]) -> None:
-        for variable, shared, value in zip(written, self._shared, new_values, strict=True):
+    def _accept(self, held: HeldVariables, new_values: list[Any]) -> None:
+        if self.stores_as_returned:
+            for variable, value in zip(held, new_values):  # noqa: B905  (more are held)
+                variable._array = value
+                variable._shared = False
+            return
+        for variable, shared, value in zip(held, self._shared, new_values):  # noqa: B905
             if variable.stored_for_programs:
                 variable._array = value
                 variable._shared = shared
@@ -186,25 +234,27 @@ class VariableExchange:
                 variable.accept_from_program(value, shared)
 
     def _keep_despite_interrupts(
-        self, written: Sequence[Variable], outputs: list[Any], new_values: list[Any]
+        self, held: HeldVariables, outputs: list[Any], new_values: list[Any]
     ) -> None:
         """Stores the new values of a program that was launched, whatever else happens."""
         # Some parts of JAX turn an interrupt into an error of their own.
         for attempt in reversed(range(_KEEP_ATTEMPTS)):
             try:
-                self._keep(written, outputs, new_values)
+                self._keep(held, outputs, new_values)
             except BaseException:
                 if not attempt:
                     raise
             else:
                 return
 
+    def _note_in_journal(self, held: HeldVariables) -> None:
+        journal = current_journal()
+        if journal is not None:
+            for variable in held[: self._num_written]:
+                journal.record(variable)
 
-def _note_in_journal(written: Sequence[Variable]) -> None:
-    journal = state.current_journal()
-    if journal is not None:
-        for variable in written:
-            journal.record(variable)
+    def _lend_kept(self, held: HeldVariables) -> list[Any]:
+        return lend([held[i] for i in self._kept], self._group)
 
 
 def lend(variables: Iterable[Variable], group: ReplicaGroup | None) -> list[Any]:
