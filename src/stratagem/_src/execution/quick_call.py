@@ -18,7 +18,6 @@ from stratagem._src.distributed_input.distributed_iterator import DistributedIte
 from stratagem._src.execution.call_signature import ArrayLeaf, CallInputs
 from stratagem._src.execution.draws import DrawMiss, put_back
 from stratagem._src.execution.program import Program, place_on
-from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 
 __all__ = ["MISSED", "QuickCall", "make_quick_call"]
@@ -31,8 +30,7 @@ QuickCall = Callable[[Frame, tuple[Any, ...], dict[str, Any]], Any]
 _Run = Callable[[list[Any]], Any]
 """Runs a program, given the arrays and iterators of a call in the order of its arguments."""
 
-_Take = Callable[[Any], Any]
-"""Returns what a program takes of an argument; ``None`` if the argument is of another kind."""
+_ITERATOR = ArrayLeaf(DistributedIterator, None, None, False, None)
 
 
 def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> QuickCall:
@@ -53,8 +51,10 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
     flat, structure = inputs.flat, inputs.structure
     flatten = structures.flatten if structures.has_containers(structure) else jax.tree.flatten
     kinds = inputs.leaves()
-    takes = tuple(_take(kind, program.group) for kind in kinds)
-    num_leaves = len(takes)
+    compared = tuple(kind or _ITERATOR for kind in kinds)
+    num_leaves = len(compared)
+    placed_on = program.group
+    replicated = None if placed_on is None else placed_on.replicated
     run = _run(program, kinds)
 
     def quick_call(frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -72,69 +72,31 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
         taken = []
         position = 0
         for leaf in leaves:
-            array = takes[position](leaf)
-            if array is None:
-                return MISSED
-            taken.append(array)
+            leaf_type, aval, group, scalar, place = compared[position]
             position += 1
+            if type(leaf) is not leaf_type:
+                return MISSED
+            array = leaf
+            if group is not None:
+                if leaf._group is not group or leaf._scalar is not scalar:
+                    return MISSED
+                array = leaf._joined
+                if array is None:
+                    array = leaf.global_array(group)
+                if array is None or array.aval != aval:
+                    return MISSED
+            elif aval is not None:
+                if leaf.committed is (place is None) or leaf.aval != aval:
+                    return MISSED
+                if placed_on is None:
+                    if place is not None and leaf.sharding != place:
+                        return MISSED
+                elif leaf.sharding is not replicated:
+                    array = place_on(placed_on, leaf)
+            taken.append(array)
         return run(taken)
 
     return quick_call
-
-
-def _take(kind: ArrayLeaf | None, group: ReplicaGroup | None) -> _Take:
-    if kind is None:
-        return _take_iterator
-    if kind.group is not None:
-        return _take_per_replica(kind)
-    return _take_array(kind) if group is None else _take_array_for(group, kind)
-
-
-def _take_iterator(leaf: Any) -> Any:
-    return leaf if type(leaf) is DistributedIterator else None
-
-
-def _take_per_replica(kind: ArrayLeaf) -> _Take:
-    leaf_type, aval, group, scalar, _ = kind
-
-    def take(leaf: Any) -> Any:
-        if type(leaf) is not leaf_type or leaf._group is not group or leaf._scalar is not scalar:
-            return None
-        array = leaf._joined
-        if array is None:
-            array = leaf.global_array(group)
-        return array if array is not None and array.aval == aval else None
-
-    return take
-
-
-def _take_array(kind: ArrayLeaf) -> _Take:
-    leaf_type, aval, _, _, place = kind
-    committed = place is not None
-
-    def take(leaf: Any) -> Any:
-        fits = (
-            type(leaf) is leaf_type
-            and leaf.committed is committed
-            and leaf.aval == aval
-            and (place is None or leaf.sharding == place)
-        )
-        return leaf if fits else None
-
-    return take
-
-
-def _take_array_for(group: ReplicaGroup, kind: ArrayLeaf) -> _Take:
-    leaf_type, aval, _, _, place = kind
-    committed = place is not None
-    replicated = group.replicated
-
-    def take(leaf: Any) -> Any:
-        if type(leaf) is not leaf_type or leaf.committed is not committed or leaf.aval != aval:
-            return None
-        return leaf if leaf.sharding is replicated else place_on(group, leaf)
-
-    return take
 
 
 def _run(program: Program, kinds: Sequence[ArrayLeaf | None]) -> _Run:

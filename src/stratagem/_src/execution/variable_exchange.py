@@ -153,8 +153,8 @@ class VariableExchange:
                 kept = self._lend_kept(held)
             try:
                 # An interrupt can arrive between the call and an assignment, when the arguments have
-                # been given away already: list.extend keeps the results from C.
-                finished.extend(starmap(self._jitted, ((donated, kept, consts, arrays),)))
+                # been given away already: extending a list keeps the results from C.
+                finished += starmap(self._jitted, ((donated, kept, consts, arrays),))
                 outputs, new_values = finished[0]
                 if isinstance(new_values[0] if new_values else outputs and outputs[0], Tracer):
                     finished.clear()
@@ -190,7 +190,7 @@ class VariableExchange:
                 if self._kept:
                     kept = self._lend_kept(held)
             try:
-                finished.extend(starmap(self._jitted, ((donated, kept, consts, arrays),)))
+                finished += starmap(self._jitted, ((donated, kept, consts, arrays),))
                 outputs, new_values = finished[0]
                 if isinstance(new_values[0] if new_values else outputs and outputs[0], Tracer):
                     finished.clear()
