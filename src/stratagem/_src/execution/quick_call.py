@@ -51,7 +51,8 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
     flat, structure = inputs.flat, inputs.structure
     flatten = structures.flatten if structures.has_containers(structure) else jax.tree.flatten
     kinds = inputs.leaves()
-    compared = tuple(kind or _ITERATOR for kind in kinds)
+    # Plain tuples: those with names take much longer to unpack; so do zip and enumerate to make.
+    compared: tuple[tuple[Any, ...], ...] = tuple(tuple(kind or _ITERATOR) for kind in kinds)
     num_leaves = len(compared)
     placed_on = program.group
     replicated = None if placed_on is None else placed_on.replicated
@@ -73,7 +74,7 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
         position = 0
         for leaf in leaves:
             leaf_type, aval, group, scalar, place = compared[position]
-            position += 1
+            position += 1  # noqa: SIM113
             if type(leaf) is not leaf_type:
                 return MISSED
             array = leaf

@@ -26,6 +26,7 @@ __all__ = [
     "VariableWrite",
     "VariablesGone",
     "alive",
+    "all_alive",
     "lend",
     "lend_for_long",
 ]
@@ -171,7 +172,7 @@ class VariableExchange:
 
         Only if what the program returns is stored at once and as it is.
         """
-        # Loops without zip and with what they need at hand: while Python is here, the devices wait.
+        # The devices wait meanwhile: loops without zip and enumerate, which take longer.
         held: list[Variable] = []
         donated: list[Any] = []
         finished: list[tuple[list[Any], list[Any]]] = []
@@ -196,12 +197,12 @@ class VariableExchange:
                     finished.clear()
                     raise SettingsChanged
                 if self._awaited is not None:
-                    part, position = self._awaited
-                    note_launched(finished[0][part][position])
+                    part, smallest = self._awaited
+                    note_launched(finished[0][part][smallest])
                 position = 0
                 for value in new_values:
                     held[position]._array = value
-                    position += 1
+                    position += 1  # noqa: SIM113
                 return outputs
             except BaseException:
                 if finished:
