@@ -19,10 +19,11 @@ from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, RaggedElement
-from stratagem._src.execution.program import Program, VariablesGone
+from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
 from stratagem._src.execution.quick_call import MISSED, make_quick_call
 from stratagem._src.execution.trace import trace_program
+from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.variables import access as state
 

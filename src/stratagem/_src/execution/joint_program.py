@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.execution.program import HeldVariables, Program
+from stratagem._src.execution.program import Program
+from stratagem._src.execution.variable_exchange import HeldVariables
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
     check_not_in_callback,
     process_watch,
     wait_for_previous,
 )
-from stratagem._src.variables import access as state
-from stratagem._src.variables.variable import STORAGE_LOCK
 
 __all__ = ["JointProgram", "ProgramIdentity"]
 
@@ -40,14 +39,13 @@ class JointProgram(Program):
         self._identity = identity
         # Where it is waited for, all is kept until the end is known: another process may be gone.
         self._waits = identity is not None and process_watch().waits_for_programs
-        self.stores_results = False
-        self._accepts_at_once = self._callback_errors is None and not self._waits
+        self.launches_only = False
 
     def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
         """Runs the program with the arrays of the arguments, and others in place of its constants."""
         consts = self.consts if consts is None else consts
         check_not_in_callback()
-        held = self.hold()
+        held = self.variables.hold()
         self._compile(held, arrays, consts)
         with self._callback_lock, LAUNCH_LOCK:
             wait_for_previous()
@@ -57,15 +55,14 @@ class JointProgram(Program):
                 outputs, new_values = self._run_and_wait(held, arrays, consts)
             elif self._identity is not None:
                 outputs, new_values = process_watch().run(
-                    lambda: self.exchange(held, arrays, consts)
+                    lambda: self.variables.run(held, consts, arrays)
                 )
             else:
-                outputs, new_values = self.exchange(held, arrays, consts)
+                outputs, new_values = self.variables.run(held, consts, arrays)
             if self._callback_errors is not None:
                 self._wait_for_callbacks_everywhere(outputs, new_values)
-            if not self._accepts_at_once:
-                with STORAGE_LOCK:
-                    self._accept(held, new_values)
+            if self._waits or self._callback_errors is not None:
+                self.variables.store(held, new_values)
             return self.result(outputs)
 
     def result(self, outputs: list[Any]) -> Any:
@@ -94,12 +91,7 @@ class JointProgram(Program):
         self, held: HeldVariables, arrays: list[Any], consts: list[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Runs the program without giving anything away, and returns its results when it is done."""
-        with STORAGE_LOCK:
-            journal = state.current_journal()
-            if journal is not None:
-                for variable in held.written:
-                    journal.record(variable)
-            kept = [variable.take_for_program(self.group, False) for variable in held.kept]
+        kept = self.variables.lend_and_note(held)
         results: tuple[list[Any], list[Any]] = process_watch().run(
             lambda: self.jitted([], kept, consts, arrays)
         )

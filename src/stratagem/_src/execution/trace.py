@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib
+import itertools
 import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +23,10 @@ from stratagem._src.execution.callbacks import guard_callbacks
 from stratagem._src.execution.draws import DrawSpec, put_back
 from stratagem._src.execution.joint_program import JointProgram, ProgramIdentity
 from stratagem._src.execution.number_lifting import current_lifting
-from stratagem._src.execution.program import Program, ResultLeaf, VariableWrite
+from stratagem._src.execution.program import Program, ResultLeaf
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.tracing_frames import FunctionFrame
+from stratagem._src.execution.variable_exchange import VariableWrite, lend
 from stratagem._src.execution.variable_reads import lift_reads
 from stratagem._src.mesh.program_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -33,7 +35,7 @@ from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
-from stratagem._src.variables.variable import STORAGE_LOCK, Variable
+from stratagem._src.variables.variable import Variable
 
 __all__ = ["trace_program"]
 
@@ -197,13 +199,6 @@ def _build(
     # An output that is also an input, or that occurs twice, may be one array with two owners.
     owners = [id(v) for v in jaxpr.invars] + [id(jaxpr.outvars[p]) for p in positions]
     owners += [id(new_vars[k]) for k in changed]
-    writes = [
-        VariableWrite(
-            written[k],
-            shared=isinstance(new_vars[k], jax_core().Literal) or owners.count(id(new_vars[k])) > 1,
-        )
-        for k in changed
-    ]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(variables)) if id(jaxpr.invars[i]) in mentioned]
     identity = _identity(name, traced, inputs, group, variables, used)
@@ -212,6 +207,15 @@ def _build(
     may_donate = not may_fail and not jax_settings.checks_results()
     donated = [i for i in used if may_donate and id(variables[i]) in written_ids]
     kept = [i for i in used if i not in donated]
+    order = {id(variables[i]): place for place, i in enumerate(donated)}
+    changed.sort(key=lambda k: order.get(id(written[k]), len(order)))
+    writes = [
+        VariableWrite(
+            written[k],
+            shared=isinstance(new_vars[k], jax_core().Literal) or owners.count(id(new_vars[k])) > 1,
+        )
+        for k in changed
+    ]
     num_variables = len(variables)
     settings = jax_settings.current_settings()
     chosen = [*positions, *(num_outputs + k for k in changed)]
@@ -327,12 +331,10 @@ def _initialize_created(
     """Computes the initial values of variables that were created while tracing."""
     count = len(frame.created)
     jaxpr = _only_for_last_outputs(traced, count)
-    used = mentioned_variables(jaxpr)
-    with STORAGE_LOCK:
-        values = [
-            variable.take_for_program(group, False) if id(invar) in used else None
-            for variable, invar in zip(variables, jaxpr.invars, strict=False)
-        ]
+    mentioned = mentioned_variables(jaxpr)
+    is_used = [id(invar) in mentioned for invar in jaxpr.invars[: len(variables)]]
+    lent = iter(lend(itertools.compress(variables, is_used), group))
+    values = [next(lent) if used else None for used in is_used]
 
     def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:
         return jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)

@@ -17,8 +17,9 @@ from stratagem._src.execution.call_signature import CallInputs, static_key
 from stratagem._src.execution.dataset_loops.loaded_names import changing_names
 from stratagem._src.execution.dataset_loops.snapshot import Snapshot
 from stratagem._src.execution.number_lifting import NumberLifting, lifting_numbers
-from stratagem._src.execution.program import Program, VariablesGone
+from stratagem._src.execution.program import Program
 from stratagem._src.execution.trace import trace_program
+from stratagem._src.execution.variable_exchange import VariablesGone
 
 __all__ = ["StepCache", "compiled_step", "looping"]
 

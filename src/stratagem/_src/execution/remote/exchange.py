@@ -10,14 +10,14 @@ from typing import Any
 import jax
 
 from stratagem._src.core.tracing import jax_core
-from stratagem._src.execution.program import VariablesGone
 from stratagem._src.execution.remote.stages import Segment, Stage
+from stratagem._src.execution.variable_exchange import alive, all_alive, lend_for_long
 from stratagem._src.mesh.program_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.remote_batch import fetch, send
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
-from stratagem._src.variables.variable import STORAGE_LOCK, Variable
+from stratagem._src.variables.variable import Variable
 
 __all__ = ["CompiledStage", "Passed", "Places", "RemoteExchange", "SentUpdate"]
 
@@ -70,7 +70,7 @@ class RemoteExchange:
         Raises:
             VariablesGone: If one does not exist any more.
         """
-        return [_there(reference) for reference in self.references()]
+        return all_alive(self.references())
 
     def fetch(self, arrays: list[Any], consts: list[Any]) -> Call:
         """Returns the call with the program's further constants provided, given its inputs."""
@@ -85,7 +85,7 @@ class RemoteExchange:
             send(
                 [
                     (
-                        _there(sent.reference),
+                        alive(sent.reference),
                         sent.update,
                         [leaf.place(call) if isinstance(leaf, Passed) else leaf for leaf in leaves],
                     )
@@ -131,20 +131,10 @@ def _item(values: str, position: int) -> Place:
     return lambda call: getattr(call, values)[position]
 
 
-def _there(reference: weakref.ref[Any]) -> Any:
-    variable = reference()
-    if variable is None:
-        raise VariablesGone
-    return variable
-
-
 def _local_value(reference: weakref.ref[Variable], group: ReplicaGroup | None) -> Place:
     def value(call: Call) -> Any:
-        variable = _there(reference)
-        with STORAGE_LOCK:
-            # From now on shared: no other call may give the array away before the stage has run.
-            variable.snapshot()
-            return variable.take_for_program(group, False)
+        # No other call may give the array away before the stage has run.
+        return lend_for_long(alive(reference), group)
 
     return value
 
@@ -192,13 +182,13 @@ class CompiledStage:
         if self._updates:
             send(
                 [
-                    (_there(sent.reference), sent.update, [place(call) for place in operands])
+                    (alive(sent.reference), sent.update, [place(call) for place in operands])
                     for sent, operands in self._updates
                 ]
             )
         fetched = fetch(
             [
-                (_there(reference), None if rows is None else rows(call))
+                (alive(reference), None if rows is None else rows(call))
                 for reference, rows in self._reads
             ]
         )

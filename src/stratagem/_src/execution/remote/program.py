@@ -44,10 +44,10 @@ class RemoteProgram(Program):
     def __init__(self, exchange: RemoteExchange, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._remote = exchange
-        self.stores_results = False
+        self.launches_only = False
         self._computes_nothing = (
             all(result.output is None for result in self._results)
-            and not self.written
+            and self.variables.writes_nothing
             and self._callback_errors is None
         )
 
