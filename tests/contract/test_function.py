@@ -2,6 +2,7 @@ import functools
 import gc
 import logging
 import threading
+import types
 import weakref
 
 import jax
@@ -208,6 +209,48 @@ def test_results_of_every_kind(strategy):
         np.testing.assert_array_equal(result["captured"], array)
         np.testing.assert_array_equal(result["input"], [1, 1])
         assert float(result["read"]) == 2
+
+
+class Slotted:
+    __slots__ = ("inner", "other")
+
+    def __init__(self, inner):
+        self.inner = inner
+
+
+@pytest.mark.parametrize(
+    ("make_object", "where"),
+    [
+        (lambda x: types.SimpleNamespace(a=x), r"SimpleNamespace\.a,"),
+        (lambda x: [1, Slotted({"k": (0, x)})], r"Slotted\.inner\['k'\]\[1\],"),
+        (lambda x: Slotted(types.SimpleNamespace(a=x)), r"Slotted\.inner\.a,"),
+        (lambda x: lambda: x, r"function\.x,"),
+    ],
+    ids=["attribute", "slot", "attribute of an attribute", "closure"],
+)
+def test_arrays_in_objects_of_the_users_are_refused(strategy, make_object, where):
+    """Returned from the replicas, and from the function itself: also with per-replica values inside."""
+    if strategy.num_replicas_in_sync > 1:
+        with pytest.raises(TypeError, match=where):
+            sg.function(lambda: (strategy.run(lambda: make_object(jnp.ones(2))), 1)[1])()
+    with pytest.raises(TypeError, match=where):
+        sg.function(lambda: strategy.run(lambda: make_object(jnp.ones(2))))()
+    with pytest.raises(TypeError, match=where.replace(",", "")):
+        sg.function(lambda: make_object(strategy.run(lambda: jnp.ones(2))))()
+
+
+def test_objects_of_the_users_without_arrays_are_returned(strategy):
+    static = types.SimpleNamespace(a=1, b=np.ones(2))
+    around = types.SimpleNamespace()
+
+    @sg.function
+    def step(x):
+        around.x = x
+        assert strategy.run(lambda: around) is around
+        del around.x
+        return strategy.run(lambda: static), around
+
+    assert step(jnp.ones(2)) == (static, around)
 
 
 @one_process("needs a device that no replica has")

@@ -289,6 +289,28 @@ def test_a_loop_inside_a_function(strategy):
     assert len(python_calls) <= 2 + ragged
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_loop_over_the_rest_of_an_iterator_inside_a_function(strategy, captured):
+    n = strategy.num_replicas_in_sync
+    distributed = strategy.experimental_distribute_dataset(Dataset.range(8 * n).batch(2 * n))
+
+    def rest(iterator):
+        total = 0
+        for x in iterator:
+            total += strategy.reduce("SUM", strategy.run(jnp.sum, args=(x,)), axis=None)
+        return total
+
+    for _ in range(2):
+        iterator = iter(distributed)
+        next(iterator)
+        if captured:
+            total = sg.function(lambda iterator=iterator: rest(iterator))()
+        else:
+            total = sg.function(rest)(iterator)
+        assert int(total) == sum(range(2 * n, 8 * n))
+        assert next(iterator, None) is None
+
+
 @pytest.mark.layout
 def test_iterator_states(strategy):
     dataset = Dataset.range(24).shuffle(24, seed=5).repeat(2).batch(5)

@@ -80,6 +80,22 @@ def test_other_variables_are_refused():
         sg.train.Optimizer("adam")
 
 
+def test_two_gradients_of_one_variable_are_refused(strategy, execute):
+    with strategy.scope():
+        v, w = sg.Variable(jnp.zeros(2), name="v"), sg.Variable(jnp.zeros(2), name="w")
+    optimizer = sg.train.Optimizer(optax.sgd(1.0))
+
+    def step():
+        one = jnp.ones(2)
+        optimizer.apply_gradients([(one, v), (one, w), (10 * one, w), (None, v)])
+
+    for fn in (step, lambda: strategy.run(step)):
+        with pytest.raises(sg.errors.VariableError, match="got 2 for 'w:0'"):
+            execute(fn)
+    assert v.numpy().tolist() == w.numpy().tolist() == [0, 0]
+    assert optimizer.variables == []
+
+
 def noisy():
     return optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(3)), optax.sgd(0.1))
 

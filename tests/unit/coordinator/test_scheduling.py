@@ -181,6 +181,33 @@ def test_a_result_lost_with_its_worker_is_computed_again(cluster, coordinator):
     assert value.fetch().shape == (LARGE,)
 
 
+@pytest.mark.parametrize("size", [1, LARGE], ids=["argument here", "argument held"])
+def test_a_lost_result_of_a_result_is_computed_again(cluster, coordinator, size):
+    first = coordinator.schedule(lambda: np.full(size, 3.0), worker=0)
+    second = coordinator.schedule(lambda x: np.full(LARGE, x.sum() / size), (first,), worker=1)
+    coordinator.join()
+    cluster.stop("worker", 1)
+    cluster.start("worker", 1)
+    assert second.fetch()[0] == 3
+    cluster.stop("worker", 0)
+    cluster.stop("worker", 1)
+    cluster.start("worker", 0)
+    cluster.start("worker", 1)
+    assert second.fetch()[0] == 3
+
+
+def test_a_lost_result_of_a_result_that_was_dropped_is_an_error(cluster, coordinator, poll):
+    first = coordinator.schedule(lambda: np.ones(LARGE), worker=0)
+    second = coordinator.schedule(lambda x: x + 1, (first,), worker=1)
+    coordinator.join()
+    (session,) = cluster.service(0)._sessions.values()
+    del first
+    poll(lambda: not session._values)
+    cluster.stop("worker", 1)
+    with pytest.raises(sg.errors.UnavailableError, match="keep the RemoteValue arguments"):
+        second.fetch()
+
+
 def test_functions_are_forgotten(cluster, coordinator, poll):
     for i in range(50):
         coordinator.schedule(lambda i=i: i, worker=0).fetch()

@@ -1,5 +1,7 @@
 """The coordinator's rules: case by case, and under random events in random order."""
 
+import weakref
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -129,18 +131,70 @@ def test_a_result_lost_while_its_user_is_queued(state):
     assert second.status is Status.WAITING
 
 
-def test_a_lost_result_that_cannot_be_computed_again_is_an_error(state):
+def compute(state, worker, closure, *, held=True):
+    schedule(state, closure)
+    assert taken(state, worker) == [closure.number]
+    state.succeeded(worker, closure.number, held=held)
+
+
+@pytest.mark.parametrize(
+    "argument", ["here", "held elsewhere", "lost too", "in a chain of lost ones"]
+)
+def test_a_lost_result_of_results_is_computed_again_while_they_can_be_had(state, argument):
+    first = Closure(0)
+    compute(state, 0 if argument == "held elsewhere" else 1, first, held=argument != "here")
+    chain = [first]
+    for number in range(1, 3000 if argument == "in a chain of lost ones" else 2):
+        chain.append(Closure(number, needs=[chain[-1]]))
+        compute(state, 1, chain[-1])
+    state.worker_lost(1)
+    again = [closure for closure in chain if closure.status is Status.LOST]
+    assert state.demand(chain[-1]) == []
+    for closure in again:
+        assert taken(state, 0, 5) == [closure.number]
+        state.succeeded(0, closure.number, held=True)
+    assert chain[-1].status is Status.HELD
+    assert state.is_idle
+
+
+def test_a_lost_result_of_a_result_that_has_gone_is_an_error(state):
     first = Closure(0)
     second = Closure(1, needs=[first])
-    schedule(state, first, second)
-    taken(state, 0)
-    state.succeeded(0, 0)
-    taken(state, 0)
-    state.succeeded(0, 1, held=True)
+    compute(state, 0, first)
+    compute(state, 0, second)
+    assert state.release(first) == 0
+    del first
     state.worker_lost(0)
     third = Closure(2, needs=[second])
     assert numbers(state.schedule(third)) == [1, 2]
     assert isinstance(state.take_error(), UnavailableError)
+
+
+def test_a_lost_result_of_a_result_that_nobody_owns_is_an_error(state):
+    class Owner:
+        pass
+
+    owner, first = Owner(), Closure(0)
+    first.owner = weakref.ref(owner)
+    second = Closure(1, needs=[first])
+    compute(state, 0, first, held=False)
+    compute(state, 0, second)
+    state.worker_lost(0)
+    del owner
+    assert state.demand(second) == [second]
+    assert second.status is Status.FAILED
+    assert state.phase is Phase.OPEN
+
+
+def test_the_end_of_a_chain_of_results_does_not_keep_the_rest(state):
+    first = Closure(0)
+    second = Closure(1, needs=[first])
+    compute(state, 0, first)
+    compute(state, 0, second)
+    state.release(first)
+    gone = weakref.ref(first)
+    del first
+    assert gone() is None
 
 
 def test_abort_fails_everything_with_the_reason(state):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -125,6 +127,32 @@ def test_equal_values_in_the_arguments_share_a_program():
     for _ in range(3):
         step("".join(["a", "b"]), frozenset([1, 2]), jnp.float32(1))
     assert step.experimental_get_tracing_count() == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    rate: Any
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x: x,
+        lambda x: Settings(x),
+        lambda x: Settings((0, Settings(x))),
+        lambda x: frozenset([x]),
+        lambda x: frozenset([(x, "a")]),
+        lambda x: Settings(frozenset([x])),
+    ],
+    ids=["alone", "dataclass", "nested", "frozenset", "tuple in it", "frozenset in a dataclass"],
+)
+@pytest.mark.parametrize("numbers", [(1, 1.0, True, 1 + 0j), (0.0, -0.0, 0, False)], ids=str)
+def test_equal_numbers_of_other_types_or_signs_have_their_own_programs(wrap, numbers):
+    step = sg.function(lambda value, x: (repr(value), x))
+    for _ in range(2):
+        for number in numbers:
+            assert step(wrap(number), jnp.float32(1))[0] == repr(wrap(number))
+    assert step.experimental_get_tracing_count() == len(numbers)
 
 
 def test_arguments_that_come_and_go_leave_nothing_behind():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,10 +34,14 @@ class Closure:
     """
 
     __slots__ = (
+        "__weakref__",
+        "_kept",
+        "_needed_before",
         "error",
         "losses",
         "needs",
         "number",
+        "owner",
         "payload",
         "priority",
         "status",
@@ -67,6 +72,10 @@ class Closure:
         """How many workers were lost that had it."""
         self.unmet: int = 0
         self.waiters: list[Closure] = []
+        self.owner: weakref.ref[Any] | None = None
+        """Without whom nobody has the result, if there is one."""
+        self._kept: tuple[Any, ...] = ()
+        self._needed_before: tuple[weakref.ref[Closure], ...] = ()
 
     @property
     def order(self) -> tuple[float, int]:
@@ -78,10 +87,28 @@ class Closure:
         """Whether the outcome is known."""
         return self.status not in (Status.WAITING, Status.QUEUED, Status.IN_FLIGHT)
 
+    def let_needs_go(self) -> None:
+        """Keeps the results that it needed no longer, so that a chain of results is not kept by its end."""
+        self._needed_before = tuple(map(weakref.ref, self.needs))
+        self.needs, self._kept = (), ()
+
+    def needed_before(self) -> list[Closure] | None:
+        """Returns what it needed before it let go; ``None`` if one of these results has gone since."""
+        needed = [reference() for reference in self._needed_before]
+        there = [each for each in needed if each is not None and each.is_owned]
+        return there if len(there) == len(needed) else None
+
+    def take_needs_back(self) -> None:
+        """Keeps again what it let go; all of it must still be there."""
+        needs = self.needed_before()
+        assert needs is not None
+        self.needs, self._needed_before = tuple(needs), ()
+        self._kept = tuple(need.owner() for need in needs if need.owner is not None)
+
     @property
-    def can_run_again(self) -> bool:
-        """Whether a lost result can be computed again: the arguments must still be there."""
-        return not self.needs
+    def is_owned(self) -> bool:
+        """Whether somebody can still ask for the result."""
+        return self.owner is None or self.owner() is not None
 
     def __repr__(self) -> str:
         return f"<closure {self.number} {self.status.name}>"

@@ -169,7 +169,8 @@ class Dispatcher:
         needs = list(_needed(arguments.references))
         closure = Closure(next(self._numbers), None, needs, workers, priority)
         value = RemoteValue(self, closure)
-        closure.payload = Payload(definition, arguments, weakref.ref(value))
+        closure.owner = weakref.ref(value)
+        closure.payload = Payload(definition, arguments, closure.owner)
         with self.lock:
             while self._raise_error() and self.state.num_queued >= self._most_queued:
                 self._has_room.wait()
@@ -236,6 +237,8 @@ class Dispatcher:
     ) -> tuple[Definition | None, Resource | InlineValue | ValueAt]:
         """Returns how a worker finds what an argument refers to, and a definition that it needs."""
         found: Any = reference
+        if isinstance(reference, _WeakValue):
+            found = reference.value()
         if isinstance(reference, PerWorkerValues):
             found = reference.on(worker)
         if isinstance(found, DefinedOnWorker):
@@ -411,7 +414,9 @@ class Dispatcher:
             value = closure.payload.value()
             if value is not None and value._waiter is not None:
                 value._waiter.notify_all()
-            if closure.status is not Status.HELD or not closure.can_run_again:
+            if closure.status is Status.HELD:
+                closure.payload = _without_values(closure.payload)
+            else:
                 closure.payload = closure.payload._replace(definition=None, arguments=_NOTHING)
         if self.state.is_idle:
             self._has_ended.notify_all()
@@ -441,6 +446,21 @@ class Dispatcher:
     def _forget(self, definition: int) -> None:
         for link in self._links.values():
             link.forgotten.append(definition)
+
+
+class _WeakValue(ByReference):
+    """Stands for the argument of a function that has run: only if it runs again, its closure keeps it."""
+
+    def __init__(self, value: RemoteValue) -> None:
+        self.value = weakref.ref(value)
+
+
+def _without_values(payload: Payload) -> Payload:
+    references = tuple(
+        _WeakValue(reference) if isinstance(reference, RemoteValue) else reference
+        for reference in payload.arguments.references
+    )
+    return payload._replace(arguments=payload.arguments._replace(references=references))
 
 
 _NOTHING = Parcel(b"")

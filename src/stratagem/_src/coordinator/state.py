@@ -32,7 +32,8 @@ class CoordinatorState:
     An error of a function stops everything: closures that no worker has are cancelled, those that
     workers have are waited for, and then the first error is raised, once. The closures of a lost
     worker go back to their place in the queue. A result that was lost with the worker that held it
-    is computed again when somebody needs it.
+    is computed again when somebody needs it, as long as the results that it was made from are there or
+    can be computed again too.
 
     >>> from stratagem._src.coordinator.closure import Closure
     >>> state = CoordinatorState()
@@ -158,7 +159,7 @@ class CoordinatorState:
             self._held[worker][number] = closure
         else:
             closure.status, closure.where = Status.SUCCEEDED, None
-            closure.needs = ()
+        closure.let_needs_go()
         waiters, closure.waiters = closure.waiters, []
         for waiter in waiters:
             waiter.unmet -= 1
@@ -205,15 +206,18 @@ class CoordinatorState:
             closure.status, closure.where = Status.LOST, None
 
     def demand(self, closure: Closure) -> list[Closure]:
-        """Somebody needs a result; if it is lost, the closure runs again."""
+        """Somebody needs a result; if it is lost, the closure runs again, after others that it needs."""
         if closure.status is not Status.LOST:
             return []
-        if not closure.can_run_again:
+        lost = _to_run_again(closure)
+        if lost is None:
             return _fail(closure, _gone_for_good(closure))
         if self.phase is not Phase.OPEN:
             assert self._error is not None
             return _fail(closure, _cancelled(closure, self._error))
-        return self._enqueue(closure)
+        for again in lost:
+            again.take_needs_back()
+        return [settled for again in lost for settled in self._enqueue(again)]
 
     def release(self, closure: Closure) -> int | None:
         """Nobody can ask for a result any more; returns the worker that still holds it."""
@@ -279,9 +283,25 @@ def _is_available(closure: Closure) -> bool:
     return closure.status in (Status.SUCCEEDED, Status.HELD)
 
 
+def _to_run_again(closure: Closure) -> list[Closure] | None:
+    """Returns the closures to run for a lost result, oldest first; ``None`` if it is gone for good."""
+    lost = {closure.number: closure}
+    unseen = [closure]
+    while unseen:
+        needs = unseen.pop().needed_before()
+        if needs is None or any(need.status is Status.FAILED for need in needs):
+            return None
+        for need in needs:
+            if need.status is Status.LOST and need.number not in lost:
+                lost[need.number] = need
+                unseen.append(need)
+    return [lost[number] for number in sorted(lost)]
+
+
 def _fail(closure: Closure, error: BaseException) -> list[Closure]:
     closure.status, closure.where, closure.error = Status.FAILED, None, error
-    closure.needs, closure.waiters = (), []
+    closure.let_needs_go()
+    closure.waiters = []
     return [closure]
 
 
@@ -308,5 +328,5 @@ def _gone_for_good(closure: Closure) -> UnavailableError:
     return UnavailableError(
         f"The result of function {closure.number} was held by a worker that is gone, and cannot be "
         "computed again, because results that the function was given are no longer there. Fetch a "
-        "result that must survive, or compute it without RemoteValue arguments."
+        "result that must survive, or keep the RemoteValue arguments of its function."
     )

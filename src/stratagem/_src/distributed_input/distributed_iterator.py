@@ -84,6 +84,9 @@ class DistributedIterator:
         )
 
     def __iter__(self) -> Self:
+        frame = variable_state.current_frame()
+        if frame is not None:
+            frame.refuse_to_loop(self)
         return self
 
     def _check_context(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,9 @@ _STATIC = 0
 _ARRAY = 1
 _PER_REPLICA = 2
 _ITERATOR = 3
+
+# Equal objects of these types are the same in every respect.
+_EXACT = frozenset({bool, int, str, bytes, type(None)})
 
 
 class SettingsChanged(Exception):
@@ -217,16 +221,38 @@ def static_key(value: Any, needs: list[weakref.ref[Any]]) -> Any:
         value: The object.
         needs: Takes a reference to it if the key is of no use without it; it is not kept alive then.
     """
+    if type(value) in _EXACT:
+        return type(value), value
     if isinstance(value, float):
         return float, repr(value)
     if isinstance(value, types.MethodType):
         return types.MethodType, value.__func__, static_key(value.__self__, needs)
     if _is_value(value):
-        return type(value), value
+        return type(value), value, *_numbers_in(value)
     reference = _weak(value)
     if reference is not None:
         needs.append(reference)
     return _Identity(value, reference)
+
+
+def _numbers_in(value: Any) -> tuple[Any, ...]:
+    """Returns what tells numbers apart that are equal: ``1``, ``1.0`` and ``True``, ``0.0`` and ``-0.0``.
+
+    Of a number, or of those inside of tuples, frozensets and frozen dataclasses.
+    """
+    if isinstance(value, (float, complex)):
+        return (repr(value),)
+    parts: Iterable[Any]
+    if isinstance(value, tuple):
+        parts = value
+    elif dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        parts = (getattr(value, field.name, None) for field in fields if field.compare)
+    elif isinstance(value, frozenset):
+        return (frozenset((type(part), part, *_numbers_in(part)) for part in value),)
+    else:
+        return ()
+    return tuple((type(part), *_numbers_in(part)) for part in parts)
 
 
 def _is_value(leaf: Any) -> bool:

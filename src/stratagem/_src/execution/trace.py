@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from stratagem._src.core import jax_settings, structures
 from stratagem._src.core.errors import ContextError, TracedValueError
+from stratagem._src.core.hidden_tracers import hidden_tracers, refuse_hidden_tracer
 from stratagem._src.core.tracing import all_equations, is_tracer, jax_core, mentioned_variables
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
 from stratagem._src.execution.callbacks import guard_callbacks
@@ -131,6 +132,8 @@ def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
         elif isinstance(leaf, Variable):
             results.append(ResultLeaf(variable=weakref.ref(leaf), itself=True))
         else:
+            for way, _ in hidden_tracers(leaf):
+                raise refuse_hidden_tracer(leaf, way)
             results.append(ResultLeaf(static=leaf))
     return results, outputs
 

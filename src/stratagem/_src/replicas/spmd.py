@@ -15,13 +15,15 @@ from stratagem._src.collectives.mapped_jaxpr import MappedInput, MappedJaxpr
 from stratagem._src.collectives.options import CommunicationOptions
 from stratagem._src.core import context, structures
 from stratagem._src.core.errors import ContextError, ShapeMismatchError
+from stratagem._src.core.hidden_tracers import hidden_tracers, refuse_hidden_tracer
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.core.tracing import active_trace, is_tracer
 from stratagem._src.execution.number_lifting import current_lifting
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.tracing_frames import ForeignFrame, ReplicaFrame
 from stratagem._src.execution.variable_reads import lift_reads
+from stratagem._src.jax_internals.tracer_owner import belongs_to
 from stratagem._src.mesh.logical_devices import (
     check_partitioned,
     has_layouts,
@@ -272,6 +274,7 @@ class _Outputs:
         arrays = [jnp.asarray(narrowed(leaf)) for leaf in leaves if is_array(leaf)]
         self._scalar = [array.ndim == 0 for array in arrays]
         self._static = [None if is_array(leaf) else leaf for leaf in leaves]
+        _check_static(self._static)
         return arrays
 
     def rebuild(self, arrays: Sequence[Any], group: ReplicaGroup) -> Any:
@@ -284,6 +287,16 @@ class _Outputs:
             for array, static in zip(self._is_array, self._static, strict=True)
         ]
         return jax.tree.unflatten(self._structure, leaves)
+
+
+def _check_static(leaves: Sequence[Any]) -> None:
+    """Checks that no object in a replica's result holds an array of the replica's trace."""
+    trace = active_trace()
+    for leaf in leaves:
+        if not isinstance(leaf, structures.ValueLeaf):
+            for way, tracer in hidden_tracers(leaf):
+                if belongs_to(tracer, trace):
+                    raise refuse_hidden_tracer(leaf, way)
 
 
 def _placed(value: Any, group: ReplicaGroup) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 import uuid
@@ -106,7 +107,8 @@ class Optimizer:
                 without a gradient (``None``) are left out.
 
         Raises:
-            VariableError: If other variables are given than before, parameter servers' apart.
+            VariableError: If other variables are given than before, parameter servers' apart, or a
+                variable twice.
         """
         pairs = [
             (gradient, variable) for gradient, variable in grads_and_vars if gradient is not None
@@ -118,6 +120,7 @@ class Optimizer:
                     f"{type(variable).__name__} for a variable."
                 )
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        _check_distinct(variables)
         replica = context.get_replica_context()
         if replica is None or replica.num_replicas_in_sync == 1:
             self._apply(gradients, variables)
@@ -262,6 +265,16 @@ class Optimizer:
             values = jax.tree.leaves(self._initial_state(self._variables))
         for variable, value in zip(self._state, values, strict=True):
             variable.assign(np.asarray(value))
+
+
+def _check_distinct(variables: Sequence[Variable]) -> None:
+    counts = collections.Counter(map(id, variables))
+    if len(counts) < len(variables):
+        twice = next(variable for variable in variables if counts[id(variable)] > 1)
+        raise VariableError(
+            "apply_gradients takes one gradient for each variable, got "
+            f"{counts[id(twice)]} for {twice.name!r}. Add them first, and pass their sum."
+        )
 
 
 def _scope_of(variables: Sequence[Variable]) -> contextlib.AbstractContextManager[Any]:
