@@ -26,7 +26,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python tests/typing
-	$(BIN)/pyright --pythonpath $(BIN)/python --verifytypes stratagem --ignoreexternal
+	PYTHONPATH=$(CURDIR)/src $(BIN)/pyright --pythonpath $(BIN)/python --verifytypes stratagem --ignoreexternal
 
 bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
