@@ -1,6 +1,7 @@
 """copy and deepcopy of what strategies make."""
 
 import copy
+import pickle
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +88,18 @@ def test_not_in_a_compiled_function(strategy):
     v = _make(strategy, 1.0)
     with pytest.raises(NotImplementedError, match="cannot be copied inside"):
         sg.function(lambda: copy.deepcopy(v) + 0.0)()
+
+
+def test_a_variable_that_cannot_be_pickled_says_what_to_do(strategy):
+    for options in ({}, {"synchronization": ON_READ, "aggregation": SUM}):
+        v = _make(strategy, 1.0, name="w", **options)
+        if getattr(v, "strategy", None) is None or isinstance(
+            strategy, sg.distribute.ParameterServerStrategy
+        ):
+            assert float(pickle.loads(pickle.dumps(v))) == 1
+            continue
+        with pytest.raises(sg.errors.ShippingError, match=r"'w:0' cannot be pickled.*Checkpoint"):
+            pickle.dumps({"v": v})
 
 
 def test_per_replica_and_mirrored_values(many):

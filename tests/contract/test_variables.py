@@ -750,3 +750,17 @@ def test_tied_variables_get_the_whole_gradient(strategy, execute):
     _, gradients = execute(lambda: strategy.run(lambda: sg.value_and_grad(lambda: v * v, [v, v])()))
     first = [float(strategy.experimental_local_results(g)[0]) for g in gradients]
     assert first == [4, 4]
+
+
+@pytest.mark.parametrize("indices", [np.array([0, 9]), [9, 0], np.array([-1, 2])], ids=str)
+def test_rows_out_of_range_that_are_known_are_refused(strategy, execute, indices):
+    with strategy.scope():
+        v = sg.Variable(np.zeros((3, 2)), aggregation=sg.VariableAggregation.SUM)
+
+    def add():
+        v.scatter_add(sg.IndexedSlices(jnp.ones((2, 2)), indices))
+
+    for fn in (add, lambda: strategy.run(add)):
+        with pytest.raises(sg.errors.VariableError, match=r"needs indices in \[0, 3\)"):
+            execute(fn)
+    assert not v.numpy().any()

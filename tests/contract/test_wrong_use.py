@@ -204,3 +204,16 @@ def test_replicas_that_return_different_structures(many):
 
     with pytest.raises(RuntimeError, match="same structure"):
         many.run(step)
+
+
+@one_process("takes devices of this process")
+def test_a_captured_array_of_all_devices_in_an_eager_replica():
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    total = strategy.reduce("SUM", strategy.run(lambda: jnp.ones(2)), axis=None)
+    with pytest.raises(
+        sg.errors.DeviceError, match=r"Pass it as an argument, strategy\.run"
+    ) as caught:
+        strategy.run(lambda x: x + total, args=(jnp.ones(2),))
+    assert "incompatible devices" in str(caught.value.__cause__)
+    result = strategy.run(lambda x, total: x + total, args=(jnp.ones(2), total))
+    assert result.values[1].tolist() == [3, 3]

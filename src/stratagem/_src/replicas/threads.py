@@ -20,7 +20,7 @@ import jax
 
 from stratagem._src.core import context, jax_settings
 from stratagem._src.core.background import Background, BackgroundThread
-from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.core.errors import DeviceError, ReplicaMismatchError
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables import access as state
 
@@ -138,7 +138,7 @@ class ReplicaThreads:
             except _Released:
                 pass
             except BaseException as error:
-                replica.error = error
+                replica.error = _explained(error)
             finally:
                 replica.finished = True
                 self._baton.release()
@@ -185,3 +185,17 @@ class ReplicaThreads:
         for replica in self._replicas:
             if replica.thread is not None:
                 replica.thread.join(_RELEASE_SECONDS)
+
+
+def _explained(error: BaseException) -> BaseException:
+    """Returns the error of a replica, or one that says more where JAX knows nothing of replicas."""
+    if not (isinstance(error, ValueError) and "incompatible devices" in str(error)):
+        return error
+    explained = DeviceError(
+        "A replica computes with arrays of its own device, got one that is on several devices or on "
+        "another one: most likely a captured array, such as the result of strategy.reduce() or gather(). "
+        "Pass it as an argument, strategy.run(fn, args=(x,)), which gives each replica its copy; or call "
+        f"run inside a stratagem.function. JAX says: {str(error).splitlines()[0]}"
+    )
+    explained.__cause__ = error
+    return explained

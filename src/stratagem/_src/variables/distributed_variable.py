@@ -7,7 +7,7 @@ from typing import Any, Self
 import jax.numpy as jnp
 
 from stratagem._src.core import context
-from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
+from stratagem._src.core.errors import ContextError, ShippingError, UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.mesh.protocols import StrategyProtocol
@@ -31,6 +31,13 @@ class DistributedVariable(Variable, DistributedValues):
     def __init__(self, strategy: StrategyProtocol, *args: Any, **kwargs: Any) -> None:
         self._strategy = strategy
         super().__init__(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        raise ShippingError(
+            f"Variable {self.name!r} cannot be pickled: it is on the devices of this process, in the scope "
+            f"of {self._strategy!r}. Save it by stratagem.train.Checkpoint, or send v.numpy() and make a "
+            "variable of it there; variables of a ParameterServerStrategy can be sent."
+        )
 
     @property
     def strategy(self) -> Any:

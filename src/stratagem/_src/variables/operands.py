@@ -53,10 +53,8 @@ def _check_slices(variable: Any, update: Update, operand: Any) -> IndexedSlices:
             f"{update.name}() of {variable.name!r} takes an IndexedSlices(values, indices), got "
             f"{type(operand).__name__}."
         )
-    values, indices = (
-        _cast(variable, update, operand.values),
-        jnp.asarray(operand_of(operand.indices)),
-    )
+    values, given = _cast(variable, update, operand.values), operand_of(operand.indices)
+    indices = jnp.asarray(given)
     if not variable.shape:
         raise ShapeMismatchError(
             f"{update.name}() needs a variable with rows, but {variable.name!r} is a scalar."
@@ -67,8 +65,8 @@ def _check_slices(variable: Any, update: Update, operand: Any) -> IndexedSlices:
             f"indices and values of shape (n, {', '.join(map(str, variable.shape[1:]))}), got "
             f"indices {indices.shape} and values {values.shape}."
         )
-    if not is_tracer(indices) and indices.size:
-        known = np.asarray(indices)
+    if not is_tracer(given) and indices.size:
+        known = np.asarray(given)
         low, high = int(known.min()), int(known.max())
         if low < 0 or high >= (variable.shape[0] or 0):
             raise VariableError(
