@@ -190,6 +190,30 @@ def test_an_exchange_can_be_cancelled(meeting):
     assert not first.has_failed
 
 
+def test_different_exchanges_are_told_apart(meeting):
+    first, second = watches(meeting)
+    both(lambda: first.exchange("a", 1, "test"), lambda: second.exchange("a", 2, "test"))
+    begun = time.monotonic()
+    errors = both(
+        lambda: first.before_launch("train()", "1"), lambda: second.exchange("a", 1, "a save")
+    )
+    assert time.monotonic() - begun < 15
+    for error in errors:
+        assert isinstance(error, ReplicaMismatchError)
+        assert "worker 0 at train()" in str(error) or "worker 0 is at train()" in str(error)
+        assert "worker 1 at a save" in str(error) or "worker 1 is at a save" in str(error)
+
+
+def test_input_that_waits_alone_is_told_where_the_other_is(meeting):
+    first, second = watches(meeting, timeout=3.0)
+    errors = both(
+        lambda: first.exchange("input", 1, "step 0", in_sequence=False),
+        lambda: second.before_launch("train()", "1"),
+    )
+    for error in errors:  # the later one is told why the other gave up
+        assert "it is at train()" in str(error) or "its input waits for step 0" in str(error)
+
+
 def test_different_programs_are_told_apart_before_they_run(meeting):
     first, second = watches(meeting)
     errors = both(
