@@ -54,6 +54,11 @@ def test_one_that_left():
     assert "KeyError" in finding.text
 
 
+def test_one_that_left_and_has_ended_is_not_said_to_have_crashed():
+    finding = ask(here(left="its program ended with exit code 7", gone=True), here())
+    assert finding.text == "worker 1 has left: its program ended with exit code 7"
+
+
 @pytest.mark.parametrize(
     ("silent", "found"), [(SILENT_SECONDS - 1, False), (SILENT_SECONDS + 1, True)]
 )

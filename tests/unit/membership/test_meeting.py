@@ -178,6 +178,19 @@ def test_a_worker_that_leaves_ends_an_exchange(meeting):
         first.exchange("a", 1, "test")
 
 
+def test_who_fails_because_of_another_lets_that_end_first(meeting):
+    first, second = watches(meeting)
+    second.leave("its program failed", wait_seconds=0)
+    with pytest.raises(UnavailableError, match="its program failed"):
+        first.exchange("a", 1, "test")
+    ended = threading.Timer(0.5, second._client.close)
+    begun = time.monotonic()
+    ended.start()
+    first.leave("its program ended", wait_seconds=0)
+    assert ended.finished.is_set()
+    assert 0.5 <= time.monotonic() - begun < 4
+
+
 def test_a_worker_that_does_not_come_is_named_at_the_deadline(meeting):
     first, _ = watches(meeting, timeout=1.0)
     with pytest.raises(UnavailableError, match="worker 1 is alive but has not come"):

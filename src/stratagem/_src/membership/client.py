@@ -131,11 +131,19 @@ class MeetingClient:
         with self._changed:
             self._changed.wait_for(ready, seconds)
 
-    def leave(self, reason: str) -> None:
-        """Says goodbye and closes the line."""
+    def leave(self, reason: str, *, keep_line: bool = False) -> None:
+        """Says goodbye.
+
+        Args:
+            reason: Why.
+            keep_line: Whether the line stays until this process ends: by that the others see its end.
+        """
         self._closed.set()
         self._conversation.say({"leave": reason})
-        self._conversation.finish(_SECONDS_TO_LEAVE)
+        if keep_line:
+            self._conversation.flush(_SECONDS_TO_LEAVE)
+        else:
+            self._conversation.finish(_SECONDS_TO_LEAVE)
 
     def close(self) -> None:
         """Closes the line."""

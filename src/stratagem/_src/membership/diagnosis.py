@@ -80,7 +80,7 @@ def diagnose(
         if status.phase == FAILED and status.culprit == me:
             return Finding(me, f"{names[index]} gave up on {names[me]}: {status.reason}")
     for index in peers:
-        if views[index].gone:
+        if views[index].gone and views[index].left is None:
             return Finding(index, f"{names[index]} is gone: its process was killed or crashed")
     for index in peers:
         left = views[index].left

@@ -30,6 +30,7 @@ __all__ = ["ClusterWatch"]
 
 _POLL_SECONDS = 0.25
 _LAST_PROGRAM_SECONDS = 5.0
+_CULPRIT_SECONDS = 5.0
 _LOST = "the meeting point beside the leader is gone: its machine or process was ended"
 
 
@@ -294,12 +295,23 @@ class ClusterWatch:
                 wait = Wait(self._status, patience.seconds(), wait_seconds, in_sequence=False)
                 if self._find(wait):
                     break
-        self._client.leave(reason)
+        if self._failure is not None:
+            self._let_culprit_end()
+        self._client.leave(reason, keep_line=wait_seconds == 0)
         self._has_left = True
         is_given_up = self.has_failed and self._runner.is_busy
         # Another thread of this process may be at a program still.
         self._runner.close(0.0 if is_given_up else _LAST_PROGRAM_SECONDS)
         self._watchdog.close()
+
+    def _let_culprit_end(self) -> None:
+        """Waits for the end of the one to blame, if it left: its exit code is the one to be seen first."""
+        culprit = self._status.culprit
+        if culprit in (None, self._worker) or self._client.views()[culprit].left is None:
+            return
+        self._client.wait_for_change(
+            lambda: self._client.is_lost or self._client.views()[culprit].gone, _CULPRIT_SECONDS
+        )
 
     # --- failures -----------------------------------------------------------------------------------
 

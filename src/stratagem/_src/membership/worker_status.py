@@ -75,7 +75,7 @@ class PeerView:
 
     Attributes:
         absent: Whether it has not come yet.
-        gone: Whether its connection broke without a word.
+        gone: Whether its connection has ended; without a word, if it had not left.
         left: Why it left, in its own words; ``None`` if it has not.
         silent: Seconds since it was last heard of.
         status: What it last said of itself.
