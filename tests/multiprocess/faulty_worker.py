@@ -85,6 +85,11 @@ def train():
     if me == victim and fault in SIGNALS:
         threading.Timer(delay, lambda: os.kill(os.getpid(), SIGNALS[fault])).start()
     begun = time.monotonic()
+    if fault == "create":
+        if me == victim:
+            with strategy.scope():
+                sg.Variable(1.0, name="extra")
+        step(whole_numbers)
     while True:
         if me == victim and time.monotonic() - begun > delay:
             if fault == "stuck":

@@ -170,6 +170,16 @@ def test_workers_that_run_different_programs_are_told_who_did_what(workers, faul
         assert "step(float32[6])" in outcome["text"]
 
 
+def test_workers_in_different_exchanges_are_told_who_did_what(workers):
+    some = workers(2, "create", 1, 0, 60)
+    for index in (0, 1):
+        code, outcome = some.outcome(index)
+        assert code == 0
+        assert outcome["error"] == "ReplicaMismatchError"
+        assert "creation of variable 'extra'" in outcome["text"]
+        assert "step(int32[6])" in outcome["text"]
+
+
 def test_a_wait_that_cannot_be_left_ends_the_process_with_the_name_of_the_lost_worker(workers):
     some = workers(2, "stop", 1, moment(), 60, "gpu")
     process = some.processes[0]

@@ -58,7 +58,7 @@ def test_a_broken_connection_is_not_a_goodbye():
     [(worker, views)] = told(sends, "peers")
     assert worker == 0
     _, left, gone = map(PeerView.from_json, views)
-    assert (left.left, left.gone) == ("done", False)
+    assert (left.left, left.gone) == ("done", True)
     assert (gone.left, gone.gone) == (None, True)
 
 

@@ -18,12 +18,23 @@ from stratagem._src.membership.worker_status import (
 NAMES = ["worker 0", "worker 1", "worker 2"]
 
 
-def here(phase=WAITING, launched=5, at="step", **view):
-    return PeerView(absent=False, status=WorkerStatus(phase, launched, at), **view)
+def here(phase=WAITING, launched=5, at="step", agreed=0, awaits="", inputs=(), **view):
+    status = WorkerStatus(phase, launched, at, None, "", agreed, awaits, inputs)
+    return PeerView(absent=False, status=status, **view)
 
 
-def ask(*peers, seconds=1.0, phase=WAITING, launched=5, in_sequence=True, may_compute=False):
-    wait = Wait(WorkerStatus(phase, launched, "step"), seconds, 60.0, in_sequence, may_compute)
+def ask(
+    *peers,
+    seconds=1.0,
+    phase=WAITING,
+    launched=5,
+    agreed=0,
+    awaits="",
+    in_sequence=True,
+    may_compute=False,
+):
+    mine = WorkerStatus(phase, launched, "step", None, "", agreed, awaits)
+    wait = Wait(mine, seconds, 60.0, in_sequence, may_compute)
     return diagnose(0, wait, [here(), *peers], NAMES)
 
 
@@ -41,6 +52,11 @@ def test_one_that_left():
     finding = ask(here(left="its program failed with KeyError('x')"), here())
     assert finding.culprit == 1
     assert "KeyError" in finding.text
+
+
+def test_one_that_left_and_has_ended_is_not_said_to_have_crashed():
+    finding = ask(here(left="its program ended with exit code 7", gone=True), here())
+    assert finding.text == "worker 1 has left: its program ended with exit code 7"
 
 
 @pytest.mark.parametrize(
@@ -91,6 +107,24 @@ def test_workers_at_different_programs(mine, theirs, found):
         assert "worker 1 is at evaluate, and worker 0 at step" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("agreed", "awaits", "found"),
+    [
+        (7, "variables/2", True),
+        (7, "programs/4", False),
+        (6, "variables/2", False),  # old news: we have completed that since
+        (8, "variables/2", False),  # it has seen the end of ours, which we are about to
+    ],
+)
+def test_workers_in_different_exchanges(agreed, awaits, found):
+    peer = here(AGREEING, 5, "creation of variable 'v'", agreed, awaits)
+    finding = ask(peer, here(), seconds=3.0, phase=AGREEING, agreed=7, awaits="programs/4")
+    assert (finding is not None) == found
+    if found:
+        assert finding.culprit is None
+        assert "worker 1 is at creation of variable 'v', and worker 0 at step" in finding.text
+
+
 def test_a_difference_may_be_the_age_of_the_news():
     assert ask(here(AGREEING, 5), here(), seconds=1.0, launched=6) is None
 
@@ -109,7 +143,30 @@ def test_late_ones_are_named():
 
 def test_nobody_is_late_for_a_program_that_all_have_launched():
     finding = ask(here(), here(), seconds=61.0)
-    assert "did not end within 61 s, though worker 1, worker 2 wait in it too" in finding.text
+    assert "did not end within 61 s, though worker 1, worker 2 came to it too" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("peer", "said"),
+    [
+        (here(AGREEING, 5, "save", awaits="checkpoints/1"), "it is at save"),
+        (here(WAITING, 6, "evaluate"), "it is at evaluate"),
+        (
+            here(IDLE, 5, "evaluate", inputs=("step 0 of dataset 1",)),
+            "it is busy in its own code after evaluate, and its input waits for step 0 of dataset 1",
+        ),
+    ],
+)
+def test_one_that_waits_elsewhere_is_not_said_to_wait_here(peer, said):
+    here_too = here(AGREEING, 5, inputs=("step",))
+    finding = ask(peer, here_too, seconds=61.0, phase=AGREEING, launched=0, in_sequence=False)
+    assert finding.culprit == 1
+    assert finding.text == f"worker 1 is alive but has not come: {said} (waited 61 s)"
+
+
+def test_one_that_has_gone_on_in_its_own_code_has_come():
+    finding = ask(here(IDLE, 5), here(), seconds=61.0)
+    assert "though worker 1, worker 2 came to it too" in finding.text
 
 
 def test_a_program_that_all_have_launched_may_compute():

@@ -178,6 +178,19 @@ def test_a_worker_that_leaves_ends_an_exchange(meeting):
         first.exchange("a", 1, "test")
 
 
+def test_who_fails_because_of_another_lets_that_end_first(meeting):
+    first, second = watches(meeting)
+    second.leave("its program failed", wait_seconds=0)
+    with pytest.raises(UnavailableError, match="its program failed"):
+        first.exchange("a", 1, "test")
+    ended = threading.Timer(0.5, second._client.close)
+    begun = time.monotonic()
+    ended.start()
+    first.leave("its program ended", wait_seconds=0)
+    assert ended.finished.is_set()
+    assert 0.5 <= time.monotonic() - begun < 4
+
+
 def test_a_worker_that_does_not_come_is_named_at_the_deadline(meeting):
     first, _ = watches(meeting, timeout=1.0)
     with pytest.raises(UnavailableError, match="worker 1 is alive but has not come"):
@@ -188,6 +201,30 @@ def test_an_exchange_can_be_cancelled(meeting):
     first, _ = watches(meeting)
     assert first.exchange("a", 1, "test", in_sequence=False, cancelled=lambda: True) == []
     assert not first.has_failed
+
+
+def test_different_exchanges_are_told_apart(meeting):
+    first, second = watches(meeting)
+    both(lambda: first.exchange("a", 1, "test"), lambda: second.exchange("a", 2, "test"))
+    begun = time.monotonic()
+    errors = both(
+        lambda: first.before_launch("train()", "1"), lambda: second.exchange("a", 1, "a save")
+    )
+    assert time.monotonic() - begun < 15
+    for error in errors:
+        assert isinstance(error, ReplicaMismatchError)
+        assert "worker 0 at train()" in str(error) or "worker 0 is at train()" in str(error)
+        assert "worker 1 at a save" in str(error) or "worker 1 is at a save" in str(error)
+
+
+def test_input_that_waits_alone_is_told_where_the_other_is(meeting):
+    first, second = watches(meeting, timeout=3.0)
+    errors = both(
+        lambda: first.exchange("input", 1, "step 0", in_sequence=False),
+        lambda: second.before_launch("train()", "1"),
+    )
+    for error in errors:  # the later one is told why the other gave up
+        assert "it is at train()" in str(error) or "its input waits for step 0" in str(error)
 
 
 def test_different_programs_are_told_apart_before_they_run(meeting):

@@ -1,5 +1,7 @@
 """Connections on which both ends speak whenever they want."""
 
+import contextlib
+import re
 import socket
 import threading
 import time
@@ -19,6 +21,7 @@ from stratagem._src.transport import (
     PeerGone,
     connect,
 )
+from stratagem._src.transport import listener as listener_module
 from stratagem._src.transport.listener import _listen
 
 HOST, GUEST = Identity("host"), Identity("guest", 7)
@@ -195,6 +198,39 @@ def test_an_error_while_serving_ends_only_that_connection(credentials, caplog):
     assert caplog.text.count("with guest:7 ended by an error") == 2
     assert not listener.wait(0)
     listener.shutdown()
+
+
+def test_the_refusal_of_one_that_says_nothing_has_a_reason(credentials, monkeypatch, caplog):
+    monkeypatch.setattr(listener_module, "_SECONDS_TO_GREET", 0.2)
+    listener = Listener("127.0.0.1:0", credentials, HOST, lambda connection: None)
+    listener.start()
+    address = Address.parse(listener.address)
+    with socket.create_connection((address.host, address.port), timeout=10) as stranger:
+        while stranger.recv(4096):
+            pass
+    listener.shutdown()
+    assert "from 127.0.0.1: it has not proved who it is within 0.2 s" in caplog.text
+
+
+def test_many_strangers_cost_few_lines(credentials, caplog):
+    listener = Listener("127.0.0.1:0", credentials, HOST, lambda connection: None)
+    listener.start()
+    address = Address.parse(listener.address)
+    begun = time.monotonic()
+    for _ in range(50):
+        with socket.create_connection((address.host, address.port), timeout=10) as stranger:
+            stranger.sendall(bytes(200))
+            stranger.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):
+                while stranger.recv(4096):
+                    pass
+    seconds = time.monotonic() - begun
+    listener.shutdown()
+    lines = [r.getMessage() for r in caplog.records if "refused" in r.getMessage()]
+    assert len(lines) <= seconds + 2
+    more = [int(found) for line in lines for found in re.findall(r"(\d+) more", line)]
+    told = sum("refused a connection" in line for line in lines) + sum(more)
+    assert told == 50
 
 
 def test_the_end_of_an_acceptor_is_reported(credentials, monkeypatch, caplog):

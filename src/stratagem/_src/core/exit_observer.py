@@ -9,6 +9,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from stratagem._src.core.exit_call import exit_code
+
 __all__ = ["ExitObserver"]
 
 
@@ -46,7 +48,7 @@ class ExitObserver:
         # Of exceptions that left the outermost frame, the interpreter has printed all but SystemExit.
         printed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if self._exit is not None and (printed is None or printed is not self._other):
-            return _exit_code(self._exit.code)
+            return exit_code(self._exit.code)
         if printed is None or hasattr(sys, "ps1"):
             return otherwise
         return -signal.SIGINT if isinstance(printed, KeyboardInterrupt) else 1
@@ -67,10 +69,3 @@ class ExitObserver:
 
 def _trace_no_call(frame: FrameType, event: str, arg: Any) -> None:
     """Turns tracing on without tracing anything new."""
-
-
-def _exit_code(code: object) -> int:
-    if code is None:
-        return 0
-    # The interpreter prints anything else than a number.
-    return code & 0xFF if isinstance(code, int) else 1

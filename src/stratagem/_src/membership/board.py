@@ -125,8 +125,7 @@ class Board:
     def lose(self, worker: int, now: float) -> list[Send]:
         """Notes that a worker's connection broke; returns what to tell whom."""
         self._exchanges.clear()
-        if self._views[worker].left is None:
-            self._set(worker, gone=True)
+        self._set(worker, gone=True)
         return self._tell_views(now)
 
     def tick(self, now: float) -> list[Send]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -58,6 +59,7 @@ class MeetingClient:
         self._exchanged: dict[str, list[Any]] = {}
         self._lost = False
         self._status = WorkerStatus()
+        self._inputs: tuple[str, ...] = ()
         self._closed = threading.Event()
         self._conversation = _connect(address, worker, num_workers, credentials, timeout)
         self._background = Background(
@@ -88,6 +90,10 @@ class MeetingClient:
         self._status = status
         if tell_now:
             self._tell_status()
+
+    def set_inputs(self, inputs: tuple[str, ...]) -> None:
+        """Sets what the others are told that this worker waits for beside the common sequence."""
+        self._inputs = inputs
 
     def put(self, key: str, value: Any, *, is_awaited: bool = True) -> None:
         """Gives this worker's part of an exchange.
@@ -125,11 +131,19 @@ class MeetingClient:
         with self._changed:
             self._changed.wait_for(ready, seconds)
 
-    def leave(self, reason: str) -> None:
-        """Says goodbye and closes the line."""
+    def leave(self, reason: str, *, keep_line: bool = False) -> None:
+        """Says goodbye.
+
+        Args:
+            reason: Why.
+            keep_line: Whether the line stays until this process ends: by that the others see its end.
+        """
         self._closed.set()
         self._conversation.say({"leave": reason})
-        self._conversation.finish(_SECONDS_TO_LEAVE)
+        if keep_line:
+            self._conversation.flush(_SECONDS_TO_LEAVE)
+        else:
+            self._conversation.finish(_SECONDS_TO_LEAVE)
 
     def close(self) -> None:
         """Closes the line."""
@@ -137,7 +151,8 @@ class MeetingClient:
         self._conversation.close()
 
     def _tell_status(self) -> None:
-        self._conversation.say({"status": self._status.to_json()})
+        status = dataclasses.replace(self._status, inputs=self._inputs)
+        self._conversation.say({"status": status.to_json()})
 
     def _beat(self) -> None:
         while not self._closed.wait(_BEAT_SECONDS):

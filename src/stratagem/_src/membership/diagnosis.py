@@ -80,7 +80,7 @@ def diagnose(
         if status.phase == FAILED and status.culprit == me:
             return Finding(me, f"{names[index]} gave up on {names[me]}: {status.reason}")
     for index in peers:
-        if views[index].gone:
+        if views[index].gone and views[index].left is None:
             return Finding(index, f"{names[index]} is gone: its process was killed or crashed")
     for index in peers:
         left = views[index].left
@@ -118,14 +118,11 @@ def _never_comes(leaving: WorkerStatus, wait: Wait) -> bool:
 def _find_mismatch(
     me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str]
 ) -> Finding | None:
-    """Finds a worker that waits in a program for me, while I wait elsewhere for it."""
+    """Finds a worker that waits for me in the common sequence, while I wait elsewhere in it."""
     mine = wait.status
     for index, view in enumerate(views):
         theirs = view.status
-        if index == me or {mine.phase, theirs.phase} != {AGREEING, WAITING}:
-            continue
-        waiting, agreeing = (mine, theirs) if mine.phase == WAITING else (theirs, mine)
-        if waiting.launched == agreeing.launched + 1:
+        if index != me and _have_parted(mine, theirs):
             return Finding(
                 None,
                 f"{names[index]} is at {theirs.at}, and {names[me]} at {mine.at}. Every worker must "
@@ -134,25 +131,56 @@ def _find_mismatch(
     return None
 
 
+def _have_parted(mine: WorkerStatus, theirs: WorkerStatus) -> bool:
+    """Returns whether two workers have come to different places after the same way."""
+    if mine.phase == theirs.phase == AGREEING:
+        # News of one that has gone on since would tell of fewer exchanges.
+        return mine.agreed == theirs.agreed and mine.awaits != theirs.awaits
+    if mine.phase == WAITING and theirs.phase == AGREEING:
+        return mine.launched == theirs.launched + 1
+    if mine.phase == AGREEING and theirs.phase == WAITING:
+        return theirs.launched == mine.launched + 1
+    return False
+
+
 def _find_late(
     wait: Wait, views: Sequence[PeerView], peers: Sequence[int], names: Sequence[str]
 ) -> Finding | None:
-    own = wait.status
-    late = [i for i in peers if views[i].status.launched < own.launched] or [
-        i for i in peers if views[i].status.phase not in (AGREEING, WAITING)
-    ]
-    if not late and wait.may_compute:
-        return None
-    if not late:
-        everybody = ", ".join(names[i] for i in peers)
-        return Finding(
-            peers[0],
-            f"it did not end within {wait.seconds:.0f} s, though {everybody} wait in it too: it takes "
-            "longer than that, or the workers cannot reach each other",
+    late = [i for i in peers if not _has_come(views[i].status, wait)]
+    if late:
+        doing = "; ".join(
+            f"{names[i]} is alive but has not come: {_doing(views[i].status)}" for i in late
         )
-    doing = "; ".join(
-        f"{names[i]} is alive but has not come: it is busy in its own code"
-        + (f" after {views[i].status.at}" if views[i].status.at else "")
-        for i in late
+        return Finding(late[0], f"{doing} (waited {wait.seconds:.0f} s)")
+    if wait.may_compute:
+        return None
+    everybody = ", ".join(names[i] for i in peers)
+    return Finding(
+        peers[0],
+        f"it did not end within {wait.seconds:.0f} s, though {everybody} came to it too: it takes "
+        "longer than that, or the workers cannot reach each other",
     )
-    return Finding(late[0], f"{doing} (waited {wait.seconds:.0f} s)")
+
+
+def _has_come(theirs: WorkerStatus, wait: Wait) -> bool:
+    """Returns whether a worker is where another waits for it, or has been there."""
+    mine = wait.status
+    if mine.phase == WAITING:
+        return theirs.launched >= mine.launched
+    if mine.phase != AGREEING:
+        return theirs.phase == mine.phase
+    if not wait.in_sequence:
+        return mine.at in theirs.inputs
+    return theirs.agreed > mine.agreed or (
+        theirs.phase == AGREEING and theirs.awaits == mine.awaits
+    )
+
+
+def _doing(status: WorkerStatus) -> str:
+    if status.phase in (AGREEING, WAITING, LEAVING):
+        doing = f"it is at {status.at}"
+    else:
+        doing = "it is busy in its own code" + (f" after {status.at}" if status.at else "")
+    if status.inputs:
+        doing += f", and its input waits for {', '.join(status.inputs)}"
+    return doing

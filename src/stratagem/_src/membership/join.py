@@ -15,6 +15,7 @@ from stratagem._src.cluster.errors import RendezvousError, UnknownAddressesError
 from stratagem._src.cluster.leadership import worker_tasks
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.core.errors import ContextError, UnauthenticatedError, UnavailableError
+from stratagem._src.core.exit_call import exit_code_of_call, watch_exit_calls
 from stratagem._src.core.hard_exit import HardExit
 from stratagem._src.jax_internals import distributed_runtime as jax_runtime
 from stratagem._src.membership.client import MeetingClient
@@ -105,6 +106,7 @@ def join_cluster(
     watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
     hard_exit = HardExit(watch.is_stuck)
     watch.when_stuck(hard_exit.observe)
+    watch_exit_calls()
     # JAX closes its devices at exit too; callbacks run last one first.
     atexit.register(_leave, watch, host, hard_exit)
     hosted = start["hosted"]
@@ -191,15 +193,20 @@ def _wait_for_all(
 
 
 def _leave(watch: ClusterWatch, host: MeetingHost | None, hard_exit: HardExit) -> None:
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if watch.has_failed or error is not None:
-        reason = "its program ended" if error is None else f"its program failed with {error!r}"
-        watch.leave(reason, wait_seconds=0)
-    else:
-        watch.leave("its program ended", wait_seconds=watch.timeout)
+    failure = _failure_of_program()
+    is_fine = failure is None and not watch.has_failed
+    watch.leave(failure or "its program ended", wait_seconds=watch.timeout if is_fine else 0)
     if hard_exit.decide():
         jax_runtime.abandon()
     else:
         jax_runtime.disconnect()
     if host is not None:
         host.release()
+
+
+def _failure_of_program() -> str | None:
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None:
+        return f"its program failed with {error!r}"
+    code = exit_code_of_call()
+    return f"its program ended with exit code {code}" if code else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ __all__ = ["ClusterWatch"]
 
 _POLL_SECONDS = 0.25
 _LAST_PROGRAM_SECONDS = 5.0
+_CULPRIT_SECONDS = 5.0
 _LOST = "the meeting point beside the leader is gone: its machine or process was ended"
 
 
@@ -63,10 +65,12 @@ class ClusterWatch:
         self._names = names
         self.timeout = timeout
         self._launched = 0
+        self._agreed = 0
+        self._inputs: list[str] = []
         self._last_program: str | None = None
         self._status = WorkerStatus()
         self._counts: dict[str, int] = {}
-        self._counts_lock = threading.Lock()
+        self._lock = threading.Lock()
         self._failure: StratagemError | None = None
         self._has_left = False
         self._is_told = False
@@ -220,28 +224,55 @@ class ClusterWatch:
         """
         self.check_usable()
         if turn is None:
-            with self._counts_lock:
+            with self._lock:
                 turn = self._counts[channel] = self._counts.get(channel, 0) + 1
         key = f"{channel}/{turn}"
-        if in_sequence:
-            self._be(AGREEING, what)
-        patience = Patience()
-        status = self._status if in_sequence else WorkerStatus(AGREEING, at=what)
         try:
-            self._client.put(key, value)
-            while (values := self._client.take(key, _POLL_SECONDS)) is None:
-                if cancelled():
-                    self._client.withdraw(key)
-                    return []
-                self._look(patience.seconds(), status, in_sequence=in_sequence)
+            if not in_sequence:
+                with self._input_awaited(what):
+                    status = WorkerStatus(AGREEING, at=what)
+                    return self._exchange(key, value, status, cancelled, in_sequence=False)
+            self._be(AGREEING, what, key)
+            values = self._exchange(key, value, self._status, cancelled, in_sequence=True)
         except StratagemError:
             raise
         except BaseException:
             self._fail_interrupted(what)
             raise
-        if in_sequence:
-            self._be(IDLE, what)
+        self._agreed += 1
+        self._be(IDLE, what)
         return values
+
+    def _exchange(
+        self,
+        key: str,
+        value: Any,
+        status: WorkerStatus,
+        cancelled: Callable[[], bool],
+        *,
+        in_sequence: bool,
+    ) -> list[Any]:
+        patience = Patience()
+        self._client.put(key, value)
+        while (values := self._client.take(key, _POLL_SECONDS)) is None:
+            if cancelled():
+                self._client.withdraw(key)
+                return []
+            self._look(patience.seconds(), status, in_sequence=in_sequence)
+        return values
+
+    @contextlib.contextmanager
+    def _input_awaited(self, what: str) -> Iterator[None]:
+        """Lets the others know what the input waits for."""
+        with self._lock:
+            self._inputs.append(what)
+            self._client.set_inputs(tuple(self._inputs))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inputs.remove(what)
+                self._client.set_inputs(tuple(self._inputs))
 
     def give(self, channel: str, value: Any, turn: int) -> None:
         """Gives this worker's part of an exchange, for the others: it does not want theirs."""
@@ -264,17 +295,28 @@ class ClusterWatch:
                 wait = Wait(self._status, patience.seconds(), wait_seconds, in_sequence=False)
                 if self._find(wait):
                     break
-        self._client.leave(reason)
+        if self._failure is not None:
+            self._let_culprit_end()
+        self._client.leave(reason, keep_line=wait_seconds == 0)
         self._has_left = True
         is_given_up = self.has_failed and self._runner.is_busy
         # Another thread of this process may be at a program still.
         self._runner.close(0.0 if is_given_up else _LAST_PROGRAM_SECONDS)
         self._watchdog.close()
 
+    def _let_culprit_end(self) -> None:
+        """Waits for the end of the one to blame, if it left: its exit code is the one to be seen first."""
+        culprit = self._status.culprit
+        if culprit in (None, self._worker) or self._client.views()[culprit].left is None:
+            return
+        self._client.wait_for_change(
+            lambda: self._client.is_lost or self._client.views()[culprit].gone, _CULPRIT_SECONDS
+        )
+
     # --- failures -----------------------------------------------------------------------------------
 
-    def _be(self, phase: str, at: str, *, tell_now: bool = False) -> None:
-        self._status = WorkerStatus(phase, self._launched, at)
+    def _be(self, phase: str, at: str, awaits: str = "", *, tell_now: bool = False) -> None:
+        self._status = WorkerStatus(phase, self._launched, at, None, "", self._agreed, awaits)
         self._client.set_status(self._status, tell_now=tell_now)
 
     def _look(

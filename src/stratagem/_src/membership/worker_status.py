@@ -26,6 +26,9 @@ class WorkerStatus:
         at: What it does, or did last.
         culprit: The worker it gave up on; ``None`` if the programs differ.
         reason: Why it gave up.
+        agreed: How many exchanges of the common sequence it has completed.
+        awaits: Which exchange of the common sequence it is in, if any.
+        inputs: What it waits for beside the sequence, for input.
     """
 
     phase: str = IDLE
@@ -33,6 +36,9 @@ class WorkerStatus:
     at: str = ""
     culprit: int | None = None
     reason: str = ""
+    agreed: int = 0
+    awaits: str = ""
+    inputs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns the status as plain data."""
@@ -52,8 +58,11 @@ class WorkerStatus:
                 "at": str(at),
                 "culprit": int() | None as culprit,
                 "reason": str(reason),
-            } if phase in _PHASES:
-                return cls(phase, launched, at, culprit, reason)
+                "agreed": int(agreed),
+                "awaits": str(awaits),
+                "inputs": [*inputs],
+            } if phase in _PHASES and all(isinstance(what, str) for what in inputs):
+                return cls(phase, launched, at, culprit, reason, agreed, awaits, tuple(inputs))
         raise RendezvousError(
             "All workers must run the same version of stratagem, but one gave a status that was not "
             f"understood: {str(data)[:_SHOWN_CHARACTERS]}."
@@ -66,7 +75,7 @@ class PeerView:
 
     Attributes:
         absent: Whether it has not come yet.
-        gone: Whether its connection broke without a word.
+        gone: Whether its connection has ended; without a word, if it had not left.
         left: Why it left, in its own words; ``None`` if it has not.
         silent: Seconds since it was last heard of.
         status: What it last said of itself.

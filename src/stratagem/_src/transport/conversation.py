@@ -82,10 +82,14 @@ class Conversation:
         self._is_over = True
         self._connection.interrupt()
 
-    def finish(self, seconds: float) -> None:
-        """Waits until all that was said is sent, for so many seconds at most, and closes."""
+    def flush(self, seconds: float) -> None:
+        """Waits until all that was said is sent, for so many seconds at most."""
         with self._speaking:
             self._all_sent.wait_for(lambda: not self._is_sending, seconds)
+
+    def finish(self, seconds: float) -> None:
+        """Waits until all that was said is sent, for so many seconds at most, and closes."""
+        self.flush(seconds)
         self.close()
 
     def close(self) -> None:

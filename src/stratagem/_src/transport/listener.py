@@ -18,6 +18,7 @@ from stratagem._src.transport.credentials import Credentials
 from stratagem._src.transport.handshake import greet_client
 from stratagem._src.transport.identity import Identity
 from stratagem._src.transport.loopback import loopback_address
+from stratagem._src.transport.refusal_log import RefusalLog
 from stratagem._src.transport.stream import Stream, TLSStream
 
 __all__ = ["Listener"]
@@ -87,6 +88,7 @@ class Listener:
         self._lock = threading.Lock()
         self._connections: dict[Connection, BackgroundThread] = {}
         self._strangers = 0
+        self._refusals = RefusalLog(_log)
         self._was_shut_down = False
         self._stopped = threading.Event()
         self._acceptor = Background(f"the listener of {own}", on_failure=lambda _: self._stop())
@@ -143,6 +145,7 @@ class Listener:
         for thread in connections.values():
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        self._refusals.close()
 
     def _stop(self) -> None:
         if self._listening is not None:
@@ -213,10 +216,16 @@ class Listener:
             connection = Connection(stream)
             greet_client(connection, self._credentials, self._own, deadline)
         except Exception as error:  # whatever a stranger may have brought about
-            _log.warning("refused a connection from %s: %s", peer, error or type(error).__name__)
+            self._refusals.note(peer, _reason(error))
             _turn_away(connected)
             return None
         return connection
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"it has not proved who it is within {_SECONDS_TO_GREET:g} s"
+    return str(error) or type(error).__name__
 
 
 def _turn_away(connected: socket.socket) -> None:
