@@ -3,7 +3,6 @@
 Write a training step once, pick a strategy, and run it on one device or many.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core import context
@@ -86,9 +85,15 @@ _find = lazy_names(
     | {name: (f"stratagem.{name}", None) for name in _MODULES},
 )
 
-context.register_default_strategy(
-    lambda: import_module("stratagem._src.strategies.default").default_frame()
-)
+
+def _default_frame() -> context.Frame:
+    # Imported when used: see above.
+    from stratagem._src.strategies.default import default_frame
+
+    return default_frame()
+
+
+context.register_default_strategy(_default_frame)
 
 
 def __getattr__(name: str) -> Any:

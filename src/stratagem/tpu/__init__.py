@@ -1,8 +1,8 @@
 """What belongs to TPUs, spelled as ``tf.tpu`` spells it."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.strategies.xla_options import XLAOptions
 
 if TYPE_CHECKING:
@@ -10,9 +10,5 @@ if TYPE_CHECKING:
 
 __all__ = ["XLAOptions", "experimental"]
 
-
-def __getattr__(name: str) -> Any:
-    # Loaded when first asked for, to keep `import stratagem` quick.
-    if name == "experimental":
-        return importlib.import_module("stratagem.tpu.experimental")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Loaded when first asked for, to keep `import stratagem` quick.
+__getattr__ = lazy_names(__name__, {"experimental": ("stratagem.tpu.experimental", None)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib
 import re
 import weakref
 from collections.abc import Callable, Sequence
@@ -86,9 +85,10 @@ def trace_program(
     make: Callable[..., Program] = Program
     reads_remotely = any(isinstance(v, RemotelyHeldVariable) for v in variables)
     if frame.remote.updates or reads_remotely or find_reads(jaxpr):
-        # Loaded when used: it would be a part of what `import stratagem` costs.
-        remote_program = importlib.import_module("stratagem._src.execution.remote.program")
-        results, structure, jaxpr, make = remote_program.take_apart(
+        # Imported when used: it would be a part of what `import stratagem` costs.
+        from stratagem._src.execution.remote.program import take_apart
+
+        results, structure, jaxpr, make = take_apart(
             jaxpr, variables, frame, results, structure, group
         )
     else:

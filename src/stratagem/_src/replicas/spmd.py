@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from stratagem._src.core.errors import ContextError, ShapeMismatchError
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.execution.remote.access import NotedUpdate
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.tracing_frames import ForeignFrame, ReplicaFrame
 from stratagem._src.execution.variable_reads import lift_reads
@@ -193,11 +193,13 @@ def run_spmd(
     ]
     wanted = jaxpr.outvars[: len(sharded)]
     updates = frame.remote.updates
-    remote: Any = None
+    sent_last: list[NotedUpdate] = []
     if updates or find_reads(jaxpr):
-        # Loaded when used: it would be a part of what `import stratagem` costs.
-        remote = importlib.import_module("stratagem._src.execution.remote.spmd")
-        remaining = remote.exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
+        # Imported when used: it would be a part of what `import stratagem` costs.
+        from stratagem._src.execution.remote.spmd import exchange_for_replicas
+
+        remaining = exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
+        sent_last = [updates[update.position] for update in remaining.updates]
         operands = [atom for update in remaining.updates for atom in update.operands]
         flags = [*sharded, *[False] * len(operands)]
         values = iter(replicas.call(remaining.equations, [*wanted, *operands], flags))
@@ -210,9 +212,8 @@ def run_spmd(
     for variable, value in zip(written, new_values, strict=True):
         parent.check_writable(variable)
         parent.write(variable, value)
-    if remote is not None:
-        for update in remaining.updates:
-            remote.send_from_replicas(updates[update.position], values, parent)
+    for update in sent_last:
+        update.hand_on(values, parent)
     return outputs.rebuild(own, group)
 
 
