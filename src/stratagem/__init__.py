@@ -5,8 +5,9 @@ Write a training step once, pick a strategy, and run it on one device or many.
 
 from typing import TYPE_CHECKING, Any
 
-from stratagem._src.core import context
 from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.core.version import __version__ as __version__
+from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
     from stratagem import config, data, distribute, io, testing, tpu, train
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
         uint64,
         value_and_grad,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "IndexedSlices",

@@ -15,10 +15,15 @@ ROOT = Path(stratagem.__file__).parent
 LOADS_BY_STRING = ROOT / "_src/core/lazy_names.py"
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != LOADS_BY_STRING)
 DOORS = [path for path in FILES if "lazy_names(" in path.read_text()]
+STRATEGIES = {"strategy", "container_strategy"}
 
 
 def nodes(path):
     return ast.walk(ast.parse(path.read_text()))
+
+
+def is_any(annotation):
+    return isinstance(annotation, ast.Name) and annotation.id == "Any"
 
 
 def imported_modules(path):
@@ -53,3 +58,24 @@ def test_what_a_door_loads_by_string_it_also_imports_for_the_type_checker(door):
     constants = [node.value for node in nodes(door) if isinstance(node, ast.Constant)]
     by_string = {text for text in constants if isinstance(text, str) and names_own_module(text)}
     assert by_string <= set(imported_modules(door))
+
+
+def test_strategies_have_a_type_wherever_they_are_passed():
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in FILES
+        for node in nodes(path)
+        if isinstance(node, ast.arg) and node.arg in STRATEGIES and is_any(node.annotation)
+    ]
+    assert not found
+
+
+def test_strategies_have_a_type_wherever_they_are_asked_for():
+    asked = {"strategy", "extended", "distribute_strategy", "get_strategy"}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in FILES
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef) and node.name in asked and is_any(node.returns)
+    ]
+    assert not found

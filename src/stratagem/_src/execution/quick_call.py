@@ -16,12 +16,12 @@ from typing import Any
 import jax
 
 from stratagem._src.core import jax_settings, structures
-from stratagem._src.core.context import Frame
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
 from stratagem._src.execution.draws import DrawMiss, put_back
 from stratagem._src.execution.program import Program, place_on
 from stratagem._src.mesh import program_queue as launch
+from stratagem._src.runtime.context import Frame
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import STORAGE_LOCK

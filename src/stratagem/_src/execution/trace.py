@@ -30,6 +30,7 @@ from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
+from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.variable import STORAGE_LOCK, Variable
 
@@ -134,9 +135,8 @@ def _find_group(
 ) -> ReplicaGroup | None:
     groups = dict.fromkeys([*frame.groups, *inputs.groups()])
     for variable in (*variables, *frame.written.values()):
-        strategy = getattr(variable, "strategy", None)
-        if strategy is not None:
-            groups.setdefault(strategy.replica_group)
+        if isinstance(variable, DistributedVariable):
+            groups.setdefault(variable.group)
     if len(groups) > 1:
         raise ContextError(
             "One function can use the devices of one strategy, but this one uses "

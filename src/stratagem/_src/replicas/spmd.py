@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.collectives.mapped_jaxpr import MappedInput, MappedJaxpr
-from stratagem._src.collectives.options import CommunicationOptions
-from stratagem._src.core import context, structures
+from stratagem._src.core import structures
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, ShapeMismatchError
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
@@ -28,6 +28,9 @@ from stratagem._src.mesh.logical_devices import (
     tracing_replica,
 )
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.replicas.channel import Channel
+from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
@@ -42,7 +45,9 @@ class SpmdChannel:
 
     index: int | None = None
 
-    def __init__(self, strategy: Any, group: ReplicaGroup, frame: ReplicaFrame) -> None:
+    def __init__(
+        self, strategy: StrategyProtocol, group: ReplicaGroup, frame: ReplicaFrame
+    ) -> None:
         self._strategy = strategy
         self._group = group
         self._frame = frame
@@ -64,7 +69,9 @@ class SpmdChannel:
             )
         )
 
-    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+    def merge_per_replica(
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+    ) -> Any:
         """Calls ``fn`` with every array as a per-replica value."""
         wrapped = map_values(lambda leaf: SpmdPerReplica(self._group, leaf), value)
         return self._merge(lambda strategy: fn(strategy, wrapped))
@@ -74,7 +81,7 @@ class SpmdChannel:
     ) -> list[Any]:
         """Returns each leaf combined over the replicas."""
 
-        def reduce_all(strategy: Any, values: list[Any]) -> Any:
+        def reduce_all(strategy: StrategyProtocol, values: list[Any]) -> Any:
             return strategy.extended.reduce_values(op, values, options)
 
         reduced: list[Any] = self.merge_per_replica("all_reduce", reduce_all, leaves)
@@ -85,7 +92,7 @@ class SpmdChannel:
         self._frame.flush()
         return [gather_spmd(leaf, axis) for leaf in leaves]
 
-    def _merge(self, fn: Callable[[Any], Any]) -> Any:
+    def _merge(self, fn: Callable[[StrategyProtocol], Any]) -> Any:
         self._frame.flush()
         with context.enter(context.Frame(self._strategy, None)):
             result = fn(self._strategy)
@@ -97,9 +104,9 @@ class SpmdChannel:
 
 
 def run_spmd(
-    strategy: Any,
+    strategy: StrategyProtocol,
     group: ReplicaGroup,
-    make_context: Callable[[Any], Any],
+    make_context: Callable[[Channel], ReplicaContextProtocol],
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.collectives.replica_programs import spmd_map
-from stratagem._src.core import context, structures
+from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.narrowing import narrowed
@@ -19,6 +19,7 @@ from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.distributed_input.input_options import InputOptions
 from stratagem._src.mesh.program_queue import process_watch
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.runtime import context
 from stratagem._src.strategies.extended import (
     StrategyExtended,
     flatten_reducible,
@@ -84,7 +85,7 @@ class Strategy(OlderNames):
         """What says which machines take part; ``None`` for strategies of one machine."""
         return None
 
-    def scope(self) -> context.Scope:
+    def scope(self) -> context.Scope[Self]:
         """Makes this strategy current: variables created in the block are placed by it.
 
         What it returns may be kept and entered several times.
@@ -92,7 +93,7 @@ class Strategy(OlderNames):
         Raises:
             ContextError: On entering, inside another strategy's scope or inside a replica.
         """
-        return context.Scope(context.Frame(self, None), self._check_scope)
+        return context.Scope(self, context.Frame(self, None), self._check_scope)
 
     def _check_scope(self) -> None:
         frame = context.current_frame()

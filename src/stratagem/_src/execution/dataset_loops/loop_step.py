@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.execution.dataset_loops.captures import CapturedValue, Captures
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 
@@ -40,7 +41,11 @@ class LoopStep:
         self._call = _Call()
 
     def run(
-        self, strategy: Any, captures: Captures, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        strategy: StrategyProtocol,
+        captures: Captures,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> tuple[Any, bool]:
         """Runs the step in every replica; returns its results and whether it has been traced."""
         values = captures.values
@@ -110,7 +115,7 @@ class LoopStep:
 class _Current:
     """What is being run."""
 
-    def __init__(self, strategy: Any, captures: Captures) -> None:
+    def __init__(self, strategy: StrategyProtocol, captures: Captures) -> None:
         self.strategy = strategy
         self.captures = captures
         self.failed_with_inputs = False

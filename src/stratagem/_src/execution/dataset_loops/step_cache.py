@@ -16,6 +16,7 @@ from stratagem._src.execution.dataset_loops.captured_parts import Place
 from stratagem._src.execution.dataset_loops.captures import Captures
 from stratagem._src.execution.dataset_loops.loaded_names import changing_names
 from stratagem._src.execution.dataset_loops.loop_step import LoopStep
+from stratagem._src.runtime.protocols import StrategyProtocol
 
 if TYPE_CHECKING:
     from stratagem._src.execution.function import Function
@@ -50,7 +51,11 @@ class StepCache:
         self._lock = threading.Lock()
 
     def run(
-        self, strategy: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        strategy: StrategyProtocol,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Runs the compiled form of ``fn`` in every replica of ``strategy``."""
         captures = Captures(fn, self._changing_names, self._effects)
@@ -61,7 +66,7 @@ class StepCache:
             self._note_effects(strategy, captures, step)
         return result
 
-    def _note_effects(self, strategy: Any, captures: Captures, step: LoopStep) -> None:
+    def _note_effects(self, strategy: StrategyProtocol, captures: Captures, step: LoopStep) -> None:
         """Overlooks from now on what the step itself has changed while it was traced."""
         changed = captures.changed_places()
         if not changed <= self._effects:
@@ -70,7 +75,7 @@ class StepCache:
             if len(seen.values) == len(captures.values):
                 self._add(strategy, seen, step)
 
-    def _key(self, strategy: Any, captures: Captures) -> Any:
+    def _key(self, strategy: StrategyProtocol, captures: Captures) -> Any:
         return static_key(strategy, captures.needs), captures.key
 
     @functools.cached_property
@@ -78,7 +83,7 @@ class StepCache:
         code = getattr(inspect.unwrap(self._loop), "__code__", None)
         return frozenset() if code is None else changing_names(code)
 
-    def _add(self, strategy: Any, captures: Captures, step: LoopStep) -> LoopStep:
+    def _add(self, strategy: StrategyProtocol, captures: Captures, step: LoopStep) -> LoopStep:
         steps, key = self._steps, self._key(strategy, captures)
         watches = [
             weakref.ref(needed, lambda _: steps.pop(key, None))
