@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from stratagem._src.core.communication_options import CommunicationOptions
-from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.mesh.replica_group import ReplicaGroup
+if TYPE_CHECKING:
+    from stratagem._src.core.communication_options import CommunicationOptions
+    from stratagem._src.core.reduce_op import ReduceOp
+    from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["ReplicaContextProtocol", "ReplicaRuntime", "StrategyProtocol"]
 
