@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
@@ -20,7 +20,8 @@ def get_strategy() -> Strategy:
     ...     sg.distribute.get_strategy() is strategy
     True
     """
-    return cast(Strategy, context.get_strategy())
+    current: Any = context.current_frame().strategy
+    return current
 
 
 # Not `| None`: inside a replica, where it is called, there always is one, and no caller checks it.
@@ -32,4 +33,4 @@ def get_replica_context() -> ReplicaContext | Any:
     >>> get_replica_context().num_replicas_in_sync
     1
     """
-    return context.get_replica_context()
+    return context.current_frame().replica_context
