@@ -3,11 +3,11 @@
 Write a training step once, pick a strategy, and run it on one device or many.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stratagem._src.core import context
 from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.core.version import __version__ as __version__
+from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
     from stratagem import config, data, distribute, io, testing, tpu, train
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
         uint64,
         value_and_grad,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "IndexedSlices",
@@ -86,9 +84,15 @@ _find = lazy_names(
     | {name: (f"stratagem.{name}", None) for name in _MODULES},
 )
 
-context.register_default_strategy(
-    lambda: import_module("stratagem._src.strategies.default").default_frame()
-)
+
+def _default_frame() -> context.Frame:
+    # Imported when used: see above.
+    from stratagem._src.strategies.default import default_frame
+
+    return default_frame()
+
+
+context.register_default_strategy(_default_frame)
 
 if not TYPE_CHECKING:
 

@@ -4,19 +4,18 @@ from typing import TYPE_CHECKING
 
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
-from stratagem._src.core.context import (
-    experimental_set_strategy,
-    get_replica_context,
-    get_strategy,
-    has_strategy,
-    in_cross_replica_context,
-)
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.distributed_input.input_context import InputContext
 from stratagem._src.distributed_input.input_options import InputOptions, InputReplicationMode
+from stratagem._src.runtime.context import (
+    experimental_set_strategy,
+    has_strategy,
+    in_cross_replica_context,
+)
 from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.current import get_replica_context, get_strategy
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.mirrored import MirroredStrategy
 from stratagem._src.strategies.one_device import OneDeviceStrategy

@@ -4,8 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratagem._src.collectives.hierarchical_copy_all_reduce import group_size
-from stratagem._src.collectives.options import CommunicationImplementation, CommunicationOptions
 from stratagem._src.collectives.packing import apply_in_packs, plan_packs
+from stratagem._src.core.communication_options import (
+    CommunicationImplementation,
+    CommunicationOptions,
+)
 
 F = np.float32
 

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-import stratagem
 from stratagem._src.cli.peers import reach_peers
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.cluster.resolve import resolve_cluster
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
-from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import StratagemError
+from stratagem._src.core.version import __version__
+from stratagem._src.execution.function import function
 from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.current import get_replica_context
+from stratagem._src.strategies.mirrored import MirroredStrategy
 from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 
 if TYPE_CHECKING:
@@ -72,9 +75,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _print_versions() -> None:
     found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
-    print(
-        f"versions: stratagem {stratagem.__version__}, python {platform.python_version()}, {found}"
-    )
+    print(f"versions: stratagem {__version__}, python {platform.python_version()}, {found}")
 
 
 def _check_devices() -> Iterator[str]:
@@ -84,7 +85,7 @@ def _check_devices() -> Iterator[str]:
         yield f"JAX finds no devices ({error})"
         return
     print(f"devices: {len(devices)} {devices[0].device_kind} ({devices[0].platform})")
-    yield from _check_all_reduce(stratagem.distribute.MirroredStrategy(devices), "between them")
+    yield from _check_all_reduce(MirroredStrategy(devices), "between them")
 
 
 def _check_cluster(timeout: float) -> Iterator[str]:
@@ -137,11 +138,10 @@ def _check_all_reduce(strategy: Strategy, between: str) -> Iterator[str]:
         lambda _: np.ones(_MEGABYTES * 2**18, np.float32)
     )
 
-    @stratagem.function
+    @function
     def all_reduce(x: object) -> object:
         def replica_fn(x: object) -> object:
-            context = stratagem.distribute.get_replica_context()
-            return context.all_reduce("SUM", x)
+            return get_replica_context().all_reduce("SUM", x)
 
         return strategy.run(replica_fn, args=(x,))
 

@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import stratagem
 from stratagem._src.cli import doctor, run
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.errors import StratagemError
+from stratagem._src.core.version import __version__
 
 __all__ = ["main"]
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="stratagem", description="Distributed training on JAX.", allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=stratagem.__version__)
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
     run.add_command(commands)
     doctor.add_command(commands)

@@ -11,8 +11,8 @@ import numpy as np
 
 from stratagem._src.collectives.destinations import check_destinations, placed_on
 from stratagem._src.collectives.gathering import gather
-from stratagem._src.collectives.options import CommunicationOptions
 from stratagem._src.collectives.replica_programs import spmd_map
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import InvalidArgumentError, NotAnArrayError, ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp

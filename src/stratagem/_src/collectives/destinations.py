@@ -17,6 +17,7 @@ from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.central_variable import CentralVariable
+from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
@@ -76,7 +77,7 @@ def _devices(destinations: Any) -> ReplicaGroup | jax.Device | None:
         return destinations.parameter_device
     if isinstance(destinations, (PerReplica, Mirrored)):
         return destinations._group
-    if isinstance(destinations, Variable) and not hasattr(destinations, "strategy"):
+    if isinstance(destinations, Variable) and not isinstance(destinations, DistributedVariable):
         return destinations.group.devices[0]
     if isinstance(destinations, jax.Array) and not is_tracer(destinations):
         return next(iter(destinations.devices()))

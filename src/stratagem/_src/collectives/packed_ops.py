@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
-from stratagem._src.collectives.options import CommunicationOptions
 from stratagem._src.collectives.packing import Packing
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.values.per_replica import PerReplica
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.core.communication_options import CommunicationOptions
 
 __all__ = ["PACK_BYTES", "Packing", "apply_in_packs", "plan_packs"]
 

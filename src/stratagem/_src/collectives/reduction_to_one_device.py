@@ -8,13 +8,13 @@ from typing import Any
 import jax
 
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps, find_group
-from stratagem._src.collectives.options import CommunicationOptions
 from stratagem._src.collectives.point_to_point import (
     accumulator,
     broadcast_from,
     collect_at,
     finish,
 )
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import DeviceError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.devices import canonical_name, resolve_devices

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from stratagem._src.core import context
 from stratagem._src.core.errors import (
     InvalidArgumentError,
     NotAnArrayError,
@@ -17,6 +16,7 @@ from stratagem._src.core.errors import (
 )
 from stratagem._src.distributed_input.optional import MISSING, Optional
 from stratagem._src.distributed_input.prefetch import Prefetcher
+from stratagem._src.runtime import context
 from stratagem._src.variables import access as variable_state
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ import abc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from stratagem._src.runtime.protocols import StrategyProtocol
+
 if TYPE_CHECKING:
     from stratagem._src.execution.function import Function
 
@@ -23,7 +25,9 @@ class CompiledFunction(abc.ABC):
         """The function as it was written."""
 
     @abc.abstractmethod
-    def run_in_replicas(self, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_in_replicas(
+        self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Runs the function in every replica of ``strategy``, compiled."""
 
 
@@ -60,7 +64,9 @@ class BoundFunction(CompiledFunction):
         """Returns how many programs have been compiled for this instance."""
         return self._function.experimental_get_tracing_count()
 
-    def run_in_replicas(self, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_in_replicas(
+        self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Runs the method in every replica of ``strategy``."""
         return self._function.run_in_replicas(strategy, args, kwargs)
 

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, overload
 
-from stratagem._src.core import context, jax_settings
+from stratagem._src.core import jax_settings
 from stratagem._src.core.errors import OutOfRangeError
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.distributed_input.distributed_iterator import EndOfData
@@ -25,6 +25,8 @@ from stratagem._src.execution.quick_call import MISSED, make_quick_call
 from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.mesh import process_settings as config
+from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
 
 __all__ = ["Function", "function"]
@@ -126,7 +128,9 @@ class Function(CompiledFunction):
             self._loops = True
             return self._run_eagerly(args, kwargs, self._steps)
 
-    def run_in_replicas(self, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_in_replicas(
+        self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Runs this function in every replica of ``strategy``, compiled."""
         if strategy not in self._runners:
             python_function = self._python_function

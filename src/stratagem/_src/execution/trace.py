@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib
 import itertools
 import re
 import weakref
@@ -35,6 +34,7 @@ from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
+from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.variable import Variable
 
@@ -93,9 +93,10 @@ def trace_program(
     make: Callable[..., Program] = Program
     reads_remotely = any(isinstance(v, RemotelyHeldVariable) for v in variables)
     if frame.remote.updates or reads_remotely or find_reads(jaxpr):
-        # Loaded when used: it would be a part of what `import stratagem` costs.
-        remote_program = importlib.import_module("stratagem._src.execution.remote.program")
-        results, structure, jaxpr, make = remote_program.take_apart(
+        # Imported when used: it would be a part of what `import stratagem` costs.
+        from stratagem._src.execution.remote.program import take_apart
+
+        results, structure, jaxpr, make = take_apart(
             jaxpr, variables, frame, results, structure, group
         )
     else:
@@ -143,9 +144,8 @@ def _find_group(
 ) -> ReplicaGroup | None:
     groups = dict.fromkeys([*frame.groups, *inputs.groups()])
     for variable in (*variables, *frame.written.values()):
-        strategy = getattr(variable, "strategy", None)
-        if strategy is not None:
-            groups.setdefault(strategy.replica_group)
+        if isinstance(variable, DistributedVariable):
+            groups.setdefault(variable.group)
     if len(groups) > 1:
         raise ContextError(
             "One function can use the devices of one strategy, but this one uses "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from stratagem._src.collectives.options import CommunicationOptions
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.runtime.protocols import StrategyProtocol
 
 __all__ = ["Channel"]
 
@@ -28,7 +29,9 @@ class Channel(Protocol):
     ) -> Any:
         """Calls ``merge_fn(strategy, *args, **kwargs)`` once for all replicas."""
 
-    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+    def merge_per_replica(
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+    ) -> Any:
         """Calls ``fn(strategy, value)`` once, with every array of ``value`` as a ``PerReplica``."""
 
     def all_reduce(

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.collectives.options import CommunicationOptions
-from stratagem._src.core import context
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import StrategyProtocol
 
 __all__ = ["SingleChannel", "reduce_alone"]
 
@@ -23,7 +24,7 @@ class SingleChannel:
 
     index: int | None = 0
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: StrategyProtocol) -> None:
         self._strategy = strategy
 
     def replica_id(self) -> Any:
@@ -37,7 +38,9 @@ class SingleChannel:
         with context.enter(context.Frame(self._strategy, None)):
             return merge_fn(self._strategy, *args, **kwargs)
 
-    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+    def merge_per_replica(
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+    ) -> Any:
         """Calls ``fn`` in cross-replica context."""
         return self.merge_call(fn, (value,), {})
 

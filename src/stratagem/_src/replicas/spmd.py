@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +11,15 @@ import jax.numpy as jnp
 
 from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.collectives.mapped_jaxpr import MappedInput, MappedJaxpr
-from stratagem._src.collectives.options import CommunicationOptions
-from stratagem._src.core import context, structures
+from stratagem._src.core import structures
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, ShapeMismatchError
 from stratagem._src.core.hidden_tracers import hidden_tracers, refuse_hidden_tracer
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import active_trace, is_tracer
 from stratagem._src.execution.number_lifting import current_lifting
+from stratagem._src.execution.remote.access import NotedUpdate
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.tracing_frames import ForeignFrame, ReplicaFrame
 from stratagem._src.execution.variable_reads import lift_reads
@@ -31,6 +31,9 @@ from stratagem._src.mesh.logical_devices import (
     tracing_replica,
 )
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.replicas.channel import Channel
+from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
@@ -45,7 +48,9 @@ class SpmdChannel:
 
     index: int | None = None
 
-    def __init__(self, strategy: Any, group: ReplicaGroup, frame: ReplicaFrame) -> None:
+    def __init__(
+        self, strategy: StrategyProtocol, group: ReplicaGroup, frame: ReplicaFrame
+    ) -> None:
         self._strategy = strategy
         self._group = group
         self._frame = frame
@@ -67,7 +72,9 @@ class SpmdChannel:
             )
         )
 
-    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+    def merge_per_replica(
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+    ) -> Any:
         """Calls ``fn`` with every array as a per-replica value."""
         wrapped = map_values(lambda leaf: SpmdPerReplica(self._group, leaf), value)
         return self._merge(lambda strategy: fn(strategy, wrapped))
@@ -77,7 +84,7 @@ class SpmdChannel:
     ) -> list[Any]:
         """Returns each leaf combined over the replicas."""
 
-        def reduce_all(strategy: Any, values: list[Any]) -> Any:
+        def reduce_all(strategy: StrategyProtocol, values: list[Any]) -> Any:
             return strategy.extended.reduce_values(op, values, options)
 
         reduced: list[Any] = self.merge_per_replica("all_reduce", reduce_all, leaves)
@@ -88,7 +95,7 @@ class SpmdChannel:
         self._frame.flush()
         return [gather_spmd(leaf, axis) for leaf in leaves]
 
-    def _merge(self, fn: Callable[[Any], Any]) -> Any:
+    def _merge(self, fn: Callable[[StrategyProtocol], Any]) -> Any:
         self._frame.flush()
         with context.enter(context.Frame(self._strategy, None)):
             result = fn(self._strategy)
@@ -100,9 +107,9 @@ class SpmdChannel:
 
 
 def run_spmd(
-    strategy: Any,
+    strategy: StrategyProtocol,
     group: ReplicaGroup,
-    make_context: Callable[[Any], Any],
+    make_context: Callable[[Channel], ReplicaContextProtocol],
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -199,11 +206,13 @@ def run_spmd(
     ]
     wanted = jaxpr.outvars[: len(sharded)]
     updates = frame.remote.updates
-    remote: Any = None
+    sent_last: list[NotedUpdate] = []
     if updates or find_reads(jaxpr):
-        # Loaded when used: it would be a part of what `import stratagem` costs.
-        remote = importlib.import_module("stratagem._src.execution.remote.spmd")
-        remaining = remote.exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
+        # Imported when used: it would be a part of what `import stratagem` costs.
+        from stratagem._src.execution.remote.spmd import exchange_for_replicas
+
+        remaining = exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
+        sent_last = [updates[update.position] for update in remaining.updates]
         operands = [atom for update in remaining.updates for atom in update.operands]
         flags = [*sharded, *[False] * len(operands)]
         values = iter(replicas.call(remaining.equations, [*wanted, *operands], flags))
@@ -216,9 +225,8 @@ def run_spmd(
     for variable, value in zip(written, new_values, strict=True):
         parent.check_writable(variable)
         parent.write(variable, value)
-    if remote is not None:
-        for update in remaining.updates:
-            remote.send_from_replicas(updates[update.position], values, parent)
+    for update in sent_last:
+        update.hand_on(values, parent)
     return outputs.rebuild(own, group)
 
 

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.collectives.gathering import component_shapes, gather
-from stratagem._src.collectives.options import CommunicationOptions
 from stratagem._src.core import structures
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.replicas.threads import Meeting, ReplicaThreads
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import is_array, map_values, regroup, select_replica
@@ -29,7 +30,7 @@ class ThreadChannel:
     """Connects replica ``index`` with the other threads of the same ``run``."""
 
     def __init__(
-        self, strategy: Any, group: ReplicaGroup, threads: ReplicaThreads, index: int
+        self, strategy: StrategyProtocol, group: ReplicaGroup, threads: ReplicaThreads, index: int
     ) -> None:
         self._strategy = strategy
         self._group = group
@@ -56,7 +57,9 @@ class ThreadChannel:
         line = "" if code is None else f", line {code.co_firstlineno}"
         return self._meet(f"merge_call({name}{line})", hold, (tuple(args), kwargs))
 
-    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+    def merge_per_replica(
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+    ) -> Any:
         """Calls ``fn`` in the thread that called ``run``."""
 
         def hold(payloads: list[Any]) -> Sequence[Any]:
@@ -141,7 +144,7 @@ class ThreadChannel:
     def _all_reduce(
         self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
     ) -> list[Any]:
-        def reduce_all(strategy: Any, values: list[Any]) -> list[Any]:
+        def reduce_all(strategy: StrategyProtocol, values: list[Any]) -> list[Any]:
             return strategy.extended.reduce_values(op, values, options)
 
         arrays = map_values(jnp.asarray, leaves)

@@ -18,10 +18,12 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core import context, jax_settings
+from stratagem._src.core import jax_settings
 from stratagem._src.core.background import Background, BackgroundThread
 from stratagem._src.core.errors import DeviceError, ReplicaMismatchError
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
 
 __all__ = ["Meeting", "ReplicaThreads"]
@@ -68,7 +70,7 @@ class ReplicaThreads:
         group: The replicas' devices.
     """
 
-    def __init__(self, strategy: Any, group: ReplicaGroup) -> None:
+    def __init__(self, strategy: StrategyProtocol, group: ReplicaGroup) -> None:
         self._strategy = strategy
         self._group = group
         self._replicas: list[_Replica] = []

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.collectives.replica_programs import spmd_map
-from stratagem._src.core import context, structures
+from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.narrowing import narrowed
@@ -20,6 +19,7 @@ from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.distributed_input.input_options import InputOptions
 from stratagem._src.mesh.program_queue import process_watch
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.runtime import context
 from stratagem._src.strategies.extended import (
     StrategyExtended,
     flatten_reducible,
@@ -86,7 +86,7 @@ class Strategy(OlderNames):
         """What says which machines take part; ``None`` for strategies of one machine."""
         return None
 
-    def scope(self) -> context.Scope:
+    def scope(self) -> context.Scope[Self]:
         """Makes this strategy current: variables created in the block are placed by it.
 
         What it returns may be kept and entered several times.
@@ -94,7 +94,7 @@ class Strategy(OlderNames):
         Raises:
             ContextError: On entering, inside another strategy's scope or inside a replica.
         """
-        return context.Scope(context.Frame(self, None), self._check_scope)
+        return context.Scope(self, context.Frame(self, None), self._check_scope)
 
     def _check_scope(self) -> None:
         frame = context.current_frame()
@@ -270,7 +270,10 @@ class Strategy(OlderNames):
         [[8], [9]]
         """
         context.require_cross_replica(self, "experimental_distribute_dataset")
-        return _distribution().distribute_dataset(
+        # Imported when used, here and below: datasets would be half of what `import stratagem` costs.
+        from stratagem._src.distributed_input.distributed_dataset import distribute_dataset
+
+        return distribute_dataset(
             dataset, self.replica_group, options, self._extended.worker_position()
         )
 
@@ -298,7 +301,9 @@ class Strategy(OlderNames):
         [[4, 5], [6, 7]]
         """
         context.require_cross_replica(self, "distribute_datasets_from_function")
-        return _distribution().distribute_from_function(
+        from stratagem._src.distributed_input.distributed_dataset import distribute_from_function
+
+        return distribute_from_function(
             dataset_fn,
             self.replica_group,
             options,
@@ -308,7 +313,9 @@ class Strategy(OlderNames):
 
     def experimental_make_numpy_dataset(self, numpy_input: Any) -> Dataset:
         """Returns a dataset of the rows of NumPy arrays; lists of arrays are stacked."""
-        return _distribution().Dataset.from_tensor_slices(numpy_input)
+        from stratagem._src.data.dataset import Dataset
+
+        return Dataset.from_tensor_slices(numpy_input)
 
     def _reduce_along(self, op: ReduceOp, value: Any, axes: tuple[int, ...]) -> Any:
         if isinstance(value, IndexedSlices):
@@ -359,11 +366,6 @@ class Strategy(OlderNames):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {', '.join(self._extended.worker_devices)}>"
-
-
-def _distribution() -> Any:
-    # Loaded when used: datasets would be half of what `import stratagem` costs.
-    return importlib.import_module("stratagem._src.distributed_input.distributed_dataset")
 
 
 def _across(op: ReduceOp) -> ReduceOp:

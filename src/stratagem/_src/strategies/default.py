@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
-from stratagem._src.core import context
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.replicas.single import SingleChannel
+from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.replica_context import ReplicaContext
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values
 from stratagem._src.variables import access as state
+from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.variable import Variable, create_plain_variable
 from stratagem._src.variables.variable_options import VariableSynchronization
 
@@ -40,13 +41,13 @@ class DefaultStrategy(Strategy):
         """One."""
         return 1
 
-    def scope(self) -> context.Scope:
+    def scope(self) -> context.Scope[Self]:
         """Changes nothing: what is current without a scope stays so.
 
         Raises:
             ContextError: On entering, inside another strategy's scope.
         """
-        return context.Scope(context.default_frame(), self._check_scope)
+        return context.Scope(self, context.default_frame(), self._check_scope)
 
     def __repr__(self) -> str:
         return "<DefaultStrategy>"
@@ -68,7 +69,7 @@ class _DefaultExtended(StrategyExtended):
         return create_plain_variable(**options)
 
     def variable_created_in_scope(self, v: Variable) -> bool:
-        return not hasattr(v, "strategy")
+        return not isinstance(v, DistributedVariable)
 
     def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
         """Takes any: a plain variable has one value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.destinations import placed_on
 from stratagem._src.collectives.gathering import first_replica, gather
-from stratagem._src.collectives.options import CommunicationOptions
-from stratagem._src.core import context, structures
+from stratagem._src.core import structures
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ShapeMismatchError, UnsupportedError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
@@ -23,6 +23,7 @@ from stratagem._src.core.tracing import is_tracer
 from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.replicas.single import reduce_alone
+from stratagem._src.runtime import context
 from stratagem._src.strategies.running import call_for_each_replica
 from stratagem._src.strategies.update_context import call_in_each_replica
 from stratagem._src.values.array_operators import array_of, operand_of
@@ -31,9 +32,13 @@ from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica, check_
 from stratagem._src.values.regroup import map_values
 from stratagem._src.variables import access as state
 from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
+from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
+
+if TYPE_CHECKING:
+    from stratagem._src.strategies.base import Strategy
 
 __all__ = ["StrategyExtended"]
 
@@ -54,7 +59,7 @@ class StrategyExtended:
     wraps_single_values = True
 
     def __init__(
-        self, container_strategy: Any, group: ReplicaGroup, cross_device_ops: CrossDeviceOps
+        self, container_strategy: Strategy, group: ReplicaGroup, cross_device_ops: CrossDeviceOps
     ) -> None:
         self._strategy = container_strategy
         self._group = group
@@ -154,7 +159,7 @@ class StrategyExtended:
 
     def variable_created_in_scope(self, v: Variable) -> bool:
         """Returns whether ``v`` was created in this strategy's scope."""
-        return getattr(v, "strategy", None) is self._strategy
+        return isinstance(v, DistributedVariable) and v.strategy is self._strategy
 
     @contextlib.contextmanager
     def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:

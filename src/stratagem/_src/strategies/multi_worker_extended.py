@@ -9,8 +9,11 @@ import jax
 import numpy as np
 
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
-from stratagem._src.collectives.options import CommunicationImplementation, CommunicationOptions
 from stratagem._src.collectives.replica_programs import run_on_replicas
+from stratagem._src.core.communication_options import (
+    CommunicationImplementation,
+    CommunicationOptions,
+)
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
@@ -18,6 +21,7 @@ from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.membership.join import joined_cluster
 from stratagem._src.mesh.program_queue import process_watch
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.values.per_replica import PerReplica
 
@@ -34,7 +38,7 @@ class MultiWorkerExtended(MirroredExtended):
     """
 
     def __init__(
-        self, strategy: Any, group: ReplicaGroup, options: CommunicationOptions | None = None
+        self, strategy: Strategy, group: ReplicaGroup, options: CommunicationOptions | None = None
     ) -> None:
         super().__init__(strategy, group, NcclAllReduce())
         self._options = options or CommunicationOptions()

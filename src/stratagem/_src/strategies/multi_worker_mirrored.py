@@ -8,7 +8,10 @@ import jax
 
 from stratagem._src.cluster.resolve import resolve_cluster
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
-from stratagem._src.collectives.options import CommunicationImplementation, CommunicationOptions
+from stratagem._src.core.communication_options import (
+    CommunicationImplementation,
+    CommunicationOptions,
+)
 from stratagem._src.core.errors import DeviceError, InvalidArgumentError
 from stratagem._src.membership.join import JoinedCluster, join_cluster
 from stratagem._src.mesh.devices import resolve_devices

@@ -11,7 +11,6 @@ from typing import Any
 
 from stratagem._src.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
-from stratagem._src.core import context
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
@@ -26,6 +25,7 @@ from stratagem._src.parameter_server.client.part_initializer import PartInitiali
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
 from stratagem._src.partitioners import Partitioner, num_shards_along_axis_0
+from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.deferred_dataset import DeferredDataset
 from stratagem._src.strategies.extended import StrategyExtended, check_shape
@@ -165,7 +165,8 @@ class ParameterServerExtended(StrategyExtended):
     def _group(self) -> ReplicaGroup:  # type: ignore[override]
         # Asked for late: a coordinator that only schedules never starts the backend.
         if self._devices is None:
-            chosen = self._strategy.cluster_resolver.local_device_ids
+            resolver = self._strategy.cluster_resolver
+            chosen = None if resolver is None else resolver.local_device_ids
             devices = resolve_devices()
             if chosen is not None:
                 devices = tuple(devices[index] for index in chosen)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.collectives.options import CommunicationOptions
-from stratagem._src.core import context, structures
+from stratagem._src.core import structures
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, UnsupportedError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.replicas.channel import Channel
+from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
@@ -36,7 +38,7 @@ class ReplicaContext:
     [3, 3]
     """
 
-    def __init__(self, strategy: Any, channel: Channel) -> None:
+    def __init__(self, strategy: Strategy, channel: Channel) -> None:
         self._strategy = strategy
         self._channel = channel
 
@@ -48,8 +50,7 @@ class ReplicaContext:
     @property
     def num_replicas_in_sync(self) -> int:
         """Number of replicas whose gradients are combined."""
-        count: int = self._strategy.num_replicas_in_sync
-        return count
+        return self._strategy.num_replicas_in_sync
 
     @property
     def replica_id_in_sync_group(self) -> Any:
@@ -64,7 +65,7 @@ class ReplicaContext:
     @property
     def devices(self) -> tuple[str, ...]:
         """The device of this replica; in a compiled step, those of all replicas."""
-        names: tuple[str, ...] = self._strategy.extended.worker_devices
+        names = self._strategy.extended.worker_devices
         return names if self._channel.index is None else (names[self._channel.index],)
 
     def all_reduce(
@@ -137,7 +138,9 @@ class ReplicaContext:
         self._require_here("merge_call")
         return self._channel.merge_call(merge_fn, tuple(args), dict(kwargs or {}))
 
-    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+    def merge_per_replica(
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+    ) -> Any:
         """Calls ``fn(strategy, value)`` once, with every array of ``value`` as a ``PerReplica``.
 
         Args:

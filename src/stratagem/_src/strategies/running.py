@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from stratagem._src.core import context
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import is_tracer, under_jit
@@ -21,17 +20,21 @@ from stratagem._src.replicas.single import SingleChannel
 from stratagem._src.replicas.spmd import run_spmd
 from stratagem._src.replicas.thread_channel import ThreadChannel
 from stratagem._src.replicas.threads import ReplicaThreads
+from stratagem._src.runtime import context
 from stratagem._src.strategies.replica_context import ReplicaContext
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, check_size
 from stratagem._src.values.regroup import map_values, regroup
 from stratagem._src.variables import access as state
 
+if TYPE_CHECKING:
+    from stratagem._src.strategies.base import Strategy
+
 __all__ = ["call_for_each_replica"]
 
 
 def call_for_each_replica(
-    strategy: Any,
+    strategy: Strategy,
     group: ReplicaGroup,
     fn: Callable[..., Any],
     args: Sequence[Any],
@@ -75,7 +78,7 @@ def _is_traced(frame: state.StateFrame) -> bool:
 
 
 def _run_alone(
-    strategy: Any,
+    strategy: Strategy,
     group: ReplicaGroup,
     fn: Callable[..., Any],
     args: Sequence[Any],
@@ -109,7 +112,7 @@ def _run_alone(
 
 
 def _run_threads(
-    strategy: Any,
+    strategy: Strategy,
     group: ReplicaGroup,
     fn: Callable[..., Any],
     args: Sequence[Any],

@@ -10,7 +10,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem._src.cluster.resolvers.tpu_cluster_resolver import TPUClusterResolver
-from stratagem._src.core import context
 from stratagem._src.core.errors import ContextError, DeviceError, NotAnArrayError
 from stratagem._src.membership.tpu_system import tpu_devices
 from stratagem._src.mesh.device_assignment import DeviceAssignment
@@ -19,6 +18,7 @@ from stratagem._src.mesh.logical_devices import (
     check_partition,
     group_of_assignment,
 )
+from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.values.array_operators import operand_of

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stratagem._src.collectives.options import CommunicationOptions
-from stratagem._src.core import context
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.replica_context import ReplicaContext
 from stratagem._src.values.per_replica import SpmdPerReplica
 from stratagem._src.values.regroup import map_values, regroup, select_replica
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable
+
+if TYPE_CHECKING:
+    from stratagem._src.strategies.base import Strategy
 
 __all__ = ["call_in_each_replica"]
 
@@ -35,7 +39,9 @@ class _UpdateChannel:
     ) -> Any:
         raise _no_meeting("merge_call")
 
-    def merge_per_replica(self, label: str, fn: Callable[[Any, Any], Any], value: Any) -> Any:
+    def merge_per_replica(
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+    ) -> Any:
         raise _no_meeting(label)
 
     def all_reduce(
@@ -55,7 +61,7 @@ def _no_meeting(what: str) -> ContextError:
 
 
 def call_in_each_replica(
-    strategy: Any,
+    strategy: Strategy,
     group: ReplicaGroup,
     fn: Callable[..., Any],
     variable: Variable,

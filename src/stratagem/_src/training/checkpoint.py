@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stratagem._src.core import context
 from stratagem._src.core.errors import ContextError, InvalidArgumentError, NotFoundError
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.saving import check_held
+from stratagem._src.runtime import context
 from stratagem._src.training.checkpoint_directory import latest_checkpoint
 from stratagem._src.training.checkpoint_format import CheckpointReader
 from stratagem._src.training.checkpoint_objects import CheckpointObjects, named_objects

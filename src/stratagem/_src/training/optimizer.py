@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.core import context
 from stratagem._src.core.errors import InvalidArgumentError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.leaf_names import leaf_names
@@ -24,12 +23,15 @@ from stratagem._src.core.tracing import is_tracer
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
 from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction, StateLeaf
+from stratagem._src.runtime import context
+from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.keyless_transformation import KeylessTransformation
 from stratagem._src.training.local_state import LocalState, static_shape
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.variables import access as state
 from stratagem._src.variables import remote_batch
+from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.updates import Update, update_on_server
 from stratagem._src.variables.variable import Variable
 
@@ -130,7 +132,9 @@ class Optimizer:
                 args=(gradients,),
             )
 
-    def _reduce_and_apply(self, strategy: Any, gradients: Sequence[Any], variables: Any) -> None:
+    def _reduce_and_apply(
+        self, strategy: Strategy, gradients: Sequence[Any], variables: Sequence[Variable]
+    ) -> None:
         reduced = strategy.extended.batch_reduce_to(
             ReduceOp.SUM, list(zip(gradients, variables, strict=True))
         )
@@ -277,13 +281,12 @@ def _check_distinct(variables: Sequence[Variable]) -> None:
         )
 
 
-def _scope_of(variables: Sequence[Variable]) -> contextlib.AbstractContextManager[Any]:
+def _scope_of(variables: Sequence[Variable]) -> contextlib.AbstractContextManager[object]:
     """Returns the scope in which variables like these are created."""
-    strategy = getattr(variables[0], "strategy", None) if variables else None
-    if strategy is None or context.get_strategy() is strategy:
+    first = variables[0] if variables else None
+    if not isinstance(first, DistributedVariable) or context.get_strategy() is first.strategy:
         return contextlib.nullcontext()
-    scope: contextlib.AbstractContextManager[Any] = strategy.scope()
-    return scope
+    return first.strategy.scope()
 
 
 def _arrays(gradient: Any, dtype: np.dtype[Any]) -> Any:

@@ -6,12 +6,12 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
-from stratagem._src.core import context
 from stratagem._src.core.errors import ContextError, ShippingError, UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import under_jit
-from stratagem._src.mesh.protocols import StrategyProtocol
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.values.distributed_values import DistributedValues, describe
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
@@ -40,7 +40,7 @@ class DistributedVariable(Variable, DistributedValues):
         )
 
     @property
-    def strategy(self) -> Any:
+    def strategy(self) -> StrategyProtocol:
         """The strategy in whose scope the variable was created."""
         return self._strategy
 
@@ -50,11 +50,11 @@ class DistributedVariable(Variable, DistributedValues):
         return self._strategy.replica_group
 
     @property
-    def distribute_strategy(self) -> Any:
+    def distribute_strategy(self) -> StrategyProtocol:
         """Same as ``strategy``, by TensorFlow's name."""
         return self._strategy
 
-    def check_own_replica(self) -> Any:
+    def check_own_replica(self) -> ReplicaContextProtocol | None:
         """Returns the replica context, or ``None``; a replica of another strategy raises.
 
         Raises:
@@ -71,7 +71,7 @@ class DistributedVariable(Variable, DistributedValues):
             f"of {replica.strategy!r}. Create it in that strategy's scope."
         )
 
-    def check_own_context(self) -> Any:
+    def check_own_context(self) -> ReplicaContextProtocol | None:
         """Returns the replica context, or ``None``; the scope of another strategy raises.
 
         Raises:
@@ -134,7 +134,9 @@ class AggregatingVariable(DistributedVariable):
             self.apply(update, self.check_operand(update, operand))
         return self
 
-    def _update_from_replica(self, replica: Any, update: Update, operand: Any) -> None:
+    def _update_from_replica(
+        self, replica: ReplicaContextProtocol, update: Update, operand: Any
+    ) -> None:
         self._check_aggregation(update, "in replica context")
         reduce_op = self._aggregation.reduce_op
         if isinstance(operand, (int, float, complex)) and reduce_op is ReduceOp.SUM:
@@ -195,7 +197,7 @@ class AggregatingVariable(DistributedVariable):
             )
 
     def _aggregate(self, value: Any) -> Any:
-        extended = self._strategy.extended
+        runtime = self._strategy.extended
         if self._aggregation.reduce_op is None:
-            return extended.first_replica(value)
-        return extended.reduce_value(self._aggregation.reduce_op, value)
+            return runtime.first_replica(value)
+        return runtime.reduce_value(self._aggregation.reduce_op, value)

@@ -158,10 +158,11 @@ class SyncOnReadVariable(DistributedVariable):
                 "be read as one. Create it with aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or use "
                 "strategy.experimental_local_results(variable)."
             )
-        extended = self._strategy.extended
-        if self._aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
-            return extended.first_replica(self.per_replica())
-        return extended.reduce_value(self._aggregation.reduce_op, self.per_replica())
+        runtime = self._strategy.extended
+        reduce_op = self._aggregation.reduce_op
+        if reduce_op is None:
+            return runtime.first_replica(self.per_replica())
+        return runtime.reduce_value(reduce_op, self.per_replica())
 
     # --- updating ---------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.core import context
 from stratagem._src.core.errors import (
     ContextError,
     NotAnArrayError,
@@ -22,6 +21,7 @@ from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.runtime import context
 from stratagem._src.values.array_operators import ArrayOperators, array_of, operand_of
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from stratagem._src.coordinator.per_worker_variable import VariableOfWorker
-from stratagem._src.core import context
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.distributed_input.distributed_dataset import (
     DistributedDataset,
@@ -18,6 +17,7 @@ from stratagem._src.distributed_input.distributed_dataset import (
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.runtime import context
 from stratagem._src.worker_protocol.messages import Define
 from stratagem._src.worker_protocol.shipping import unpack
 

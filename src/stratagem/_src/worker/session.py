@@ -10,6 +10,7 @@ from typing import Any
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import OutOfRangeError
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.transport.remote_error import exception_to_bytes
 from stratagem._src.worker.definitions import WorkerDefinitions
 from stratagem._src.worker_protocol.messages import (
@@ -74,7 +75,7 @@ class WorkerSession:
         self._worker_index = worker_index
         self._fetch_value = fetch_value
         with on_worker(worker_index):
-            self._strategy = unpack(hello.strategy)
+            self._strategy: StrategyProtocol = unpack(hello.strategy)
         self._definitions = WorkerDefinitions()
         self._values: dict[int, Any] = {}
         self._lock = threading.Lock()

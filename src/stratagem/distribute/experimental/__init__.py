@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stratagem._src.collectives.options import (
+from stratagem._src.core.communication_options import (
     CollectiveCommunication,
     CollectiveHints,
     CommunicationImplementation,

@@ -20,6 +20,7 @@ from stratagem._src.execution.number_lifting import NumberLifting, lifting_numbe
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.variable_exchange import VariablesGone
+from stratagem._src.runtime.protocols import StrategyProtocol
 
 __all__ = ["StepCache", "compiled_step", "looping"]
 
@@ -48,7 +49,11 @@ class StepCache:
         self.num_programs = 0
 
     def run(
-        self, strategy: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        strategy: StrategyProtocol,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Runs the compiled form of ``fn`` in every replica of ``strategy``."""
         inputs = CallInputs((args, kwargs), {})
@@ -75,7 +80,7 @@ class StepCache:
 
     def _make(
         self,
-        strategy: Any,
+        strategy: StrategyProtocol,
         fn: Callable[..., Any],
         snapshot: Snapshot,
         inputs: CallInputs,
@@ -107,7 +112,7 @@ class StepCache:
 
     def _trace(
         self,
-        strategy: Any,
+        strategy: StrategyProtocol,
         fn: Callable[..., Any],
         inputs: CallInputs,
         lifting: NumberLifting,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.variables.access import StateFrame
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
 
@@ -24,6 +25,13 @@ class NotedUpdate:
     variable: RemotelyHeldVariable
     update: Update
     operand: Any
+
+    def hand_on(self, values: Iterator[Any], around: StateFrame) -> None:
+        """Hands the update, whose operand's arrays are the next ``values``, to the frame around."""
+        leaves, structure = jax.tree.flatten(self.operand)
+        operand = jax.tree.unflatten(structure, [next(values) for _ in leaves])
+        around.check_writable(self.variable)
+        around.update_remotely(self.variable, self.update, operand)
 
 
 class RemoteAccess:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from stratagem._src.execution.remote.reads import Read, find_reads
 from stratagem._src.execution.remote.stages import StagedUpdate, Stages, cut
 from stratagem._src.variables.access import StateFrame
 
-__all__ = ["exchange_for_replicas", "send_from_replicas"]
+__all__ = ["exchange_for_replicas"]
 
 
 def exchange_for_replicas(
@@ -59,18 +59,10 @@ def exchange_for_replicas(
             replicas.provide(MappedInput(var, next(values), sharded=True))
         indices = {id(atom): next(values) for atom in asked}
         for update in stage.updates:
-            send_from_replicas(updates[update.position], values, around)
+            updates[update.position].hand_on(values, around)
         for read in stage.reads:
             replicas.provide(_made(read, replicas, indices, around))
     return parts
-
-
-def send_from_replicas(noted: NotedUpdate, values: Iterator[Any], around: StateFrame) -> None:
-    """Hands an update, whose operand's arrays are the next ``values``, to the frame around."""
-    leaves, structure = jax.tree.flatten(noted.operand)
-    operand = jax.tree.unflatten(structure, [next(values) for _ in leaves])
-    around.check_writable(noted.variable)
-    around.update_remotely(noted.variable, noted.update, operand)
 
 
 def _is_per_replica(replicas: MappedJaxpr, atom: Any) -> bool:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.mesh.protocols import StrategyProtocol
 from stratagem._src.parameter_server.client.client import (
     ParameterClient,
     ReadRequest,
@@ -22,6 +21,7 @@ from stratagem._src.parameter_server.client.client import (
 from stratagem._src.parameter_server.client.initial_value import InitialValue
 from stratagem._src.parameter_server.client.shards import Shard, ShardedRows, make_shards
 from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update

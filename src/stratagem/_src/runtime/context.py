@@ -10,12 +10,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stratagem._src.core.errors import ContextError
 
 if TYPE_CHECKING:
-    from stratagem._src.mesh.protocols import ReplicaContextProtocol, StrategyProtocol
+    from stratagem._src.runtime.protocols import ReplicaContextProtocol, StrategyProtocol
 
 __all__ = [
     "Frame",
@@ -31,6 +31,9 @@ __all__ = [
     "register_default_strategy",
     "require_cross_replica",
 ]
+
+
+_Strategy = TypeVar("_Strategy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +90,24 @@ def enter(frame: Frame) -> Iterator[Frame]:
         assert popped is frame, "context frames must be left in the reverse order of entering"
 
 
-class Scope:
+class Scope(Generic[_Strategy]):
     """Makes a frame the current one; may be entered again, inside of itself or later.
 
     Args:
-        frame: The frame.
+        strategy: What ``with ... as`` gives.
+        frame: The strategy's frame.
         check: Called before it is entered, to refuse where it must not be.
     """
 
-    def __init__(self, frame: Frame, check: Callable[[], None]) -> None:
+    def __init__(self, strategy: _Strategy, frame: Frame, check: Callable[[], None]) -> None:
+        self._strategy = strategy
         self._frame = frame
         self._check = check
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> _Strategy:
         self._check()
         _stack.frames.append(self._frame)
-        return self._frame.strategy
+        return self._strategy
 
     def __exit__(self, *_: object) -> None:
         frames = _stack.frames
@@ -114,15 +119,8 @@ class Scope:
         frames.pop()
 
 
-def get_strategy() -> Any:
-    """Returns the current strategy; the default one if none was chosen.
-
-    >>> import stratagem as sg
-    >>> strategy = sg.distribute.OneDeviceStrategy("CPU:0")
-    >>> with strategy.scope():
-    ...     sg.distribute.get_strategy() is strategy
-    True
-    """
+def get_strategy() -> StrategyProtocol:
+    """Returns the current strategy; the default one if none was chosen."""
     return current_frame().strategy
 
 
@@ -135,13 +133,10 @@ def has_strategy() -> bool:
     return current_frame().strategy is not default_frame().strategy
 
 
-def get_replica_context() -> Any:
+def get_replica_context() -> ReplicaContextProtocol | None:
     """Returns the current replica's context, or ``None`` in cross-replica context.
 
     Outside of any strategy it is the default strategy's only replica.
-
-    >>> get_replica_context().num_replicas_in_sync
-    1
     """
     return current_frame().replica_context
 
@@ -155,7 +150,7 @@ def in_cross_replica_context() -> bool:
     return current_frame().replica_context is None
 
 
-def experimental_set_strategy(strategy: Any) -> None:
+def experimental_set_strategy(strategy: StrategyProtocol | None) -> None:
     """Makes ``strategy`` current for the whole process, without a ``with`` block.
 
     ``None`` restores the default strategy. For notebooks; prefer ``with strategy.scope():``.
@@ -175,7 +170,7 @@ def experimental_set_strategy(strategy: Any) -> None:
         _process_wide = Frame(strategy, None)
 
 
-def require_cross_replica(strategy: Any, caller: str) -> None:
+def require_cross_replica(strategy: StrategyProtocol, caller: str) -> None:
     """Checks that ``strategy.<caller>`` may be called here.
 
     Raises:

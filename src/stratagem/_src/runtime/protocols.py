@@ -1,0 +1,105 @@
+"""What the lower rooms may ask of a strategy, of its replicas and of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from stratagem._src.core.communication_options import CommunicationOptions
+    from stratagem._src.core.reduce_op import ReduceOp
+    from stratagem._src.mesh.replica_group import ReplicaGroup
+
+__all__ = ["ReplicaContextProtocol", "ReplicaRuntime", "StrategyProtocol"]
+
+
+class ReplicaRuntime(Protocol):
+    """What a strategy does for its variables and channels: it makes, combines and agrees on values.
+
+    All of it is called in cross-replica context; ``create_variable`` also in a replica.
+    """
+
+    @property
+    def replica_group(self) -> ReplicaGroup:
+        """The replicas' devices."""
+
+    # Its arguments are those of `Variable`, to which `Variable(...)` leaves checking them.
+    def create_variable(self, *args: Any, **kwargs: Any) -> object:
+        """Returns a new variable, placed as the strategy does."""
+
+    def reduce_value(self, op: ReduceOp, value: Any) -> Any:
+        """Returns one per-replica value combined over the replicas."""
+
+    def reduce_values(
+        self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
+    ) -> list[Any]:
+        """Returns each per-replica value combined over the replicas, as one array."""
+
+    def first_replica(self, value: Any) -> Any:
+        """Returns the first replica's part of a structure of per-replica values."""
+
+    def leader_value(self, value: Any, name: str) -> Any:
+        """Returns the first value of the variable ``name`` as the leading process has it."""
+
+
+class StrategyProtocol(Protocol):
+    """A strategy, as the rooms below see it."""
+
+    @property
+    def replica_group(self) -> ReplicaGroup:
+        """The replicas' devices."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Number of replicas that run together."""
+
+    @property
+    def extended(self) -> ReplicaRuntime:
+        """What it does for its variables and channels."""
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Makes this strategy current: variables created in the block are placed by it."""
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Calls ``fn`` in every replica and returns the merged results."""
+
+
+class ReplicaContextProtocol(Protocol):
+    """One replica, as the rooms below see it."""
+
+    @property
+    def strategy(self) -> StrategyProtocol:
+        """The strategy that runs the replica."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Number of replicas that run together."""
+
+    @property
+    def replica_index(self) -> int | None:
+        """Index of the replica, or ``None`` where one program stands for all of them."""
+
+    def all_reduce(self, reduce_op: ReduceOp | str, value: Any) -> Any:
+        """Combines ``value`` over all replicas."""
+
+    def first_replica(self, value: Any) -> Any:
+        """Returns the first replica's ``value`` in every replica."""
+
+    def merge_call(
+        self,
+        merge_fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Calls ``merge_fn(strategy, *args, **kwargs)`` once for all replicas."""
+
+    def merge_per_replica(
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+    ) -> Any:
+        """Calls ``fn(strategy, value)`` once, with every array of ``value`` as a ``PerReplica``."""

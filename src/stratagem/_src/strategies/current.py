@@ -1,0 +1,36 @@
+"""The current strategy and replica, as users ask for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratagem._src.runtime import context
+from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.replica_context import ReplicaContext
+
+__all__ = ["get_replica_context", "get_strategy"]
+
+
+def get_strategy() -> Strategy:
+    """Returns the current strategy; the default one if none was chosen.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.OneDeviceStrategy("CPU:0")
+    >>> with strategy.scope():
+    ...     sg.distribute.get_strategy() is strategy
+    True
+    """
+    current: Any = context.current_frame().strategy
+    return current
+
+
+# Not `| None`: inside a replica, where it is called, there always is one, and no caller checks it.
+def get_replica_context() -> ReplicaContext | Any:
+    """Returns the current replica's context, or ``None`` in cross-replica context.
+
+    Outside of any strategy it is the default strategy's only replica.
+
+    >>> get_replica_context().num_replicas_in_sync
+    1
+    """
+    return context.current_frame().replica_context
