@@ -8,7 +8,13 @@ import functools
 
 import pytest
 from replicas import IN_WORKERS, components
-from strategies_under_test import SUBJECTS, TOPICS, parameter_server_strategy, parameter_servers
+from strategies_under_test import (
+    NAMES,
+    SUBJECTS,
+    TOPICS,
+    parameter_server_strategy,
+    parameter_servers,
+)
 
 import stratagem as sg
 from belongings import Belongings
@@ -48,6 +54,8 @@ def pytest_itemcollected(item):
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for name in (parameters[fixture] for fixture in _FIXTURES if fixture in parameters):
         for mark in item.iter_markers("not_on"):
+            if not mark.args or set(mark.args) - NAMES:
+                raise pytest.UsageError(f"{item.nodeid} is marked as not on {mark.args}, unknown.")
             if name in mark.args:
                 item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]))
         if SUBJECTS[name].topics.isdisjoint(_topics(item)):
