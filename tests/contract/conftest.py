@@ -58,7 +58,8 @@ def pytest_itemcollected(item):
                 raise pytest.UsageError(f"{item.nodeid} is marked as not on {mark.args}, unknown.")
             if name in mark.args:
                 item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]))
-        if SUBJECTS[name].topics.isdisjoint(_topics(item)):
+        # A test may choose strategies itself, also such as workers do not have.
+        if name in SUBJECTS and SUBJECTS[name].topics.isdisjoint(_topics(item)):
             item.add_marker(pytest.mark.slow)
 
 
