@@ -36,6 +36,11 @@ def kept_for_the_session():
     """Returns the parameter servers and their one client, with the threads that they start."""
 
     def kept():
+        if IN_WORKERS:  # their one strategy meets others with threads, a process and sockets
+            now = Belongings.now()
+            of_steps = ("replica-", "input-", "stratagem-")
+            threads = frozenset(t for t in now.threads if not t.name.startswith(of_steps))
+            return Belongings(threads, now.processes, now.listening)
         if not parameter_servers.cache_info().currsize:
             return Belongings()
         now = Belongings.now()
