@@ -8,7 +8,13 @@ import functools
 
 import pytest
 from replicas import IN_WORKERS, components
-from strategies_under_test import SUBJECTS, TOPICS, parameter_server_strategy, parameter_servers
+from strategies_under_test import (
+    NAMES,
+    SUBJECTS,
+    TOPICS,
+    parameter_server_strategy,
+    parameter_servers,
+)
 
 import stratagem as sg
 from belongings import Belongings
@@ -30,6 +36,11 @@ def kept_for_the_session():
     """Returns the parameter servers and their one client, with the threads that they start."""
 
     def kept():
+        if IN_WORKERS:  # their one strategy meets others with threads, a process and sockets
+            now = Belongings.now()
+            of_steps = ("replica-", "input-", "stratagem-")
+            threads = frozenset(t for t in now.threads if not t.name.startswith(of_steps))
+            return Belongings(threads, now.processes, now.listening)
         if not parameter_servers.cache_info().currsize:
             return Belongings()
         now = Belongings.now()
@@ -48,9 +59,12 @@ def pytest_itemcollected(item):
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for name in (parameters[fixture] for fixture in _FIXTURES if fixture in parameters):
         for mark in item.iter_markers("not_on"):
+            if not mark.args or set(mark.args) - NAMES:
+                raise pytest.UsageError(f"{item.nodeid} is marked as not on {mark.args}, unknown.")
             if name in mark.args:
                 item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]))
-        if SUBJECTS[name].topics.isdisjoint(_topics(item)):
+        # A test may choose strategies itself, also such as workers do not have.
+        if name in SUBJECTS and SUBJECTS[name].topics.isdisjoint(_topics(item)):
             item.add_marker(pytest.mark.slow)
 
 

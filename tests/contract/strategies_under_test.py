@@ -117,6 +117,9 @@ SUBJECTS = {
     "parameter_server2": _subject(lambda: parameter_server_strategy(2), "calls", "variables"),
 }
 
+NAMES = frozenset(SUBJECTS)
+"""What ``pytest.mark.not_on`` may name."""
+
 if IN_WORKERS:
     # Every worker of a cluster runs these tests, in step; see test_contract_of_workers.
     SUBJECTS = {"workers": _subject(_workers, *TOPICS)}
