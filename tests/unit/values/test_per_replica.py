@@ -90,7 +90,7 @@ def test_of_other_replicas(group, other_group):
         np.asarray,
         jnp.asarray,
     ],
-    ids=str,
+    ids=lambda use: getattr(use, "__qualname__", "use"),
 )
 def test_is_not_an_array(use):
     with pytest.raises(NotAnArrayError, match=r"strategy\.reduce"):

@@ -9,12 +9,15 @@ from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import is_array, map_values, regroup, select_replica
 
+
+def type_name(value):
+    return type(value).__name__
+
+
 SAME = object()
 
 
-@pytest.mark.parametrize(
-    "same", [3, 2.5, "text", b"bytes", None, SAME], ids=lambda value: type(value).__name__
-)
+@pytest.mark.parametrize("same", [3, 2.5, "text", b"bytes", None, SAME], ids=type_name)
 def test_what_is_the_same_everywhere_is_not_wrapped(group, same):
     assert regroup(group, [{"x": same}, {"x": same}]) == {"x": same}
 
@@ -22,7 +25,7 @@ def test_what_is_the_same_everywhere_is_not_wrapped(group, same):
 @pytest.mark.parametrize(
     ("first", "second"),
     [(1, 2), (1, 1.0), (True, 1), ("a", "b"), (SAME, object())],
-    ids=lambda value: type(value).__name__,
+    ids=type_name,
 )
 def test_what_differs_is_wrapped(group, first, second):
     merged = regroup(group, [(first,), (second,)])[0]
@@ -52,7 +55,7 @@ def test_one_replica_is_not_wrapped():
 @pytest.mark.parametrize(
     ("first", "second"),
     [((1,), (1, 2)), ({"a": 1}, {"b": 1}), ([1], (1,)), (1, None)],
-    ids=lambda value: type(value).__name__,
+    ids=type_name,
 )
 def test_structures_that_differ(group, first, second):
     with pytest.raises(ReplicaMismatchError, match=r"replica 0 returned .* and replica 1"):
