@@ -100,18 +100,19 @@ def noisy():
     return optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(3)), optax.sgd(0.1))
 
 
-def test_transformations_with_random_keys(strategy, execute, tmp_path):
+def test_transformations_with_random_keys(strategy, tmp_path):
     with strategy.scope():
         v = sg.Variable(np.ones(3, np.float32))
         optimizer = sg.train.Optimizer(noisy())
     scale = 1.0 / strategy.num_replicas_in_sync
 
+    @sg.function
     def step():
         strategy.run(lambda: optimizer.apply_gradients([(jnp.full(3, scale), v)]))
 
     def steps(count):
         for _ in range(count):
-            execute(step)
+            step()
         return v.numpy()
 
     transformation, params = noisy(), [jnp.ones(3)]

@@ -45,7 +45,7 @@ def test_keys_go_round_from_step_to_step(strategy, execute, local):
         return draw(mine), following
 
     keys, seen = make_keys(strategy), []
-    for _ in range(3):
+    for _ in range(2):
         drawn, keys = execute(lambda keys: strategy.run(step, args=(keys,)), keys)
         seen.append(np.asarray(local(drawn)[0]))
     key = jax.random.fold_in(jax.random.key(7), 0)
