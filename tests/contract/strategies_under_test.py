@@ -92,7 +92,7 @@ SUBJECTS = {
     "default": _subject(sg.distribute.get_strategy, *TOPICS, replicas=False, places=False),
     "mirrored2": _subject(lambda: _mirrored(2), *TOPICS),
     # Logical devices: a replica has several cores.
-    "tpu2x2": _subject(lambda: _tpu(2, 2), *TOPICS),
+    "tpu2x2": _subject(lambda: _tpu(2, 2), "collectives", "variables"),
     # Variables and batches are on a device that is not the default one.
     "one_device": _subject(
         lambda: sg.distribute.OneDeviceStrategy("CPU:1"), "input", "variables", replicas=False
