@@ -5,7 +5,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stratagem._src.core.errors import InvalidArgumentError
@@ -25,7 +25,7 @@ DTYPES = [
 SHAPES = [(), (0,), (1,), (3, 0, 2), (2, 3), (1000, 7)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def channel():
     credentials = Credentials(secret="correct horse battery staple")
     own = Identity.of_task("ps", 0)
@@ -77,6 +77,7 @@ def test_received_arrays_are_aligned_and_writable(channel):
         array[...] = 1
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=st.sampled_from([0, 1, 65_000, 65_535, 65_536, 65_537, 300_000]),
     sizes=st.lists(st.sampled_from([0, 1, 63, 64, 65, 65_520, 65_536, 1_000_003]), max_size=4),
