@@ -67,9 +67,14 @@ def wait_in_the_driver():
     ctypes.CDLL(None).sleep(60)
     return []
 def go_on_for_a_while():
-    deadline = time.monotonic() + 3.0
-    while time.monotonic() < deadline:
-        sum(range(100))
+    # From line to line: a loop that never leaves its line looks like a wait.
+    time.sleep(0.4)
+    time.sleep(0.4)
+    time.sleep(0.4)
+    time.sleep(0.4)
+    time.sleep(0.4)
+    time.sleep(0.4)
+    time.sleep(0.4)
     return []
 """
 
