@@ -7,7 +7,7 @@ import functools
 import types
 from collections.abc import Iterator
 
-__all__ = ["changing_names", "global_names", "stores_globals"]
+__all__ = ["changing_names", "global_names"]
 
 
 def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -27,16 +27,6 @@ def global_names(code: types.CodeType) -> tuple[str, ...]:
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }
     return tuple(sorted(names))
-
-
-@functools.lru_cache(maxsize=1024)
-def stores_globals(code: types.CodeType) -> bool:
-    """Returns whether the code, or code inside it, sets globals."""
-    return any(
-        instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
-        for inner in _with_inner(code)
-        for instruction in dis.get_instructions(inner)
-    )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
+from stratagem._src.execution.call_signature import Identity
 from stratagem._src.execution.dataset_loops.loaded_names import global_names
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
@@ -138,13 +139,11 @@ class Snapshot:
             raise _Incomparable
 
     def _identity(self, value: Any) -> None:
-        try:
+        reference: weakref.ref[Any] | None = None
+        with contextlib.suppress(TypeError):
             reference = weakref.ref(value)
-        except TypeError:
-            self._parts.append(_Same(value, None))
-        else:
             self.needs.append(reference)
-            self._parts.append(_Same(value, reference))
+        self._parts.append(Identity(value, reference))
 
     def _array(self, value: Any) -> None:
         if value.dtype.hasobject:
@@ -227,29 +226,6 @@ class Snapshot:
         for name, attribute in held:
             self._parts.append(name)
             self._open(attribute, changes=changes)
-
-
-class _Same:
-    """Equal for one object only, which it does not keep alive if it can be watched."""
-
-    __slots__ = ("_address", "_kept", "_reference")
-
-    def __init__(self, value: Any, reference: weakref.ref[Any] | None) -> None:
-        self._reference = reference
-        self._kept = value if reference is None else None
-        self._address = id(value)
-
-    def _object(self) -> Any:
-        return self._kept if self._reference is None else self._reference()
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Same) or other._address != self._address:
-            return False
-        mine = self._object()
-        return mine is not None and mine is other._object()
-
-    def __hash__(self) -> int:
-        return self._address
 
 
 def _function_of(method: Any) -> Any:
