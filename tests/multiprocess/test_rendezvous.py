@@ -63,6 +63,7 @@ def test_both_nodes_restart_together(node, script):
         "with tries.open('a') as file: file.write('x')\n"
         "number = len(tries.read_text())\n"
         "print('try', number)\n"
+        "while not (index == 0 or Path('ready-worker-0').exists()): time.sleep(0.01)\n"
         "if number == 1: sys.exit(1) if index else hang()"
     )
     first, other = node(0, program, "--max-restarts", 1), node(1, program)
