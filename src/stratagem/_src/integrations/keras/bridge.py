@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.integrations.keras.door import check_backend
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE
 from stratagem._src.runtime import context
@@ -15,31 +14,17 @@ __all__ = ["bridge"]
 
 
 def bridge() -> None:
-    """Makes ``keras.Variable(...)`` ask the current strategy which kind of variable to build."""
+    """Makes Keras use variables of the current strategy, and refuse where it cannot."""
     if keras.config.backend() == "jax":
         # Imported when used: it needs the backend.
-        from stratagem._src.integrations.keras.placed_variable import PlacedVariable, check_strategy
+        from stratagem._src.integrations.keras.jax_bridge import bridge_jax
 
-        def create(cls: type, *args: Any, **kwargs: Any) -> Any:
-            if not context.has_strategy():
-                return object.__new__(cls)
-            strategy: Any = context.get_strategy()
-            check_strategy(strategy)
-            if cls not in (keras.Variable, PlacedVariable):
-                raise UnsupportedError(
-                    f"In the scope of a strategy Keras variables are of the class keras.Variable, got "
-                    f"{cls.__name__}. Create it outside of the scope, or use keras.Variable."
-                )
-            made = object.__new__(PlacedVariable)
-            made.strategy = strategy
-            return made
-
-        keras.Variable.__new__ = create
+        bridge_jax()
     else:
+        COMMON_VARIABLE.__new__ = _refuse_in_scope
 
-        def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
-            if context.has_strategy():
-                check_backend(keras)
-            return object.__new__(cls)
 
-        COMMON_VARIABLE.__new__ = refuse
+def _refuse_in_scope(cls: type, *args: Any, **kwargs: Any) -> Any:
+    if context.has_strategy():
+        check_backend(keras)
+    return object.__new__(cls)

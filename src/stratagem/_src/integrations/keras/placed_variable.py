@@ -10,8 +10,8 @@ import keras
 
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, in_stateless_scope
+from stratagem._src.integrations.keras.replicas import eager_replica, one_of_several
 from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import ReplicaContextProtocol
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.variables import access as state
@@ -58,8 +58,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         )
 
     def _create_twin(self, value: Any) -> None:
-        replica = _replica()
-        if replica is not None and replica.replica_index is not None:
+        if eager_replica() is not None:
             raise ContextError(
                 f"Keras variable {self._path!r} is created by one of several replicas that run "
                 "eagerly, each of which would make its own. Build layers, optimizers and metrics "
@@ -109,7 +108,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
 
     def _direct_assign(self, value: Any) -> None:
         self._check_aggregated("assign")
-        self._own_twin().assign(value)
+        self.own_twin().assign(value)
 
     def assign_add(self, value: Any) -> Any:
         """Adds ``value``; in replicas, what they add becomes one as the aggregation says."""
@@ -128,7 +127,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
 
     def assign_equal(self, value: Any) -> None:
         """Sets a value that every replica has computed from what is the same in all of them."""
-        twin, frame = self._own_twin(), state.current_frame()
+        twin, frame = self.own_twin(), state.current_frame()
         if frame is None:
             twin.commit(value)
         else:
@@ -136,8 +135,8 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
             frame.write(twin, value)
 
     def _check_aggregated(self, method: str) -> None:
-        twin = self._own_twin()
-        if _replica() is None or twin.aggregation is not VariableAggregation.NONE:
+        twin = self.own_twin()
+        if one_of_several() is None or twin.aggregation is not VariableAggregation.NONE:
             return
         if isinstance(twin, AggregatingVariable):
             raise VariableError(
@@ -147,7 +146,12 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
                 "in cross-replica context."
             )
 
-    def _own_twin(self) -> Variable:
+    def own_twin(self) -> Variable:
+        """Returns the twin.
+
+        Raises:
+            VariableError: If Keras has not given it a first value yet.
+        """
         if self.twin is None:
             raise VariableError(
                 f"Keras variable {self._path!r} has no value yet. Build the layer that it belongs to."
@@ -169,13 +173,13 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         self._value = value
 
 
-def check_strategy(strategy: Any) -> None:
+def check_strategy(strategy: Strategy) -> None:
     """Checks that Keras can be used under a strategy.
 
     Raises:
         UnsupportedError: If not.
     """
-    if not isinstance(strategy.extended, MirroredExtended):
+    if context.has_strategy() and not isinstance(strategy.extended, MirroredExtended):
         raise UnsupportedError(
             f"Keras needs variables that every replica has a copy of, and {type(strategy).__name__} "
             "places them elsewhere. Create Keras objects in the scope of a MirroredStrategy, "
@@ -193,6 +197,8 @@ def strategy_of(variables: Iterable[Any]) -> Strategy | None:
     owners: dict[int, tuple[Any, Any]] = {}
     for variable in variables:
         owner = getattr(variable, "strategy", None)
+        if owner is context.default_frame().strategy:
+            owner = None
         owners.setdefault(id(owner), (owner, variable))
     if len(owners) > 1:
         (one, first), (other, second) = list(owners.values())[:2]
@@ -206,9 +212,3 @@ def strategy_of(variables: Iterable[Any]) -> Strategy | None:
 
 def _created(strategy: Strategy | None) -> str:
     return "outside of any scope" if strategy is None else f"in the scope of {strategy!r}"
-
-
-def _replica() -> ReplicaContextProtocol | None:
-    """Returns the context of the replica that runs, if it is one of several."""
-    replica = context.get_replica_context()
-    return replica if replica is not None and replica.num_replicas_in_sync > 1 else None
