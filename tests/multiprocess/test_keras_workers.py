@@ -51,7 +51,9 @@ def train(mode):
     losses, masks = [], []
     for batch in batches():
         args = strategy.experimental_distribute_values_from_function(
-            lambda c, batch=batch: tuple(a[c.replica_id_in_sync_group * size :][:size] for a in batch)
+            lambda c, batch=batch: tuple(
+                a[c.replica_id_in_sync_group * size :][:size] for a in batch
+            )
         )
         loss, dropped = step(*args)
         losses.append(float(loss))
