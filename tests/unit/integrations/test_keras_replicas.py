@@ -292,3 +292,35 @@ def test_models_of_another_scope_are_refused(many, compiled):
     gradients = [np.ones((5, 1)), np.ones(1)]
     with pytest.raises(sg.errors.ContextError, match="cannot be used in a replica of"):
         compiled(lambda: many.run(lambda: optimizer.apply(gradients, layer.weights)))()
+
+
+def test_optimizers_outside_of_replicas_take_reduced_gradients(many):
+    with many.scope():
+        layer = keras.layers.Dense(1, use_bias=False)
+        layer.build((None, 5))
+        optimizer = keras.optimizers.SGD(0.5)
+    gradient = sg.value_and_grad(lambda x: keras.ops.sum(layer(x)), layer.trainable_variables)
+    x = data(1)[0][0]
+    _, gradients = many.run(gradient, args=(parts(many, x),))
+    with pytest.raises(sg.errors.NotAnArrayError, match="Reduce it first"):
+        optimizer.apply(gradients, layer.trainable_variables)
+    assert int(optimizer.iterations) == 0
+    before = np.asarray(layer.kernel.value)
+    optimizer.apply(many.reduce("SUM", gradients, axis=None), layer.trainable_variables)
+    after = before - 0.5 * x.sum(0)[:, None]
+    np.testing.assert_allclose(layer.kernel.value, after, rtol=1e-4, atol=1e-6)
+
+
+def test_learning_rates_are_inputs_of_compiled_steps(many):
+    with many.scope():
+        weight = keras.Variable(0.0)
+        optimizer = keras.optimizers.SGD(1.0)
+
+    @sg.function
+    def step():
+        many.run(lambda: optimizer.apply([keras.ops.ones(())], [weight]))
+
+    step()
+    optimizer.learning_rate = 0.25
+    step()
+    assert float(weight.value) == -2 * (1 + 0.25)
