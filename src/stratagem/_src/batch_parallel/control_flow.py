@@ -72,9 +72,7 @@ def _carry_layouts(
 
 
 @rule("scan")
-def scan(
-    division: Division, equation: Equation, operands: Sequence[Value]
-) -> list[Value] | Gather:
+def scan(division: Division, equation: Equation, operands: Sequence[Value]) -> list[Value] | Gather:
     """Steps are taken one after the other by all replicas."""
     params = equation.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
@@ -137,16 +135,14 @@ def while_loop(division: Division, equation: Equation, operands: Sequence[Value]
     consts = [*known, *consts]
     layouts = _carry_layouts(division, program, consts, carry, [])
 
-    def condition(carried: list[Any]) -> Any:
+    def condition(carried: Sequence[Any]) -> Any:
         inputs = [*cond_consts, *_values(carried, layouts)]
         [result] = evaluate(division, goes_on, inputs, sums_outputs=True)
         return division.convert(result, WHOLE).array
 
-    def body(carried: list[Any]) -> list[Any]:
+    def body(carried: Sequence[Any]) -> Sequence[Any]:
         results = evaluate(division, program, [*consts, *_values(carried, layouts)])
-        return [
-            division.convert(v, lay).array for v, lay in zip(results, layouts, strict=True)
-        ]
+        return [division.convert(v, lay).array for v, lay in zip(results, layouts, strict=True)]
 
     start = [division.convert(v, lay).array for v, lay in zip(carry, layouts, strict=True)]
     return _values(jax.lax.while_loop(condition, body, start), layouts)
@@ -159,21 +155,19 @@ def cond(division: Division, equation: Equation, operands: Sequence[Value]) -> l
     if which.layout != WHOLE:
         return Gather((0,))
     programs = [_with_consts(branch) for branch in equation.params["branches"]]
-    possible = [_output_layouts(division, program, [*known, *inputs]) for program, known in programs]
+    possible = [
+        _output_layouts(division, program, [*known, *inputs]) for program, known in programs
+    ]
     layouts = [_joined(set(each)) for each in zip(*possible, strict=True)]
 
     def branch(program: FlatProgram, known: list[Value]) -> Callable[..., list[Any]]:
         def run(*arrays: Any) -> list[Any]:
             given = [*known, *_values(arrays, [value.layout for value in inputs])]
             results = evaluate(division, program, given)
-            return [
-                division.convert(v, lay).array for v, lay in zip(results, layouts, strict=True)
-            ]
+            return [division.convert(v, lay).array for v, lay in zip(results, layouts, strict=True)]
 
         return run
 
     arrays = [value.array for value in inputs]
     results = jax.lax.switch(which.array, [branch(*program) for program in programs], *arrays)
     return _values(results, layouts)
-
-

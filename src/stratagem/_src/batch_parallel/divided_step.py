@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
 import stratagem._src.batch_parallel.control_flow  # noqa: F401
@@ -44,8 +45,8 @@ class DividedStep:
         self._group = group
         self._donated = (0,) if donates_state else ()
         self._name = name
-        self._programs: dict[tuple[bool, ...], Any] = {}
-        self._compiled: set[tuple[Any, ...]] = set()
+        self._divided: dict[tuple[bool, ...], Any] = {}
+        self._programs: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, state: Any, batch: Any) -> Any:
         """Runs the step.
@@ -56,24 +57,29 @@ class DividedStep:
                 replica has.
         """
         leaves = jax.tree.leaves(batch)
-        split = tuple(_is_split(leaf) for leaf in leaves)
-        program = self._programs.get(split)
+        lying = tuple((leaf.sharding, leaf.shape, leaf.dtype) for leaf in leaves)
+        program = self._programs.get(lying)
         if program is None:
-            program = self._programs[split] = self._divide(split)
-        shapes = (split, *((leaf.shape, leaf.dtype) for leaf in leaves))
-        if shapes not in self._compiled:  # before the program's turn comes, not during it
-            program.lower(state, batch).compile()
-            self._compiled.add(shapes)
+            program = self._programs[lying] = self._compile(state, batch)
         return launch(program, (state, batch), self._group, self._name)
+
+    def _compile(self, state: Any, batch: Any) -> Any:
+        """Returns a program that is compiled before its turn comes, not during it."""
+        split = tuple(_is_split(leaf) for leaf in jax.tree.leaves(batch))
+        if split not in self._divided:
+            self._divided[split] = self._divide(split)
+        program = self._divided[split]
+        program.lower(state, batch).compile()
+        return program
 
     def _divide(self, split: Sequence[bool]) -> Any:
         def step(state: Any, batch: Any) -> Any:
             if not any(split):
-                return self._function(state, batch)
+                return self._whole(state, batch)
             examples = jax.tree.map(_example, (state, batch))
             closed, shape = jax.make_jaxpr(self._function, return_shape=True)(*examples)
-            if closed.effects:
-                return self._function(state, batch)
+            if closed.effects:  # which would take place once in every replica
+                return self._whole(state, batch)
             given: list[Layout] = [WHOLE] * (len(closed.consts) + len(jax.tree.leaves(state)))
             given += [Split(0) if is_split else WHOLE for is_split in split]
             arrays = [*closed.consts, *jax.tree.leaves((state, batch))]
@@ -82,6 +88,11 @@ class DividedStep:
             )
 
         return jax.jit(step, donate_argnums=self._donated)
+
+    def _whole(self, state: Any, batch: Any) -> Any:
+        """Leaves the division to XLA; what is not split is computed by every replica."""
+        results = self._function(state, batch)
+        return jax.lax.with_sharding_constraint(results, self._group.replicated)
 
 
 def _example(array: Any) -> jax.ShapeDtypeStruct:
@@ -108,12 +119,16 @@ def _run_divided(
     def run(*local: Any) -> list[Any]:
         inputs = [Value(a, layout) for a, layout in zip(local, layouts, strict=True)]
         outputs = evaluate(division, program, inputs, sums_outputs=True)
+        if group.spans_processes:  # so that each can read them
+            outputs = [division.convert(value, WHOLE) for value in outputs]
         results[:] = [value.layout for value in outputs]
         return [value.array for value in outputs]
 
     local_shapes = [
         jax.ShapeDtypeStruct(
-            division.local_shape(array.shape, layout.dim) if isinstance(layout, Split) else array.shape,
+            division.local_shape(array.shape, layout.dim)
+            if isinstance(layout, Split)
+            else array.shape,
             array.dtype,
             weak_type=getattr(array, "weak_type", False),
         )
@@ -121,7 +136,7 @@ def _run_divided(
     ]
     local = jax.make_jaxpr(run, axis_env=[(REPLICA_AXIS, group.size)])(*local_shapes)
     mapped = jax.shard_map(
-        jax.extend.core.jaxpr_as_fun(local),
+        jaxpr_as_fun(local),
         mesh=group.mesh,
         in_specs=tuple(_spec(layout) for layout in layouts),
         out_specs=[_spec(layout) for layout in results],

@@ -54,7 +54,9 @@ class Division:
             return value
         is_first = jax.lax.axis_index(REPLICA_AXIS) == 0
         zeros = jnp.zeros_like(value.array)
-        return Value(jax.lax.select(jnp.broadcast_to(is_first, zeros.shape), value.array, zeros), PARTIAL)
+        return Value(
+            jax.lax.select(jnp.broadcast_to(is_first, zeros.shape), value.array, zeros), PARTIAL
+        )
 
     def gathered(self, value: Value) -> Value:
         """Returns a split value as a whole one."""
@@ -84,4 +86,3 @@ class Division:
         """Applies a primitive to what this replica has."""
         results = primitive.bind(*arrays, **primitive.get_bind_params(params))
         return list(results) if primitive.multiple_results else [results]
-

@@ -83,9 +83,7 @@ class _Flattening:
         outputs = tuple(self._inline(jaxpr, inputs))
         return FlatProgram(tuple(inputs), _needed(self._equations, outputs), outputs)
 
-    def _inline(
-        self, jaxpr: Jaxpr, operands: Sequence[int | Constant]
-    ) -> list[int | Constant]:
+    def _inline(self, jaxpr: Jaxpr, operands: Sequence[int | Constant]) -> list[int | Constant]:
         variables = (*jaxpr.constvars, *jaxpr.invars)
         known: dict[Any, int | Constant] = dict(zip(variables, operands, strict=True))
 
@@ -107,7 +105,7 @@ class _Flattening:
                 known.update(zip(eqn.outvars, returned, strict=True))
                 continue
             results = tuple(next(self._numbers) for _ in eqn.outvars)
-            shapes = tuple(tuple(var.aval.shape) for var in eqn.outvars)
+            shapes = _shapes(eqn.outvars)
             self._equations.append(
                 Equation(eqn.primitive, eqn.params, tuple(given), results, shapes)
             )
@@ -117,15 +115,17 @@ class _Flattening:
     def _kept_apart(self, given: Sequence[int | Constant], eqn: Any) -> list[int | Constant]:
         """What is computed again in the backward pass must not be joined with the first time."""
         results = tuple(next(self._numbers) for _ in given)
-        shapes = tuple(tuple(atom.aval.shape) for atom in eqn.invars)
+        shapes = _shapes(eqn.invars)
         primitive = jax.lax.optimization_barrier_p
         self._equations.append(Equation(primitive, {}, tuple(given), results, shapes))
         return list(results)
 
 
-def _needed(
-    equations: Sequence[Equation], outputs: Sequence[int | Constant]
-) -> list[Equation]:
+def _shapes(atoms: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(atom.aval.shape) for atom in atoms)
+
+
+def _needed(equations: Sequence[Equation], outputs: Sequence[int | Constant]) -> list[Equation]:
     """Leaves out what no output depends on: it could ask for an exchange between replicas."""
 
     def backwards() -> Iterator[Equation]:

@@ -11,16 +11,17 @@ from stratagem._src.batch_parallel.rules.rule import GATHER_ALL, Gather, first_s
 
 __all__ = ["blocks_of"]
 
-_NAMES = (
-    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e "
-    "bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh "
-    "digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag "
-    "integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter "
-    "not optimization_barrier or polygamma population_count pow real reduce_precision "
-    "regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic "
-    "shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh "
-    "xor zeta"
-).split()
+_NAMES = tuple(
+    """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
+    bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh
+    digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow
+    is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter not
+    optimization_barrier or polygamma population_count pow real reduce_precision
+    regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
+    shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
+    """.split()  # noqa: SIM905
+)
 
 
 def blocks_of(
@@ -58,7 +59,10 @@ def elementwise(
     if equation.name == "optimization_barrier":
         arrays = division.bind(equation.primitive, equation.params, [v.array for v in operands])
         return [Value(a, v.layout) for a, v in zip(arrays, operands, strict=True)]
-    if equation.name == "bitcast_convert_type" and len(equation.shapes[0]) != operands[0].array.ndim:
+    if (
+        equation.name == "bitcast_convert_type"
+        and len(equation.shapes[0]) != operands[0].array.ndim
+    ):
         return GATHER_ALL
     position, dim = first_split(operands)
     rank = len(equation.shapes[0])

@@ -25,7 +25,9 @@ def _in_layouts(
     if wrong:
         return Gather(wrong)
     return [
-        division.block(value, layout.dim) if isinstance(layout, Split) and value.layout == WHOLE else value
+        division.block(value, layout.dim)
+        if isinstance(layout, Split) and value.layout == WHOLE
+        else value
         for value, layout in zip(operands, layouts, strict=True)
     ]
 
@@ -42,7 +44,9 @@ def gather(
     index_dims = [d for d in range(rank) if d not in numbers.offset_dims]
     if isinstance(source.layout, Split) and source.layout.dim in numbers.operand_batching_dims:
         place = tuple(numbers.operand_batching_dims).index(source.layout.dim)
-        return _gather_rows(division, equation, operands, numbers.start_indices_batching_dims[place])
+        return _gather_rows(
+            division, equation, operands, numbers.start_indices_batching_dims[place]
+        )
     if isinstance(source.layout, Split):
         dim = source.layout.dim
         is_whole = sizes[dim] == source.array.shape[dim] * division.size
@@ -99,7 +103,7 @@ def scatter(
         place = tuple(numbers.operand_batching_dims).index(target.layout.dim)
         index_dim = numbers.scatter_indices_batching_dims[place]
     else:
-        return GATHER_ALL
+        return _scatter_windows(division, equation, operands)
     batching = tuple(numbers.scatter_indices_batching_dims)
     layouts: list[Layout] = [WHOLE, Split(index_dim), Split(scatter_dims[index_dim])]
     result: Layout = PARTIAL
@@ -114,3 +118,28 @@ def scatter(
         values[0] = division.addend(values[0])
     [array] = division.bind(equation.primitive, equation.params, [v.array for v in values])
     return [Value(array, result)]
+
+
+def _scatter_windows(
+    division: Division, equation: Equation, operands: Sequence[Value]
+) -> list[Value] | Gather:
+    """Every replica has its part of each window."""
+    target = operands[0]
+    numbers: Any = equation.params["dimension_numbers"]
+    if not isinstance(target.layout, Split):
+        return GATHER_ALL
+    dim = target.layout.dim
+    left_out = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    if dim in (*left_out, *numbers.scatter_dims_to_operand_dims):
+        return GATHER_ALL
+    kept = [d for d in range(target.array.ndim) if d not in left_out]
+    layouts: list[Layout] = [
+        target.layout,
+        WHOLE,
+        Split(numbers.update_window_dims[kept.index(dim)]),
+    ]
+    values = _in_layouts(division, operands, layouts)
+    if isinstance(values, Gather):
+        return values
+    [array] = division.bind(equation.primitive, equation.params, [v.array for v in values])
+    return [Value(array, target.layout)]

@@ -15,7 +15,9 @@ from stratagem._src.mesh.replica_group import REPLICA_AXIS
 __all__: list[str] = []
 
 
-@rule("reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor", "reduce_prod")
+@rule(
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor", "reduce_prod"
+)
 def reduce(division: Division, equation: Equation, operands: Sequence[Value]) -> list[Value]:
     """A sum over the blocks is left undone until somebody needs it."""
     _, dim = first_split(operands)

@@ -29,10 +29,14 @@ def linear(division: Division, equation: Equation, operands: Sequence[Value]) ->
 
 
 @sum_rule("convert_element_type")
-def convert(division: Division, equation: Equation, operands: Sequence[Value]) -> list[Value] | None:
+def convert(
+    division: Division, equation: Equation, operands: Sequence[Value]
+) -> list[Value] | None:
     """Only to a type that holds every number of the first."""
     before, after = operands[0].array.dtype, equation.params["new_dtype"]
-    return _bind(division, equation, operands) if jnp.promote_types(before, after) == after else None
+    return (
+        _bind(division, equation, operands) if jnp.promote_types(before, after) == after else None
+    )
 
 
 @sum_rule("mul")
