@@ -28,10 +28,11 @@ from stratagem._src.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.deferred_dataset import DeferredDataset
-from stratagem._src.strategies.extended import StrategyExtended, check_shape
+from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.server_cluster import check_server_cluster, server_addresses
 from stratagem._src.values.array_operators import ArrayOperators
 from stratagem._src.values.regroup import map_values
+from stratagem._src.variables.asked_shape import check_shape
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
