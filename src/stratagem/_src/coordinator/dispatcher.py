@@ -16,15 +16,15 @@ from stratagem._src.coordinator.closure import Closure, Status
 from stratagem._src.coordinator.payload import Payload, WeakRemoteValue, closures_needed
 from stratagem._src.coordinator.per_worker import PerWorkerValues
 from stratagem._src.coordinator.remote_value import RemoteValue
-from stratagem._src.coordinator.state import CoordinatorState, Phase
+from stratagem._src.coordinator.state import CoordinatorPhase, CoordinatorState
 from stratagem._src.coordinator.worker_absence import WorkerAbsence
 from stratagem._src.coordinator.worker_link import WorkerLink
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import CancelledError, PSUnavailableError
 from stratagem._src.transport import Credentials
 from stratagem._src.worker_protocol.definition import DefinedOnWorker, Definition, Definitions
-from stratagem._src.worker_protocol.messages import InlineValue, Resource, ValueAt
 from stratagem._src.worker_protocol.shipping import ByReference, Parcel, unpack
+from stratagem._src.worker_protocol.worker_messages import InlineValue, Resource, ValueAt
 
 __all__ = ["Dispatcher"]
 
@@ -258,7 +258,7 @@ class Dispatcher:
 
     def failed(self, worker: int, number: int, error: BaseException) -> None:
         """Takes in what a closure raised."""
-        was_open = self.state.phase is Phase.OPEN
+        was_open = self.state.phase is CoordinatorPhase.OPEN
         if isinstance(error, PSUnavailableError):
             self._abort(error)
         self._settle(self.state.failed(worker, number, error))
@@ -337,7 +337,7 @@ class Dispatcher:
 
     def _abort(self, error: BaseException) -> None:
         settled = self.state.abort(error)
-        if self.state.phase is Phase.DRAINING and self._drain_until is None:
+        if self.state.phase is CoordinatorPhase.DRAINING and self._drain_until is None:
             self._drain_until = time.monotonic() + _SECONDS_TO_DRAIN
         self._settle(settled)
         self._recall_all()
@@ -347,7 +347,7 @@ class Dispatcher:
     def _raise_error(self) -> bool:
         """Raises the error of a closure if there is one, once all closures have ended."""
         self.background.check()
-        while self.state.phase is Phase.DRAINING and not self.state.has_error:
+        while self.state.phase is CoordinatorPhase.DRAINING and not self.state.has_error:
             self._has_ended.wait()
             self.background.check()
         error = self.state.take_error()

@@ -101,7 +101,7 @@ class ProcessWatch(Protocol):
 
     def exchange(
         self,
-        channel: str,
+        topic: str,
         value: Any,
         what: str,
         *,
@@ -111,7 +111,7 @@ class ProcessWatch(Protocol):
     ) -> list[Any]:
         """Returns what every process gives, in order; nothing if it is cancelled."""
 
-    def give(self, channel: str, value: Any, turn: int) -> None:
+    def give(self, topic: str, value: Any, turn: int) -> None:
         """Gives this process's part of an exchange without waiting for the others'."""
 
 

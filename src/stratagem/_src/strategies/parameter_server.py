@@ -18,9 +18,9 @@ from stratagem._src.distributed_input.input_context import InputContext
 from stratagem._src.distributed_input.input_options import InputOptions
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.parameter_server.client.client import ParameterClient, client_for
 from stratagem._src.parameter_server.client.function_update import call_where_it_lives
 from stratagem._src.parameter_server.client.initial_value import InitialValue, RowInitializer
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient, client_for
 from stratagem._src.parameter_server.client.part_initializer import PartInitializer
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
