@@ -211,17 +211,7 @@ class ClusterWatch:
         in_sequence: bool = True,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
-        """Returns what every worker gives, in order; nothing if it is cancelled.
-
-        Args:
-            topic: Exchanges of one topic happen in the same order on all workers.
-            turn: Which exchange of the topic this is, if the caller counts them: then nothing is
-                kept of a topic that is used for a while only.
-            value: Plain data of this worker.
-            what: What for, in messages.
-            in_sequence: Whether it belongs to the common sequence of programs.
-            cancelled: Whether the values are not wanted any more.
-        """
+        """See ``ProcessWatch.exchange``."""
         self.check_usable()
         if turn is None:
             with self._lock:
@@ -275,7 +265,7 @@ class ClusterWatch:
                 self._client.set_inputs(tuple(self._inputs))
 
     def give(self, topic: str, value: Any, turn: int) -> None:
-        """Gives this worker's part of an exchange, for the others: it does not want theirs."""
+        """See ``ProcessWatch.give``."""
         self._client.put(f"{topic}/{turn}", value, is_awaited=False)
 
     # --- leaving ------------------------------------------------------------------------------------
