@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stratagem._src.coordinator.closure import Closure, Status
-from stratagem._src.coordinator.payload import Payload, WeakRemoteValue, closures_needed
-from stratagem._src.coordinator.per_worker import PerWorkerValues
+from stratagem._src.coordinator.payload import Payload
+from stratagem._src.coordinator.references import SentReference, closures_needed, refer
 from stratagem._src.coordinator.remote_value import RemoteValue
 from stratagem._src.coordinator.state import CoordinatorPhase, CoordinatorState
 from stratagem._src.coordinator.worker_absence import WorkerAbsence
@@ -22,9 +22,8 @@ from stratagem._src.coordinator.worker_link import WorkerLink
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import CancelledError, PSUnavailableError
 from stratagem._src.transport import Credentials
-from stratagem._src.worker_protocol.definition import DefinedOnWorker, Definition, Definitions
+from stratagem._src.worker_protocol.definition import Definition, Definitions
 from stratagem._src.worker_protocol.shipping import ByReference, Parcel, unpack
-from stratagem._src.worker_protocol.worker_messages import InlineValue, Resource, ValueAt
 
 __all__ = ["Dispatcher"]
 
@@ -220,27 +219,9 @@ class Dispatcher:
             self._has_room.notify_all()
         return taken
 
-    def refer(
-        self, reference: ByReference, worker: int
-    ) -> tuple[Definition | None, Resource | InlineValue | ValueAt]:
+    def refer(self, reference: ByReference, worker: int) -> tuple[Definition | None, SentReference]:
         """Returns how a worker finds what an argument refers to, and a definition that it needs."""
-        found: Any = reference
-        if isinstance(reference, WeakRemoteValue):
-            found = reference.value()
-        if isinstance(reference, PerWorkerValues):
-            found = reference.on(worker)
-        if isinstance(found, DefinedOnWorker):
-            return found.definition, Resource(found.definition.number)
-        if isinstance(found, Parcel):
-            return None, InlineValue(found)
-        assert isinstance(found, RemoteValue)
-        if found._parcel is not None:
-            return None, InlineValue(found._parcel)
-        closure = found._closure
-        assert closure.where is not None
-        link = self._links[closure.where]
-        assert link.session is not None
-        return None, ValueAt(closure.number, link.session, link.address, link.task)
+        return refer(reference, worker, self._links)
 
     def succeeded(self, worker: int, number: int, parcel: Parcel | None) -> None:
         """Takes in a result, or that the worker holds it."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from stratagem._src.coordinator.closure import Closure
-from stratagem._src.coordinator.per_worker import PerWorkerValues
+from stratagem._src.coordinator.references import WeakRemoteValue
 from stratagem._src.coordinator.remote_value import RemoteValue
 from stratagem._src.worker_protocol.definition import Definition
-from stratagem._src.worker_protocol.shipping import ByReference, Parcel
+from stratagem._src.worker_protocol.shipping import Parcel
 
-__all__ = ["Payload", "WeakRemoteValue", "closures_needed"]
+__all__ = ["Payload"]
 
 _NOTHING = Parcel(b"")
 
@@ -41,19 +39,3 @@ class Payload(NamedTuple):
     def emptied(self) -> Payload:
         """Returns what is kept of a closure that will not run any more."""
         return self._replace(definition=None, arguments=_NOTHING)
-
-
-class WeakRemoteValue(ByReference):
-    """Stands for the argument of a function that has run: only if it runs again, its closure keeps it."""
-
-    def __init__(self, value: RemoteValue) -> None:
-        self.value = weakref.ref(value)
-
-
-def closures_needed(references: Iterable[Any]) -> Iterable[Closure]:
-    """Yields the closures whose results are among the arguments of another."""
-    for reference in references:
-        if isinstance(reference, RemoteValue):
-            yield reference._closure
-        elif isinstance(reference, PerWorkerValues):
-            yield from closures_needed(reference.values)
