@@ -183,6 +183,10 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         self._value = value
 
 
+# Keras names variables that have no name after their class.
+PlacedVariable.__name__ = keras.Variable.__name__
+
+
 def check_strategy(strategy: Strategy) -> None:
     """Checks that Keras can be used under a strategy.
 
