@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
+        TensorSpec,
         Variable,
         VariableAggregation,
         VariableSynchronization,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IndexedSlices",
     "TensorShape",
+    "TensorSpec",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",

@@ -34,6 +34,10 @@ Each also derives from the built-in exception that ``tf.distribute`` raises in i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
+
 
 class StratagemError(Exception):
     """Base of every exception that the library raises on purpose."""
@@ -133,3 +137,7 @@ class PSUnavailableError(UnavailableError):
 
 class ShippingError(StratagemError, TypeError):
     """A function, argument or result that cannot be sent to another process."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names("stratagem.errors")  # its public name
