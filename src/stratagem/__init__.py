@@ -11,10 +11,10 @@ from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
     from stratagem import config, data, distribute, io, testing, tpu, train
+    from stratagem._src.data.tensor_spec import TensorSpec
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
-        TensorSpec,
         Variable,
         VariableAggregation,
         VariableSynchronization,
@@ -83,7 +83,8 @@ _MODULES = ("config", "data", "distribute", "io", "testing", "tpu", "train")
 _find = lazy_names(
     __name__,
     {name: ("stratagem.public_names", name) for name in __all__}
-    | {name: (f"stratagem.{name}", None) for name in _MODULES},
+    | {name: (f"stratagem.{name}", None) for name in _MODULES}
+    | {"TensorSpec": ("stratagem._src.data.tensor_spec", "TensorSpec")},
 )
 
 

@@ -21,7 +21,6 @@ from stratagem._src.core.dtypes import (
 from stratagem._src.core.dtypes import bool_ as bool  # tf.bool; the builtin is not used here
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.tensor_shape import TensorShape
-from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.execution.function import function
 from stratagem._src.execution.gradients import value_and_grad
 from stratagem._src.values.array_functions import constant, identity
@@ -31,7 +30,6 @@ from stratagem._src.variables.variable_options import VariableAggregation, Varia
 __all__ = [
     "IndexedSlices",
     "TensorShape",
-    "TensorSpec",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
