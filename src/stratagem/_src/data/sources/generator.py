@@ -158,16 +158,15 @@ def _cast(array: np.ndarray[Any, Any], spec: TensorSpec, number: int) -> np.ndar
         InvalidArgumentError: If a number would become another: floats may be rounded to a shorter
             float, and nothing else is lost.
     """
-    if "O" in (array.dtype.kind, spec.dtype.kind):
-        return array
+    kinds = array.dtype.kind, spec.dtype.kind
+    if "O" in kinds or (kinds[0] == "c" and kinds[1] != "c"):
+        return array  # and does not match
     with np.errstate(all="ignore"):
         converted = array.astype(spec.dtype)
     if spec.dtype.kind == "b" and array.dtype.kind in "iu":
         same = True  # any number but 0 is True
     elif spec.dtype.kind in "biu":
         same = np.array_equal(converted, array)
-    elif array.dtype.kind == "c" and spec.dtype.kind != "c":
-        same = False
     else:
         same = np.array_equal(np.isfinite(converted), np.isfinite(array))
     if not same:
