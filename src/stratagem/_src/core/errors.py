@@ -14,6 +14,7 @@
     │   ├── OperandTypeError (also TypeError)  an update with something of another type
     │   └── UnsupportedError (also NotImplementedError) what variables of this kind do not have
     ├── TracedValueError (TypeError)           Python needed the value of a traced array
+    ├── SignatureMismatchError (TypeError)     a call that does not match its input_signature
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
@@ -85,6 +86,10 @@ class UnsupportedError(VariableError, NotImplementedError):
 
 class TracedValueError(StratagemError, TypeError):
     """Python control flow needed the value of an array that is only known on the device."""
+
+
+class SignatureMismatchError(StratagemError, TypeError):
+    """A call of a compiled function that does not match the ``input_signature`` it was made with."""
 
 
 class InvalidArgumentError(StratagemError, ValueError):
