@@ -21,6 +21,10 @@ becomes
 What else compute_loss returns comes back with has_aux=True. For gradients with respect to arrays
 make them arguments: jax.grad(f)(x); for second derivatives jax.hessian(f)(x)."""
 _NO_GRAPH = "nothing: there are no graphs and sessions; sg.function compiles what it calls"
+_VISIBLE = (
+    "JAX_PLATFORMS=cpu or CUDA_VISIBLE_DEVICES=0,1 in the environment, or name the devices: "
+    "sg.distribute.MirroredStrategy(['GPU:0', 'GPU:1'])"
+)
 _ERRORS = "ValueError, TypeError and RuntimeError, and those of sg.errors"
 
 _TOP = {
@@ -131,10 +135,20 @@ _CONFIG = {
     "config.experimental.get_memory_usage": "jax.devices()[i].memory_stats()['bytes_in_use']",
     "config.experimental.reset_memory_stats": "jax.devices()[i].memory_stats(), which only counts on",
     "config.experimental.enable_tensor_float_32_execution": "jax.default_matmul_precision('tensorfloat32')",
+    "config.experimental.get_memory_growth": "XLA_PYTHON_CLIENT_PREALLOCATE in the environment",
+    "config.experimental.get_visible_devices": _VISIBLE,
+    "config.experimental.set_memory_growth": (
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false in the environment, before the program starts"
+    ),
+    "config.experimental.set_visible_devices": _VISIBLE,
     "config.experimental_connect_to_host": "sg.config.experimental_connect_to_cluster(resolver)",
+    "config.experimental_functions_run_eagerly": "sg.config.functions_run_eagerly()",
+    "config.experimental_run_functions_eagerly": "sg.config.run_functions_eagerly(True)",
     "config.get_soft_device_placement": "nothing: a device that does not exist is an error",
+    "config.get_visible_devices": _VISIBLE,
     "config.optimizer": "sg.function, which always compiles with XLA",
     "config.set_soft_device_placement": "nothing: a device that does not exist is an error",
+    "config.set_visible_devices": _VISIBLE,
     "config.threading": "PJRT_NPROC in the environment, before the program starts",
 }
 _DATA = {
