@@ -87,10 +87,10 @@ def set_logical_device_configuration(
         BackendStartedError: If the backend runs already with another number.
 
     >>> cpu = list_physical_devices("CPU")[0]
-    >>> set_logical_device_configuration(cpu, [LogicalDeviceConfiguration(memory_limit=1024)])
+    >>> set_logical_device_configuration(cpu, [])
     Traceback (most recent call last):
         ...
-    stratagem._src.core.errors.DeviceError: A logical device can have no memory limit, ...
+    stratagem._src.core.errors.DeviceError: A device is split into one or more logical devices, got none.
     """
     _check_exists(device)
     for configuration in logical_devices:
