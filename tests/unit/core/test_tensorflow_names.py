@@ -94,7 +94,6 @@ def test_gradient_tape_shows_a_step_that_runs():
     code = message.partition("becomes\n")[2].partition("What else")[0]
     w = sg.Variable(3.0)
 
-
     scope = {
         "sg": sg,
         "x": 2.0,
