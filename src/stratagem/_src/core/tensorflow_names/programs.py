@@ -109,13 +109,6 @@ _MODULES = {
     "version": "sg.__version__ and jax.__version__",
     "xla.experimental": "sg.function, which always compiles with XLA",
 }
-_NEST = {
-    "nest.assert_same_structure": "jax.tree.structure(a) == jax.tree.structure(b)",
-    "nest.flatten": "jax.tree.leaves(x)",
-    "nest.is_nested": "not jax.tree_util.all_leaves([x])",
-    "nest.map_structure": "jax.tree.map(fn, x, *others)",
-    "nest.pack_sequence_as": "jax.tree.unflatten(jax.tree.structure(x), flat)",
-}
 _DEBUGGING = {
     "debugging.assert_all_finite": "jax.numpy.isfinite(x).all(), or jax.debug_nans",
     "debugging.assert_equal": "numpy.testing.assert_array_equal outside of compiled code",
@@ -219,7 +212,6 @@ _NAMES_OF_ERRORS = (
 PROGRAMS: dict[str, str] = (
     _TOP
     | _MODULES
-    | _NEST
     | _DEBUGGING
     | _CONFIG
     | _DATA
