@@ -34,6 +34,9 @@ from stratagem._src.variables.variable_options import VariableAggregation, Varia
 
 __all__ = ["STORAGE_LOCK", "Variable", "VariableRef", "create_plain_variable"]
 
+UNNAMED = "Variable"
+"""What variables are called that were given no name, as in TensorFlow."""
+
 STORAGE_LOCK = threading.RLock()
 """Held while arrays are given away to a program and replaced by its results."""
 
@@ -59,7 +62,8 @@ class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metac
         initial_value: Array, number, or a function without arguments that returns one.
         trainable: Whether optimizers should update it. Default: ``True``, but ``False`` for
             ``ON_READ``.
-        name: Name shown in messages and checkpoints.
+        name: Name shown in messages. Default: its place in the first structure that ``Checkpoint`` or
+            ``value_and_grad`` is given, as in ``"layer1/w"``; until then ``"Variable"``.
         dtype: Element type; default that of the initial value.
         constraint: A function that an optimizer of yours may apply to the value after an update; kept
             as ``variable.constraint``, and not applied by ``assign``.
@@ -108,7 +112,7 @@ class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metac
                 initial_value = initial_value()
         value = _initial_array(initial_value, dtype)
         on_read = synchronization is VariableSynchronization.ON_READ
-        self._name = name or "Variable"
+        self._name = name or UNNAMED
         self._dtype = value.dtype
         self._shape = TensorShape(value.shape)
         self._trainable = (not on_read) if trainable is None else bool(trainable)
@@ -139,8 +143,17 @@ class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metac
 
     @property
     def name(self) -> str:
-        """The name, with the output number that TensorFlow appends."""
+        """The name, with the output number that TensorFlow appends.
+
+        A variable without a name takes that of its place in the first structure that ``Checkpoint`` or
+        ``value_and_grad`` is given: that of ``{"layer1": {"w": v}}`` is ``"layer1/w:0"``.
+        """
         return f"{self._name}:0"
+
+    def take_name(self, name: str) -> None:
+        """Sets the name, unless the variable has one."""
+        if self._name == UNNAMED:
+            self._name = name
 
     @property
     def shape(self) -> TensorShape:
