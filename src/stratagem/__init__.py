@@ -10,7 +10,8 @@ from stratagem._src.core.version import __version__ as __version__
 from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
-    from stratagem import config, data, distribute, io, testing, tpu, train
+    from stratagem import config, data, distribute, io, nest, testing, tpu, train
+    from stratagem._src.data.tensor_spec import TensorSpec
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IndexedSlices",
     "TensorShape",
+    "TensorSpec",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
@@ -66,6 +68,7 @@ __all__ = [
     "int32",
     "int64",
     "io",
+    "nest",
     "testing",
     "tpu",
     "train",
@@ -77,11 +80,12 @@ __all__ = [
 ]
 
 # Loaded when first asked for: the launcher and the process where workers meet need none of it, nor JAX.
-_MODULES = ("config", "data", "distribute", "io", "testing", "tpu", "train")
+_MODULES = ("config", "data", "distribute", "io", "nest", "testing", "tpu", "train")
 _find = lazy_names(
     __name__,
     {name: ("stratagem.public_names", name) for name in __all__}
-    | {name: (f"stratagem.{name}", None) for name in _MODULES},
+    | {name: (f"stratagem.{name}", None) for name in _MODULES}
+    | {"TensorSpec": ("stratagem._src.data.tensor_spec", "TensorSpec")},
 )
 
 

@@ -9,6 +9,7 @@ import jax
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.variables.place_names import place_name
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["CheckpointObjects", "named_objects"]
@@ -41,7 +42,7 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     found: dict[str, Variable | Optimizer] = {}
     ways: dict[str, str] = {}
     for path, leaf in leaves:
-        name = "/".join(_part(key) for key in path)
+        name = place_name(path)
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
                 f"A Checkpoint holds variables and Optimizers, got {type(leaf).__name__} for {name!r}."
@@ -63,10 +64,3 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
                 )
     variables = {name: leaf for name, leaf in found.items() if isinstance(leaf, Variable)}
     return CheckpointObjects(variables, optimizers)
-
-
-def _part(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
