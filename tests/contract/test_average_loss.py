@@ -9,9 +9,7 @@ import stratagem as sg
 pytestmark = pytest.mark.about("calls")
 
 
-def summed(strategy, execute, fn, *args):
-    parts = execute(lambda *a: strategy.run(fn, args=a), *args)
-    return float(sum(np.asarray(part) for part in strategy.experimental_local_results(parts)))
+average = sg.nn.compute_average_loss
 
 
 def test_average_over_the_global_batch(strategy, execute_ragged):
@@ -21,10 +19,13 @@ def test_average_over_the_global_batch(strategy, execute_ragged):
         weights = np.arange(rows, dtype=np.float32) % 3
         batches = sg.data.Dataset.from_tensor_slices((losses, weights)).batch(rows)
         for batch in strategy.experimental_distribute_dataset(batches):
-            fn = sg.nn.compute_average_loss
-            total = strategy.reduce("SUM", execute_ragged(lambda x: strategy.run(fn, x[:1]), batch))
+            total = strategy.reduce(
+                "SUM", execute_ragged(lambda x: strategy.run(average, x[:1]), batch)
+            )
             assert float(total) == pytest.approx(losses.mean()), rows
-            total = strategy.reduce("SUM", execute_ragged(lambda x: strategy.run(fn, x), batch))
+            total = strategy.reduce(
+                "SUM", execute_ragged(lambda x: strategy.run(average, x), batch)
+            )
             assert float(total) == pytest.approx((losses * weights).mean()), rows
 
 
@@ -37,7 +38,7 @@ def test_gradient_of_the_average(strategy, execute_ragged):
     batches = sg.data.Dataset.from_tensor_slices(values).batch(rows)
 
     def step(x):
-        return sg.value_and_grad(lambda: sg.nn.compute_average_loss(w * x), w)()[1]
+        return sg.value_and_grad(lambda: average(w * x), w)()[1]
 
     for batch in strategy.experimental_distribute_dataset(batches):
         gradients = execute_ragged(lambda x: strategy.run(step, (x,)), batch)
@@ -46,22 +47,24 @@ def test_gradient_of_the_average(strategy, execute_ragged):
 
 def test_given_global_batch_size(strategy, execute):
     def step():
-        traced = sg.nn.compute_average_loss(jnp.ones(2), global_batch_size=jnp.int32(8) * 1)
-        return sg.nn.compute_average_loss(jnp.ones(2), global_batch_size=4) + traced
+        traced = average(jnp.ones(2), global_batch_size=jnp.int32(8) * 1)
+        return average(jnp.ones(2), global_batch_size=4) + traced
 
     total = strategy.reduce("SUM", execute(lambda: strategy.run(step)))
     assert float(total) == pytest.approx(0.75 * strategy.num_replicas_in_sync)
 
 
 def test_regularization_is_shared_out(strategy, execute):
-    parts = execute(lambda: strategy.run(lambda: sg.nn.scale_regularization_loss([1.0, [2.0, 4.0]])))
+    parts = execute(
+        lambda: strategy.run(lambda: sg.nn.scale_regularization_loss([1.0, [2.0, 4.0]]))
+    )
     assert float(strategy.reduce("SUM", parts)) == pytest.approx(7)
 
 
 def test_outside_of_replicas(placed_strategy):
     with placed_strategy.scope():
         with pytest.raises(RuntimeError, match="global_batch_size"):
-            sg.nn.compute_average_loss([1.0, 2.0])
+            average([1.0, 2.0])
         with pytest.raises(RuntimeError, match="cross-replica"):
             sg.nn.scale_regularization_loss(1.0)
-        assert float(sg.nn.compute_average_loss([1.0, 2.0], global_batch_size=3)) == 1
+        assert float(average([1.0, 2.0], global_batch_size=3)) == 1

@@ -78,7 +78,9 @@ def test_per_replica_values_are_handed_out(strategy, execute):
         mean.update_state(strategy.run(replica_number))
 
     execute(step)
-    assert float(mean.result()) == pytest.approx(np.mean(range(1, strategy.num_replicas_in_sync + 1)))
+    assert float(mean.result()) == pytest.approx(
+        np.mean(range(1, strategy.num_replicas_in_sync + 1))
+    )
     assert float(mean.count) == strategy.num_replicas_in_sync
 
 

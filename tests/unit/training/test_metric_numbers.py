@@ -155,7 +155,9 @@ class Ratio(M.Metric):
     def __init__(self, name=None, dtype=None):
         super().__init__(name, dtype)
         self.good = self.add_weight("good", initializer="ones")
-        self.all = self.add_weight(name="all", initializer=lambda shape, dtype: np.ones(shape, dtype))
+        self.all = self.add_weight(
+            name="all", initializer=lambda shape, dtype: np.ones(shape, dtype)
+        )
 
     def update_state(self, good, of):
         self.good.assign_add(jnp.asarray(good, self.dtype))
