@@ -10,7 +10,7 @@ from stratagem._src.core.version import __version__ as __version__
 from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
-    from stratagem import config, data, distribute, io, nest, testing, tpu, train
+    from stratagem import config, data, distribute, io, metrics, nest, nn, testing, tpu, train
     from stratagem._src.data.tensor_spec import TensorSpec
     from stratagem.public_names import (
         IndexedSlices,
@@ -68,7 +68,9 @@ __all__ = [
     "int32",
     "int64",
     "io",
+    "metrics",
     "nest",
+    "nn",
     "testing",
     "tpu",
     "train",
@@ -80,7 +82,18 @@ __all__ = [
 ]
 
 # Loaded when first asked for: the launcher and the process where workers meet need none of it, nor JAX.
-_MODULES = ("config", "data", "distribute", "io", "nest", "testing", "tpu", "train")
+_MODULES = (
+    "config",
+    "data",
+    "distribute",
+    "io",
+    "metrics",
+    "nest",
+    "nn",
+    "testing",
+    "tpu",
+    "train",
+)
 _find = lazy_names(
     __name__,
     {name: ("stratagem.public_names", name) for name in __all__}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.optimizer import Optimizer
 from stratagem._src.variables.place_names import place_name
 from stratagem._src.variables.variable import Variable
@@ -29,6 +30,8 @@ class CheckpointObjects(NamedTuple):
 def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     """Returns the variables and optimizers in a structure, with the ways to them as names.
 
+    Of a metric they are its variables.
+
     >>> import stratagem as sg
     >>> list(named_objects({"model": {"w": sg.Variable(1.0), "b": sg.Variable(0.0)}}).variables)
     ['model/b', 'model/w']
@@ -36,16 +39,16 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     Raises:
         InvalidArgumentError: If there is something else, or two of them have the same name.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(
-        dict(objects), is_leaf=lambda leaf: isinstance(leaf, (Variable, Optimizer))
-    )
+    opened = jax.tree.map(_open_metric, dict(objects), is_leaf=_is_object)
+    leaves = jax.tree_util.tree_leaves_with_path(opened, is_leaf=_is_object)
     found: dict[str, Variable | Optimizer] = {}
     ways: dict[str, str] = {}
     for path, leaf in leaves:
         name = place_name(path)
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
-                f"A Checkpoint holds variables and Optimizers, got {type(leaf).__name__} for {name!r}."
+                "A Checkpoint holds variables, Optimizers and metrics, got "
+                f"{type(leaf).__name__} for {name!r}."
             )
         way = jax.tree_util.keystr(path)
         if name in found:
@@ -64,3 +67,11 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
                 )
     variables = {name: leaf for name, leaf in found.items() if isinstance(leaf, Variable)}
     return CheckpointObjects(variables, optimizers)
+
+
+def _is_object(leaf: Any) -> bool:
+    return isinstance(leaf, (Variable, Optimizer, Metric))
+
+
+def _open_metric(leaf: Any) -> Any:
+    return leaf.named_variables if isinstance(leaf, Metric) else leaf
