@@ -1,7 +1,8 @@
 """Every contract test runs over every strategy, eagerly and compiled.
 
 Which of these runs are breadth, for ``make test-all``, follows from what a test is about
-(``pytest.mark.about``) and what a strategy is there to test (``SUBJECTS``).
+(``pytest.mark.about``), what a strategy is there to test (``SUBJECTS``), and which combinations of
+a test's parameters are spread over the strategies (``pytest.mark.spread``).
 """
 
 import functools
@@ -14,6 +15,7 @@ from strategies_under_test import (
     TOPICS,
     parameter_server_strategy,
     parameter_servers,
+    runs_combination,
 )
 
 import stratagem as sg
@@ -64,8 +66,19 @@ def pytest_itemcollected(item):
             if name in mark.args:
                 item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]))
         # A test may choose strategies itself, also such as workers do not have.
-        if name in SUBJECTS and SUBJECTS[name].topics.isdisjoint(_topics(item)):
+        if name in SUBJECTS and _is_breadth(item, name):
             item.add_marker(pytest.mark.slow)
+
+
+def _is_breadth(item, name):
+    of_workers = IN_WORKERS and item.get_closest_marker("layout")
+    if not of_workers and SUBJECTS[name].topics.isdisjoint(_topics(item)):
+        return True
+    spread = [parameter for mark in item.iter_markers("spread") for parameter in mark.args]
+    if unknown := set(spread) - item.callspec.indices.keys():
+        raise pytest.UsageError(f"{item.nodeid} is spread over {unknown}, which it does not have.")
+    indices = [item.callspec.indices[parameter] for parameter in spread]
+    return bool(indices) and not runs_combination(name, indices)
 
 
 def _topics(item):
