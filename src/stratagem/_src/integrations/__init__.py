@@ -1,0 +1,1 @@
+"""Other libraries under a strategy, each in a folder of its own."""

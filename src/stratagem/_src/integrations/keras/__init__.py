@@ -1,0 +1,1 @@
+"""Keras under a strategy."""

@@ -1,0 +1,116 @@
+"""What Keras calls for each step: ``train_function``, ``test_function`` and ``predict_function``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem._src.integrations.keras.batch_placement import place_batch
+from stratagem._src.integrations.keras.running_call import RunningCall, running_call
+from stratagem._src.integrations.keras.step_program import StepProgram
+from stratagem._src.mesh.program_queue import launch
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.base import Strategy
+
+__all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction"]
+
+TRAIN_PARTS = (
+    "trainable_variables",
+    "non_trainable_variables",
+    "optimizer_variables",
+    "metrics_variables",
+)
+TEST_PARTS = ("trainable_variables", "non_trainable_variables", "metrics_variables")
+PREDICT_PARTS = ("trainable_variables", "non_trainable_variables")
+
+
+class StepFunction:
+    """Takes batches from an iterator, and the state of a model through a step with each.
+
+    Args:
+        model: The Keras model.
+        step: Its ``train_step``, ``test_step`` or ``predict_step``, which returns a result and the state.
+        parts: What the state consists of, as the model calls it.
+        strategy: Whose replicas share the work.
+        returns_rows: Whether results are rows for each example, of which none may be left out.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        step: Callable[..., Any],
+        parts: tuple[str, ...],
+        strategy: Strategy,
+        *,
+        returns_rows: bool = False,
+    ) -> None:
+        self._model = model
+        self._step = step
+        self._parts = parts
+        self._returns_rows = returns_rows
+        self.strategy = strategy
+        self._program: StepProgram | None = None
+        if not model.run_eagerly and model.jit_compile:
+            self._program = StepProgram(
+                step,
+                strategy.replica_group,
+                f"a step of Keras over {', '.join(parts)}",
+                # Only a step of training gives all of its state a new value.
+                gives_away=parts is TRAIN_PARTS,
+            )
+
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
+        """Returns the result of the next ``steps_per_execution`` steps, and the state after them."""
+        call = running_call() or RunningCall(self._model, self.strategy)
+        call.note(self._parts, state)
+        try:
+            results = [self._run(call, state, next(iterator))]
+            for _ in range(self._model.steps_per_execution - 1):
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    break
+                results.append(self._run(call, results[-1][1], batch))
+        except BaseException:
+            call.give_back()
+            raise
+        outputs, state = results[-1]
+        if self._returns_rows and len(results) > 1:
+            rows = [output for output, _ in results]
+            outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
+        return outputs, state
+
+    def _run(self, call: RunningCall, state: Any, batch: Any) -> tuple[Any, Any]:
+        results: list[tuple[Any, Any]] = []
+        try:
+            # Step by step a program cannot be divided: every replica then computes all of it.
+            batch = place_batch(batch, self.strategy, divide=self._program is not None)
+            if self._program is None:
+                results.append(self._step(state, batch))
+            else:
+                self._program.run(state, batch, results)
+        finally:
+            if results:
+                call.note(self._parts, results[0][1])
+        [(outputs, state)] = results
+        if self._returns_rows:
+            outputs = _in_this_process(outputs, self.strategy.replica_group)
+        return outputs, state
+
+
+def _in_this_process(outputs: Any, group: ReplicaGroup) -> Any:
+    """Returns arrays, of which each process may hold a part, so that this one can read all of them."""
+    if not group.spans_processes:
+        return outputs
+    leaves, structure = jax.tree.flatten(outputs)
+    whole = launch(_gather_program(group), (leaves,), group, "the rows of a prediction")
+    return jax.tree.unflatten(structure, [np.asarray(group.local_view(array)) for array in whole])
+
+
+@functools.cache
+def _gather_program(group: ReplicaGroup) -> Any:
+    return jax.jit(lambda arrays: arrays, out_shardings=group.replicated)
