@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from itertools import starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from stratagem._src.core import jax_settings
+from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.execution.callbacks import guard_callbacks
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
     check_not_in_callback,
@@ -22,6 +23,20 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 __all__ = ["StepProgram"]
 
 
+class _Prepared(NamedTuple):
+    """The step for batches of one kind.
+
+    Args:
+        program: The ``jax.jit`` function, compiled.
+        fingerprint: Equal for the same program in all processes.
+        errors: Where its host callbacks put their exceptions; ``None`` if there are none.
+    """
+
+    program: Callable[..., Any]
+    fingerprint: str
+    errors: list[BaseException] | None
+
+
 class StepProgram:
     """A compiled ``step(state, batch)`` that returns ``(result, new_state)``.
 
@@ -31,18 +46,19 @@ class StepProgram:
         step: The function, as of Keras: pure.
         group: The replicas.
         name: What it does; the same in all processes.
-        gives_away: Whether the state is given to the program, which needs less memory. It is kept where
-            other processes may be lost meanwhile and this one goes on.
+        gives_away: Whether the state is given to the program, which needs less memory. It is kept
+            anyway if the program may fail while it runs.
     """
 
     def __init__(
         self, step: Callable[..., Any], group: ReplicaGroup, name: str, *, gives_away: bool
     ) -> None:
+        self._step = step
         self._group = group
         self._name = name
-        keeps = group.spans_processes and process_watch().waits_for_programs
-        self._compiled = _compile_step(step, group, gives_away=gives_away and not keeps)
-        self._prepared: dict[Any, str] = {}
+        may_be_left_alone = group.spans_processes and process_watch().waits_for_programs
+        self._gives_away = gives_away and not may_be_left_alone
+        self._prepared: dict[Any, _Prepared] = {}
 
     def run(self, state: Any, batch: Any, results: list[Any]) -> None:
         """Runs the step and appends what it returns to ``results``.
@@ -50,42 +66,79 @@ class StepProgram:
         An interrupt can arrive between a call and an assignment, when the state has been given away
         already: a list that is extended from C has the new one then.
         """
-        fingerprint = self._prepare(state, batch)
-        group = self._group
-        if not (group.serialize_programs or group.spans_processes):
-            results += starmap(self._compiled, ((state, batch),))
-            return
-        check_not_in_callback()
-        with LAUNCH_LOCK:
-            wait_for_previous()
-            if group.spans_processes:
-                watch = process_watch()
-                watch.before_launch(self._name, fingerprint)
-                results += starmap(watch.run, ((lambda: self._compiled(state, batch),),))
-                return
-            results += starmap(self._compiled, ((state, batch),))
-            for array in jax.tree.leaves(results[-1])[:1]:
-                note_launched(array)
+        prepared = self._prepare(state, batch)
+        if self._group.serialize_programs or self._group.spans_processes:
+            check_not_in_callback()
+            with LAUNCH_LOCK:
+                wait_for_previous()
+                self._launch(prepared, state, batch, results)
+        else:
+            results += starmap(prepared.program, ((state, batch),))
+        if prepared.errors is not None:
+            self._wait_for_callbacks(prepared.errors, results)
 
-    def _prepare(self, state: Any, batch: Any) -> str:
-        """Compiles for batches of this kind before any lock is taken; returns what tells them apart."""
+    def _launch(self, prepared: _Prepared, state: Any, batch: Any, results: list[Any]) -> None:
+        if self._group.spans_processes:
+            watch = process_watch()
+            watch.before_launch(self._name, prepared.fingerprint)
+            results += starmap(watch.run, ((lambda: prepared.program(state, batch),),))
+            return
+        results += starmap(prepared.program, ((state, batch),))
+        for array in jax.tree.leaves(results[-1])[:1]:
+            note_launched(array)
+
+    def _prepare(self, state: Any, batch: Any) -> _Prepared:
         leaves, structure = jax.tree.flatten(batch)
         key = (structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves))
-        if key not in self._prepared:
-            if not jax_settings.jit_is_disabled():
-                self._compiled.lower(state, batch).compile()
-            kinds = [
-                (array.shape, str(array.dtype), str(array.sharding.spec))
-                for array in jax.tree.leaves((state, batch))
-            ]
-            fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
-            self._prepared[key] = fingerprint
-        return self._prepared[key]
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepared[key] = self._compile(state, batch)
+        return prepared
+
+    def _compile(self, state: Any, batch: Any) -> _Prepared:
+        """Compiles, before any lock is taken."""
+        examples = jax.tree.map(_example, (state, batch))
+        traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
+        errors: list[BaseException] = []
+        guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
+        compute = jax.extend.core.jaxpr_as_fun(traced.replace(jaxpr=guarded))
+
+        def step(state: Any, batch: Any) -> Any:
+            return jax.tree.unflatten(
+                jax.tree.structure(shapes), compute(*jax.tree.leaves((state, batch)))
+            )
+
+        donated = 0 if self._gives_away and not has_callbacks else ()
+        out_shardings = (None, self._group.replicated)
+        program = jax.jit(step, donate_argnums=donated, out_shardings=out_shardings)
+        program.lower(state, batch).compile()
+        kinds = [
+            (array.shape, str(array.dtype), str(array.sharding.spec))
+            for array in jax.tree.leaves((state, batch))
+        ]
+        fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
+        return _Prepared(program, fingerprint, errors if has_callbacks else None)
+
+    def _wait_for_callbacks(self, errors: list[BaseException], results: list[Any]) -> None:
+        """Waits for the program's host callbacks; drops its results and raises if one failed."""
+        jax.block_until_ready(results[-1])
+        jax.effects_barrier()
+        error = errors[0] if errors else None
+        errors.clear()
+        if self._group.spans_processes:
+            told = None if error is None else repr(error)
+            every = process_watch().exchange("callbacks", told, f"callbacks of {self._name}")
+            failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
+            if error is None and failed:
+                error = ReplicaMismatchError(
+                    f"A host callback of {self._name} failed in another process, so that no variable "
+                    f"is updated here either; {'; '.join(failed)}."
+                )
+        if error is not None:
+            results.clear()
+            raise error
 
 
-def _compile_step(step: Callable[..., Any], group: ReplicaGroup, *, gives_away: bool) -> Any:
-    return jax.jit(
-        step,
-        donate_argnums=0 if gives_away else (),
-        out_shardings=(None, group.replicated),
-    )
+def _example(array: Any) -> jax.ShapeDtypeStruct:
+    """Returns what an array is, but not where it lies."""
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type)
