@@ -1,1 +1,1 @@
-"""Other libraries under a strategy, each in a folder of its own."""
+"""Libraries that work with strategies when they are there; none of them is needed."""

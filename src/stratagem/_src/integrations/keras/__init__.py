@@ -1,1 +1,1 @@
-"""Keras under a strategy."""
+"""Keras 3 on JAX: its variables under a scope, in replicas and in compiled functions."""

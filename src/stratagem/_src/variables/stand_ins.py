@@ -1,0 +1,35 @@
+"""Objects of other libraries that stand for a variable of ours, and the variable of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["is_variable", "register_stand_in", "variable_of"]
+
+_kinds: dict[type, Callable[[Any], Variable]] = {}
+
+
+def register_stand_in(kind: type, find: Callable[[Any], Variable]) -> None:
+    """Lets objects of a type, or of types derived from it, be given in place of variables.
+
+    Args:
+        kind: The type.
+        find: From such an object to the variable that holds its value.
+    """
+    _kinds[kind] = find
+
+
+def is_variable(value: Any) -> bool:
+    """Returns whether ``value`` is a variable, or stands for one."""
+    return isinstance(value, (Variable, *_kinds))
+
+
+def variable_of(value: Any) -> Any:
+    """Returns the variable that ``value`` stands for; anything else as it is."""
+    for kind, find in _kinds.items():
+        if isinstance(value, kind):
+            return find(value)
+    return value
