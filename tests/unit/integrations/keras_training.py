@@ -1,18 +1,13 @@
 """Trainings that are to give the same numbers under a strategy as without."""
 
 import contextlib
-import os
 
 import jax
 import numpy as np
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
-import keras  # noqa: E402
+import stratagem as sg
 
-import stratagem as sg  # noqa: E402
-from stratagem._src.integrations.keras.trainer import install_trainer  # noqa: E402
-
-install_trainer()
+keras = sg.keras
 
 # Of Keras' own variables.
 KERAS_ARRAYS = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from stratagem._src.integrations.keras.batch_placement import place_batch
-from stratagem._src.integrations.keras.running_call import RunningCall, running_call
+from stratagem._src.integrations.keras.model_state import give_back, note
 from stratagem._src.integrations.keras.step_program import StepProgram
 from stratagem._src.mesh.program_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -65,18 +65,17 @@ class StepFunction:
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Returns the result of the next ``steps_per_execution`` steps, and the state after them."""
-        call = running_call() or RunningCall(self._model, self.strategy)
-        call.note(self._parts, state)
+        note(self._model, self._parts, state)
         try:
-            results = [self._run(call, state, next(iterator))]
+            results = [self._run(state, next(iterator))]
             for _ in range(self._model.steps_per_execution - 1):
                 try:
                     batch = next(iterator)
                 except StopIteration:
                     break
-                results.append(self._run(call, results[-1][1], batch))
+                results.append(self._run(results[-1][1], batch))
         except BaseException:
-            call.give_back()
+            give_back(self._model, self.strategy.replica_group)
             raise
         outputs, state = results[-1]
         if self._returns_rows and len(results) > 1:
@@ -84,7 +83,7 @@ class StepFunction:
             outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
         return outputs, state
 
-    def _run(self, call: RunningCall, state: Any, batch: Any) -> tuple[Any, Any]:
+    def _run(self, state: Any, batch: Any) -> tuple[Any, Any]:
         results: list[tuple[Any, Any]] = []
         try:
             # Step by step a program cannot be divided: every replica then computes all of it.
@@ -95,7 +94,7 @@ class StepFunction:
                 self._program.run(state, batch, results)
         finally:
             if results:
-                call.note(self._parts, results[0][1])
+                note(self._model, self._parts, results[0][1])
         [(outputs, state)] = results
         if self._returns_rows:
             outputs = _in_this_process(outputs, self.strategy.replica_group)

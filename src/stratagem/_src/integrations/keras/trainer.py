@@ -13,8 +13,11 @@ from typing import Any
 
 import keras
 
-from stratagem._src.integrations.keras import interim
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
+from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
+from stratagem._src.integrations.keras.model_state import give_back, put_back, take
 from stratagem._src.integrations.keras.model_strategy import (
     check_created_with,
     note_creation,
@@ -33,7 +36,11 @@ from stratagem._src.integrations.keras.trainer_internals import (
     JAXTrainer,
     Trainer,
     data_adapter_of,
+    distribute_data,
+    has_state_apart,
     replace_data_adapter_of,
+    replace_distribute_data,
+    state_apart,
 )
 from stratagem._src.strategies.base import Strategy
 
@@ -52,7 +59,6 @@ _CALLS = (
 @functools.cache
 def install_trainer() -> None:
     """Has models that belong to a strategy trained by it, from now on."""
-    interim.install()
     JAXTrainer.__init__ = _noting_creation(JAXTrainer.__init__)
     Trainer.compile = _compiling(Trainer.compile)
     for name in _CALLS:
@@ -66,7 +72,10 @@ def install_trainer() -> None:
     JAXTrainer.make_predict_function = _making(
         JAXTrainer.make_predict_function, "predict_function", _predict_function
     )
+    JAXTrainer._get_jax_state = _taking_state(JAXTrainer._get_jax_state)
+    JAXTrainer.jax_state_sync = _putting_back_state(JAXTrainer.jax_state_sync)
     replace_data_adapter_of(_data_adapter_of)
+    replace_distribute_data(_distribute_data)
 
 
 def _noting_creation(original: Callable[..., None]) -> Callable[..., None]:
@@ -91,7 +100,7 @@ def _compiling(original: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         strategy = strategy_to_compile_for(self)
         given = keras.tree.flatten((optimizer, metrics, weighted_metrics))
-        check_created_with(strategy, given, "which compile() was given")
+        check_created_with(strategy, given)
         args = (optimizer, loss, loss_weights, metrics, weighted_metrics)
         if strategy is None:
             original(self, *args, **options)
@@ -110,7 +119,11 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         # In the scope, because a model may get its variables with its first batch.
         with begin_call(self, strategy), strategy.scope():
-            return original(self, *args, **kwargs)
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException:
+                give_back(self, strategy.replica_group)
+                raise
 
     return call
 
@@ -130,6 +143,33 @@ def _making(
         return getattr(self, attribute)
 
     return make_function
+
+
+def _taking_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_state(self: Any, purge_model_variables: bool = False, **wanted: bool) -> Any:
+        strategy = strategy_of_model(self)
+        if strategy is None:
+            return original(self, purge_model_variables=purge_model_variables, **wanted)
+        parts = tuple(part for part in TRAIN_PARTS if wanted.get(part))
+        return take(self, parts, strategy.replica_group)
+
+    return get_state
+
+
+def _putting_back_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def sync_state(self: Any) -> None:
+        apart = state_apart(self)
+        if not apart or not has_state_apart(self):
+            return
+        strategy = strategy_of_model(self)
+        if strategy is None:
+            original(self)
+        else:
+            put_back(self, tuple(apart), tuple(apart.values()), strategy.replica_group)
+
+    return sync_state
 
 
 def _train_function(model: Any, strategy: Strategy) -> StepFunction:
@@ -165,7 +205,19 @@ def _data_adapter_of(
             x, y, sample_weight, batch_size, steps_per_epoch, shuffle, class_weight
         )
     call = running_call()
+    if call is None and isinstance(x, DistributedDataset):
+        raise InvalidArgumentError(
+            "A distributed dataset feeds a model of the strategy that distributed it, got a model that "
+            "belongs to none. Make and compile it inside of `with strategy.scope():`."
+        )
     if call is None or isinstance(adapter, PlacedData):
         return adapter
-    divide = not call.model.run_eagerly and call.model.jit_compile
-    return PlacedData(adapter, call.strategy, divide=divide)
+    return PlacedData(adapter, call.strategy, divide=call.compiles)
+
+
+def _distribute_data(batch: Any, *args: Any) -> Any:
+    """Puts a batch on the devices; on the replicas if a strategy's model asks."""
+    call = running_call()
+    if call is None or args:
+        return distribute_data(batch, *args)
+    return place_batch(batch, call.strategy, divide=call.compiles)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras.src.backend.jax.trainer import JAXTrainer
+from keras.src.backend.jax import trainer
 from keras.src.trainers import data_adapters
 from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, py_dataset_adapter
 from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
@@ -22,14 +22,17 @@ __all__ = [
     "Trainer",
     "class_weight_to_sample_weights",
     "data_adapter_of",
-    "forget_jax_state",
+    "distribute_data",
+    "has_state_apart",
     "is_shuffled",
-    "keep_value",
-    "lost_its_value",
+    "note_state_in_variables",
     "replace_data_adapter_of",
+    "replace_distribute_data",
+    "state_apart",
     "variables_of",
 ]
 
+JAXTrainer: Any = trainer.JAXTrainer
 ArrayDataAdapter: Any = array_data_adapter.ArrayDataAdapter
 DataAdapter: Any = data_adapter.DataAdapter
 PyDatasetAdapter: Any = py_dataset_adapter.PyDatasetAdapter
@@ -57,18 +60,26 @@ def variables_of(model: Any, part: str) -> Sequence[Any]:
     return getattr(model, part)
 
 
-def lost_its_value(variable: Any) -> bool:
-    """Returns whether Keras, or a program, has taken a variable's array away."""
-    value = variable._value
-    return value is None or value.is_deleted()
+def has_state_apart(model: Any) -> bool:
+    """Returns whether Keras holds the state of a model elsewhere than in its variables."""
+    return not model._jax_state_synced
 
 
-def keep_value(variable: Any, value: Any) -> None:
-    """Gives a variable an array, as it is."""
-    variable._value = value
-
-
-def forget_jax_state(model: Any) -> None:
+def note_state_in_variables(model: Any) -> None:
     """Notes that the variables of a model hold its state, and nothing else does."""
     model._jax_state = None
     model._jax_state_synced = True
+
+
+def state_apart(model: Any) -> dict[str, Any]:
+    """Returns what Keras holds elsewhere than in the variables of a model, by the names of the parts."""
+    return getattr(model, "_jax_state", None) or {}
+
+
+def replace_distribute_data(function: Callable[[Any], Any]) -> None:
+    """Has ``function`` called with each batch that is given to ``train_on_batch`` and the like."""
+    trainer._distribute_data = function
+
+
+distribute_data: Callable[[Any], Any] = trainer._distribute_data
+"""Puts a batch on the devices."""
