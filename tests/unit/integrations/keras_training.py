@@ -12,7 +12,15 @@ keras = sg.keras
 # Of Keras' own variables.
 KERAS_ARRAYS = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 
-__all__ = ["KERAS_ARRAYS", "assert_same", "keras", "make_data", "mirrored", "scope_of", "small_model"]
+__all__ = [
+    "KERAS_ARRAYS",
+    "assert_same",
+    "keras",
+    "make_data",
+    "mirrored",
+    "scope_of",
+    "small_model",
+]
 
 
 def mirrored(count):

@@ -62,9 +62,7 @@ def test_data_that_fail(count):
     model, seen = make_model(), Remember()
     before = model.get_weights()
     with pytest.raises(Gone):
-        model.fit(
-            batches(count + 1), steps_per_epoch=8, verbose=0, callbacks=[seen], shuffle=False
-        )
+        model.fit(batches(count + 1), steps_per_epoch=8, verbose=0, callbacks=[seen], shuffle=False)
     assert len(seen.weights) in (count, count + 1)
     assert_equal(model.get_weights(), [before, *seen.weights][-1])
     assert_whole(model)

@@ -3,7 +3,15 @@
 import jax
 import numpy as np
 import pytest
-from keras_training import KERAS_ARRAYS, assert_same, keras, make_data, mirrored, scope_of, small_model
+from keras_training import (
+    KERAS_ARRAYS,
+    assert_same,
+    keras,
+    make_data,
+    mirrored,
+    scope_of,
+    small_model,
+)
 
 import stratagem as sg
 
@@ -25,7 +33,9 @@ def fitted(model, **options):
 
 def last_batch_not_divisible(strategy):
     with scope_of(strategy):
-        model = small_model(keras.layers.Dense(4, use_bias=False), keras.layers.BatchNormalization())
+        model = small_model(
+            keras.layers.Dense(4, use_bias=False), keras.layers.BatchNormalization()
+        )
         model.compile("sgd", "mse", metrics=["mae"])
     return fitted(model, x=X[:21], y=Y[:21])
 

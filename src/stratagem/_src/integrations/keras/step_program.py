@@ -8,6 +8,7 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.execution.callbacks import guard_callbacks
@@ -101,7 +102,7 @@ class StepProgram:
         traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
         errors: list[BaseException] = []
         guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
-        compute = jax.extend.core.jaxpr_as_fun(traced.replace(jaxpr=guarded))
+        compute = jaxpr_as_fun(traced.replace(jaxpr=guarded))
 
         def step(state: Any, batch: Any) -> Any:
             return jax.tree.unflatten(
