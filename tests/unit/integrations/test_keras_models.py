@@ -23,7 +23,7 @@ def test_a_model_made_outside_is_not_compiled_in_a_scope():
     model = small_model()
     with (
         mirrored(2).scope(),
-        pytest.raises(sg.errors.ContextError, match="outside of any scope.*with strategy.scope"),
+        pytest.raises(sg.errors.ContextError, match=r"outside of any scope.*with strategy"),
     ):
         model.compile("sgd", "mse")
     assert not model.compiled
@@ -44,7 +44,7 @@ def test_an_optimizer_made_outside_is_refused():
     optimizer = keras.optimizers.Adam()
     with mirrored(2).scope():
         model = small_model()
-        with pytest.raises(sg.errors.ContextError, match="Adam given to compile.*outside"):
+        with pytest.raises(sg.errors.ContextError, match=r"Adam given to compile.*outside"):
             model.compile(optimizer, "mse")
     assert not model.compiled
 
@@ -70,7 +70,7 @@ def test_layers_of_two_scopes_are_refused():
     outside.build((None, 3))
     with mirrored(2).scope():
         model = small_model(outside)
-        with pytest.raises(sg.errors.ContextError, match="one scope|same"):
+        with pytest.raises(sg.errors.ContextError, match=r"one scope"):
             model.compile("sgd", "mse")
 
 
@@ -88,7 +88,7 @@ def test_no_training_inside_a_replica():
     with strategy.scope():
         model = small_model()
         model.compile("sgd", "mse")
-    with pytest.raises(sg.errors.ContextError, match="run\\(\\)"):
+    with pytest.raises(sg.errors.ContextError, match=r"run\(\)"):
         strategy.run(lambda: model.predict(X, verbose=0))
 
 
