@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
-from stratagem._src.execution.call_signature import Identity
+from stratagem._src.execution.call_signature import SameObject
 from stratagem._src.execution.dataset_loops.loaded_names import global_names
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
@@ -143,7 +143,7 @@ class Snapshot:
         with contextlib.suppress(TypeError):
             reference = weakref.ref(value)
             self.needs.append(reference)
-        self._parts.append(Identity(value, reference))
+        self._parts.append(SameObject(value, reference))
 
     def _array(self, value: Any) -> None:
         if value.dtype.hasobject:
