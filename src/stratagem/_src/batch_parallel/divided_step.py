@@ -56,15 +56,18 @@ class DividedStep:
             batch: Arrays that are sharded in their first dimension over the replicas, or that every
                 replica has.
         """
+        return launch(self.prepare(state, batch), (state, batch), self._group, self._name)
+
+    def prepare(self, state: Any, batch: Any) -> Any:
+        """Returns the program for such a batch, compiled before its turn comes to be launched."""
         leaves = jax.tree.leaves(batch)
         lying = tuple((leaf.sharding, leaf.shape, leaf.dtype) for leaf in leaves)
         program = self._programs.get(lying)
         if program is None:
             program = self._programs[lying] = self._compile(state, batch)
-        return launch(program, (state, batch), self._group, self._name)
+        return program
 
     def _compile(self, state: Any, batch: Any) -> Any:
-        """Returns a program that is compiled before its turn comes, not during it."""
         split = tuple(_is_split(leaf) for leaf in jax.tree.leaves(batch))
         if split not in self._divided:
             self._divided[split] = self._divide(split)

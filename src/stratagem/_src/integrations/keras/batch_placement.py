@@ -45,7 +45,7 @@ def _is_leaf(value: Any) -> bool:
 
 def _divides(leaves: list[Any], size: int) -> bool:
     rows = {np.shape(leaf)[0] for leaf in leaves if np.ndim(leaf)}
-    if len(rows) != 1 or any(isinstance(leaf, JAXSparse) for leaf in leaves):
+    if size == 1 or len(rows) != 1 or any(isinstance(leaf, JAXSparse) for leaf in leaves):
         return False
     [num_rows] = rows
     return num_rows > 0 and num_rows % size == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +11,6 @@ import numpy as np
 from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.model_state import give_back, note
 from stratagem._src.integrations.keras.step_program import StepProgram
-from stratagem._src.mesh.program_queue import launch
-from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 
 __all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction"]
@@ -89,7 +86,9 @@ class StepFunction:
             # Step by step a program cannot be divided: every replica then computes all of it.
             batch = place_batch(batch, self.strategy, divide=self._program is not None)
             if self._program is None:
-                results.append(self._step(state, batch))
+                # Each process on its own, with values that are the same in all.
+                local = jax.tree.map(self.strategy.replica_group.local_view, (state, batch))
+                results.append(self._step(*local))
             else:
                 self._program.run(state, batch, results)
         finally:
@@ -97,19 +96,5 @@ class StepFunction:
                 note(self._model, self._parts, results[0][1])
         [(outputs, state)] = results
         if self._returns_rows:
-            outputs = _in_this_process(outputs, self.strategy.replica_group)
+            outputs = jax.tree.map(self.strategy.replica_group.local_view, outputs)
         return outputs, state
-
-
-def _in_this_process(outputs: Any, group: ReplicaGroup) -> Any:
-    """Returns arrays, of which each process may hold a part, so that this one can read all of them."""
-    if not group.spans_processes:
-        return outputs
-    leaves, structure = jax.tree.flatten(outputs)
-    whole = launch(_gather_program(group), (leaves,), group, "the rows of a prediction")
-    return jax.tree.unflatten(structure, [np.asarray(group.local_view(array)) for array in whole])
-
-
-@functools.cache
-def _gather_program(group: ReplicaGroup) -> Any:
-    return jax.jit(lambda arrays: arrays, out_shardings=group.replicated)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import jaxpr_as_fun
 
+from stratagem._src.batch_parallel.divided_step import DividedStep
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.execution.callbacks import guard_callbacks
 from stratagem._src.mesh.program_queue import (
@@ -109,10 +110,9 @@ class StepProgram:
                 jax.tree.structure(shapes), compute(*jax.tree.leaves((state, batch)))
             )
 
-        donated = 0 if self._gives_away and not has_callbacks else ()
-        out_shardings = (None, self._group.replicated)
-        program = jax.jit(step, donate_argnums=donated, out_shardings=out_shardings)
-        program.lower(state, batch).compile()
+        donates = self._gives_away and not has_callbacks
+        divided = DividedStep(step, self._group, donates_state=donates, name=self._name)
+        program = divided.prepare(state, batch)
         kinds = [
             (array.shape, str(array.dtype), str(array.sharding.spec))
             for array in jax.tree.leaves((state, batch))
