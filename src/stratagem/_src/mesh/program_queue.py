@@ -152,7 +152,7 @@ def launch(
     """Calls a compiled program and returns its results.
 
     Args:
-        program: A ``jax.jit`` function that returns a tree of arrays.
+        program: A ``jax.jit`` function that returns a list of arrays.
         args: Its arguments.
         group: The devices between which the program may contain collectives.
         name: What it does; the same in all processes.
@@ -165,9 +165,8 @@ def launch(
         if group.spans_processes:
             return _launch_together(program, args, name)
         results = program(*args)
-        arrays = jax.tree.leaves(results)
-        if arrays and not is_tracer(arrays[0]):
-            note_launched(arrays[0])
+        if results and not is_tracer(results[0]):
+            note_launched(results[0])
     return results
 
 

@@ -8,9 +8,8 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 
-from stratagem._src.batch_parallel.divided_step import DividedStep
+from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.execution.callbacks import guard_callbacks
 from stratagem._src.mesh.program_queue import (
@@ -103,19 +102,21 @@ class StepProgram:
         traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
         errors: list[BaseException] = []
         guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
-        compute = jaxpr_as_fun(traced.replace(jaxpr=guarded))
+        arrays = jax.tree.leaves((state, batch))
+        split = [array.sharding == self._group.sharded for array in arrays]
+        compute = divide(traced.replace(jaxpr=guarded), split, self._group)
 
-        def step(state: Any, batch: Any) -> Any:
+        def step(*inputs: Any) -> Any:
             return jax.tree.unflatten(
-                jax.tree.structure(shapes), compute(*jax.tree.leaves((state, batch)))
+                jax.tree.structure(shapes), compute(*jax.tree.leaves(inputs))
             )
 
-        donates = self._gives_away and not has_callbacks
-        divided = DividedStep(step, self._group, donates_state=donates, name=self._name)
-        program = divided.prepare(state, batch)
+        donated = 0 if self._gives_away and not has_callbacks else ()
+        program = jax.jit(step, donate_argnums=donated)
+        program.lower(state, batch).compile()
         kinds = [
             (array.shape, str(array.dtype), str(array.sharding.spec))
-            for array in jax.tree.leaves((state, batch))
+            for array in arrays
         ]
         fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
         return _Prepared(program, fingerprint, errors if has_callbacks else None)

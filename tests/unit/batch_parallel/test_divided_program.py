@@ -1,4 +1,4 @@
-"""A step that is divided over replicas computes what it computes on one device."""
+"""A program that is divided over replicas computes what it computes on one device."""
 
 import re
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stratagem._src.batch_parallel.divided_step import DividedStep
+from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 ROWS = 8
@@ -23,18 +23,23 @@ def uniform(*shape, seed=0):
     return np.random.default_rng(seed).uniform(0.5, 1.5, shape).astype(np.float32)
 
 
-def divided(function, group, state, batch, **options):
-    step = DividedStep(function, group, donates_state=False, name="step", **options)
-    placed = jax.tree.map(lambda leaf: jax.device_put(leaf, group.sharded), batch)
-    return step(jax.tree.map(group.replicate, state), placed), step
-
-
-def collectives(step, state, batch, group):
-    """How often the replicas exchange something."""
-    [program] = step._divided.values()
-    placed = jax.tree.map(lambda leaf: jax.device_put(leaf, group.sharded), batch)
-    text = program.lower(jax.tree.map(group.replicate, state), placed).as_text()
-    return len(re.findall(r"stablehlo\.(all_reduce|all_gather|collective_permute)", text))
+def divided(function, group, state, batch, split=True):
+    """Returns what a function returns, and how often the replicas exchange something for it."""
+    examples = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (state, batch)
+    )
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
+    num_state = len(jax.tree.leaves(state))
+    flags = [False] * num_state + [split] * (len(jax.tree.leaves(examples)) - num_state)
+    program = jax.jit(divide(closed, flags, group))
+    placed = [
+        jax.device_put(leaf, group.sharded if is_split else group.replicated)
+        for leaf, is_split in zip(jax.tree.leaves((state, batch)), flags, strict=True)
+    ]
+    text = program.lower(*placed).as_text()
+    exchanges = re.findall(r"stablehlo\.(all_reduce|all_gather|collective_permute)", text)
+    results = program(*placed)
+    return jax.tree.unflatten(jax.tree.structure(shapes), results), len(exchanges)
 
 
 X = uniform(ROWS, 6)
@@ -84,10 +89,10 @@ PROGRAMS = {
     "joined columns": (lambda s, x: jnp.concatenate([x, x * 2, s], 1), uniform(ROWS, 2), X, True),
     "joined rows": (lambda s, x: jnp.concatenate([x, s], 0), uniform(2, 6), X, False),
     "split columns": (lambda s, x: jnp.split(x, 3, 1), None, X, True),
-    "dynamic slice": (lambda s, x: lax.dynamic_slice(x, (0, s), (ROWS, 2)), jnp.int32(3), X, True),
+    "dynamic slice": (lambda s, x: lax.dynamic_slice(x, (0, s), (ROWS, 2)), np.int32(3), X, True),
     "dynamic update": (
         lambda s, x: lax.dynamic_update_slice(x, x[:, :2], (0, s)),
-        jnp.int32(3),
+        np.int32(3),
         X,
         True,
     ),
@@ -138,7 +143,7 @@ PROGRAMS = {
     ),
     "scan that sums": (
         lambda s, x: lax.scan(lambda c, xi: (c + (xi * x.T).sum(1), c), s, x.T[:, :]),
-        jnp.zeros(6),
+        np.zeros(6, np.float32),
         X,
         False,
     ),
@@ -151,7 +156,7 @@ PROGRAMS = {
     "fori": (lambda s, x: lax.fori_loop(0, 3, lambda i, c: c * 1.1 + x, x), None, X, True),
     "cond": (
         lambda s, x: lax.cond(s > 0, lambda v: v * 2, lambda v: v.sum(0) + v, x),
-        jnp.float32(1.0),
+        np.float32(1.0),
         X,
         False,
     ),
@@ -210,7 +215,7 @@ PROGRAMS = {
 def test_results_are_those_of_one_device(name, group):
     function, state, batch, alone = PROGRAMS[name]
     expected = jax.jit(function)(state, batch)
-    results, step = divided(function, group, state, batch)
+    results, exchanges = divided(function, group, state, batch)
     assert jax.tree.structure(results) == jax.tree.structure(expected)
     for result, wanted in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
         assert result.shape == wanted.shape
@@ -218,7 +223,7 @@ def test_results_are_those_of_one_device(name, group):
         np.testing.assert_allclose(
             np.asarray(result, np.float64), np.asarray(wanted, np.float64), rtol=2e-3, atol=1e-5
         )
-    assert (collectives(step, state, batch, group) == 0) == alone
+    assert (exchanges == 0) == alone
 
 
 def train_step(state, batch):
@@ -245,11 +250,11 @@ def test_a_training_step_exchanges_once(group):
     state = (weights, jax.tree.map(np.zeros_like, weights), np.float32(0))
     batch = (X, uniform(ROWS))
     expected = jax.jit(train_step)(state, batch)
-    (logs, new_state), step = divided(train_step, group, state, batch)
+    (logs, new_state), exchanges = divided(train_step, group, state, batch)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), (logs, new_state), expected
     )
-    assert collectives(step, state, batch, group) == 1
+    assert exchanges == 1
     for leaf in jax.tree.leaves(new_state):
         assert leaf.sharding.is_equivalent_to(group.replicated, leaf.ndim)
 
@@ -262,21 +267,19 @@ def test_a_recurrent_network_sums_its_gradients_once_after_the_loop(group):
         last, _ = lax.scan(cell, jnp.zeros((ROWS, 4)), x.T)
         return last.sum()
 
-    function = lambda w, x: jax.grad(loss_of)(w, x)  # noqa: E731
     state = uniform(4, 4)
-    gradient, step = divided(function, group, state, X)
+    gradient, exchanges = divided(jax.grad(loss_of), group, state, X)
     np.testing.assert_allclose(gradient, jax.grad(loss_of)(state, X), rtol=1e-3)
-    assert collectives(step, state, X, group) == 1
+    assert exchanges == 1
 
 
 def test_a_batch_that_every_replica_has_is_computed_by_each(group):
     rows = uniform(7, 6)
-    step = DividedStep(
-        lambda s, x: (x @ s, x.sum(0)), group, donates_state=False, name="uneven batch"
-    )
-    product, total = step(group.replicate(W), group.replicate(rows))
+    function = lambda s, x: (x @ s, x.sum(0))  # noqa: E731
+    (product, total), exchanges = divided(function, group, W, rows, split=False)
     np.testing.assert_allclose(product, rows @ W, rtol=1e-5)
     np.testing.assert_allclose(total, rows.sum(0), rtol=1e-5)
+    assert exchanges == 0
 
 
 def test_effects_take_place_once(group):
@@ -292,22 +295,7 @@ def test_effects_take_place_once(group):
     assert seen == [pytest.approx(X.sum(), rel=1e-5)]
 
 
-def test_the_state_is_given_away_only_where_that_is_said(group):
-    for donates in (False, True):
-        state = group.replicate(W)
-        step = DividedStep(lambda s, x: s + x.sum(), group, donates_state=donates, name="step")
-        step(state, jax.device_put(X, group.sharded))
-        assert state.is_deleted() == donates
-
-
-def test_each_kind_of_batch_is_traced_once(group):
-    traces = []
-
-    def function(s, x):
-        traces.append(x.shape)
-        return x.sum()
-
-    step = DividedStep(function, group, donates_state=False, name="step")
-    for rows in (ROWS, ROWS, 2 * ROWS, ROWS):
-        step(None, jax.device_put(uniform(rows, 3), group.sharded))
-    assert traces == [(ROWS, 3), (2 * ROWS, 3)]
+def test_rows_stay_with_the_replicas(group):
+    (rows, total), _ = divided(lambda s, x: (x * 2, x.sum(0)), group, None, X)
+    assert rows.sharding.is_equivalent_to(group.sharded, rows.ndim)
+    assert total.sharding.is_equivalent_to(group.replicated, total.ndim)
