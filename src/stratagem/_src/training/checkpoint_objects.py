@@ -9,6 +9,7 @@ import jax
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.variables.stand_ins import held_variables, is_variable, variable_of
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["CheckpointObjects", "named_objects"]
@@ -35,16 +36,16 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     Raises:
         InvalidArgumentError: If there is something else, or two of them have the same name.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(
-        dict(objects), is_leaf=lambda leaf: isinstance(leaf, (Variable, Optimizer))
-    )
+    opened = jax.tree.map(_open, dict(objects), is_leaf=_is_object)
+    leaves = jax.tree_util.tree_leaves_with_path(opened, is_leaf=_is_object)
     found: dict[str, Variable | Optimizer] = {}
     ways: dict[str, str] = {}
     for path, leaf in leaves:
         name = "/".join(_part(key) for key in path)
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
-                f"A Checkpoint holds variables and Optimizers, got {type(leaf).__name__} for {name!r}."
+                "A Checkpoint holds variables, Optimizers and Keras objects, got "
+                f"{type(leaf).__name__} for {name!r}."
             )
         way = jax.tree_util.keystr(path)
         if name in found:
@@ -63,6 +64,16 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
                 )
     variables = {name: leaf for name, leaf in found.items() if isinstance(leaf, Variable)}
     return CheckpointObjects(variables, optimizers)
+
+
+def _is_object(leaf: Any) -> bool:
+    return isinstance(leaf, Optimizer) or is_variable(leaf)
+
+
+def _open(leaf: Any) -> Any:
+    """Returns the variables of what holds some, or stands for one."""
+    held = held_variables(leaf)
+    return variable_of(leaf) if held is None else held
 
 
 def _part(key: Any) -> str:

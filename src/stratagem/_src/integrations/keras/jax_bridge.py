@@ -11,11 +11,12 @@ from stratagem._src.integrations.keras import building, layer_losses, optimizing
 from stratagem._src.integrations.keras.keras_internals import OPTIMIZER
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, check_strategy
 from stratagem._src.integrations.keras.plain_variables import twin_of, watch_plain_variables
+from stratagem._src.integrations.keras.saving import variables_of
 from stratagem._src.integrations.keras.trainer import install_trainer
 from stratagem._src.runtime import context
 from stratagem._src.strategies.current import get_strategy
 from stratagem._src.variables import access as state
-from stratagem._src.variables.stand_ins import register_stand_in
+from stratagem._src.variables.stand_ins import register_holder, register_stand_in
 
 __all__ = ["bridge_jax"]
 
@@ -25,6 +26,8 @@ def bridge_jax() -> None:
     keras.Variable.__new__ = _create_variable
     watch_plain_variables()
     register_stand_in(keras.Variable, twin_of)
+    for kind in (keras.Layer, keras.Optimizer, keras.Metric):
+        register_holder(kind, variables_of)
     OPTIMIZER.apply = optimizing.apply
     keras.optimizers.LossScaleOptimizer.apply = optimizing.apply_scaled
     keras.random.SeedGenerator.next = seeds.next_seed

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import keras
+import numpy as np
 
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, in_stateless_scope
@@ -157,6 +158,10 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
                 f"Keras variable {self._path!r} has no value yet. Build the layer that it belongs to."
             )
         return self.twin
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        # Keras' own lacks `copy`, of which NumPy warns.
+        return np.array(self.value, dtype, copy=copy)
 
     # --- copies -----------------------------------------------------------------------------------
 

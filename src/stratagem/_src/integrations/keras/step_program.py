@@ -8,6 +8,7 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend.core import Var
 
 from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.core.errors import ReplicaMismatchError
@@ -28,12 +29,12 @@ class _Prepared(NamedTuple):
     """The step for batches of one kind.
 
     Args:
-        program: The ``jax.jit`` function, compiled.
+        program: It, compiled.
         fingerprint: Equal for the same program in all processes.
         errors: Where its host callbacks put their exceptions; ``None`` if there are none.
     """
 
-    program: Callable[..., Any]
+    program: _Jitted
     fingerprint: str
     errors: list[BaseException] | None
 
@@ -62,30 +63,36 @@ class StepProgram:
         self._prepared: dict[Any, _Prepared] = {}
 
     def run(self, state: Any, batch: Any, results: list[Any]) -> None:
-        """Runs the step and appends what it returns to ``results``.
-
-        An interrupt can arrive between a call and an assignment, when the state has been given away
-        already: a list that is extended from C has the new one then.
-        """
+        """Runs the step and appends what it returns to ``results``, also if it is interrupted."""
         prepared = self._prepare(state, batch)
-        if self._group.serialize_programs or self._group.spans_processes:
-            check_not_in_callback()
-            with LAUNCH_LOCK:
-                wait_for_previous()
-                self._launch(prepared, state, batch, results)
-        else:
-            results += starmap(prepared.program, ((state, batch),))
+        # An interrupt can arrive between a call and an assignment, when the state has been given away
+        # already: a list that is extended from C has the new one then.
+        finished: list[list[Any]] = []
+        try:
+            if self._group.serialize_programs or self._group.spans_processes:
+                check_not_in_callback()
+                with LAUNCH_LOCK:
+                    wait_for_previous()
+                    self._launch(prepared, state, batch, finished)
+            else:
+                finished += starmap(prepared.program.jitted, ((state, batch),))
+        finally:
+            if finished:
+                results.append(prepared.program.result(finished[0], state, batch))
         if prepared.errors is not None:
             self._wait_for_callbacks(prepared.errors, results)
 
-    def _launch(self, prepared: _Prepared, state: Any, batch: Any, results: list[Any]) -> None:
+    def _launch(
+        self, prepared: _Prepared, state: Any, batch: Any, finished: list[list[Any]]
+    ) -> None:
+        jitted = prepared.program.jitted
         if self._group.spans_processes:
             watch = process_watch()
             watch.before_launch(self._name, prepared.fingerprint)
-            results += starmap(watch.run, ((lambda: prepared.program(state, batch),),))
+            finished += starmap(watch.run, ((lambda: jitted(state, batch),),))
             return
-        results += starmap(prepared.program, ((state, batch),))
-        for array in jax.tree.leaves(results[-1])[:1]:
+        finished += starmap(jitted, ((state, batch),))
+        for array in finished[0][:1]:
             note_launched(array)
 
     def _prepare(self, state: Any, batch: Any) -> _Prepared:
@@ -106,18 +113,10 @@ class StepProgram:
         split = [array.sharding == self._group.sharded for array in arrays]
         compute = divide(traced.replace(jaxpr=guarded), split, self._group)
 
-        def step(*inputs: Any) -> Any:
-            return jax.tree.unflatten(
-                jax.tree.structure(shapes), compute(*jax.tree.leaves(inputs))
-            )
-
-        donated = 0 if self._gives_away and not has_callbacks else ()
-        program = jax.jit(step, donate_argnums=donated)
-        program.lower(state, batch).compile()
-        kinds = [
-            (array.shape, str(array.dtype), str(array.sharding.spec))
-            for array in arrays
-        ]
+        donates = self._gives_away and not has_callbacks
+        program = _Jitted(compute, guarded, jax.tree.structure(shapes), donates=donates)
+        program.compile(state, batch)
+        kinds = [(array.shape, str(array.dtype), str(array.sharding.spec)) for array in arrays]
         fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
         return _Prepared(program, fingerprint, errors if has_callbacks else None)
 
@@ -139,6 +138,47 @@ class StepProgram:
         if error is not None:
             results.clear()
             raise error
+
+
+class _Jitted:
+    """A compiled function of a state and a batch.
+
+    Args:
+        compute: Takes their arrays, and returns those of the results.
+        jaxpr: What it computes.
+        structure: Of the results.
+        donates: Whether the state is given away.
+    """
+
+    def __init__(
+        self, compute: Callable[..., list[Any]], jaxpr: Any, structure: Any, *, donates: bool
+    ) -> None:
+        inputs = {variable: i for i, variable in enumerate(jaxpr.invars)}
+        # What comes out as it went in, such as weights in a step of evaluation, need not be copied.
+        returned = [
+            inputs.get(atom) if isinstance(atom, Var) and not donates else None
+            for atom in jaxpr.outvars
+        ]
+
+        def step(state: Any, batch: Any) -> list[Any]:
+            results = compute(*jax.tree.leaves((state, batch)))
+            return [result for result, kept in zip(results, returned, strict=True) if kept is None]
+
+        self.jitted = jax.jit(step, donate_argnums=0 if donates else ())
+        self._returned = returned
+        self._structure = structure
+
+    def compile(self, state: Any, batch: Any) -> None:
+        """Compiles for arguments like these."""
+        self.jitted.lower(state, batch).compile()
+
+    def result(self, computed: list[Any], state: Any, batch: Any) -> Any:
+        """Returns the results, given what was computed."""
+        remaining = iter(computed)
+        given = jax.tree.leaves((state, batch))
+        return self._structure.unflatten(
+            [next(remaining) if kept is None else given[kept] for kept in self._returned]
+        )
 
 
 def _example(array: Any) -> jax.ShapeDtypeStruct:
