@@ -30,6 +30,7 @@ __all__ = [
     "current_journal",
     "enter",
     "journaled",
+    "outside_of_frames",
     "transaction",
 ]
 
@@ -207,6 +208,16 @@ def enter(frame: StateFrame) -> Iterator[StateFrame]:
         yield frame
     finally:
         THIS_THREAD.frames.pop()
+
+
+@contextlib.contextmanager
+def outside_of_frames() -> Iterator[None]:
+    """Lets this thread use variables, for the block, as if nothing were traced."""
+    frames, _state.frames = _state.frames, []
+    try:
+        yield
+    finally:
+        _state.frames = frames
 
 
 def current_journal() -> Journal | None:
