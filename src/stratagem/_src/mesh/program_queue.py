@@ -111,6 +111,9 @@ class ProcessWatch(Protocol):
     ) -> list[Any]:
         """Returns what every process gives, in order; nothing if it is cancelled."""
 
+    def begin_input(self, dataset: str, number: int) -> Callable[[], None]:
+        """Notes that this thread begins an iteration, which others begin too; returns how to end that."""
+
     def give(self, channel: str, value: Any, turn: int) -> None:
         """Gives this process's part of an exchange without waiting for the others'."""
 
