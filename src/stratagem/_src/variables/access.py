@@ -213,11 +213,11 @@ def enter(frame: StateFrame) -> Iterator[StateFrame]:
 @contextlib.contextmanager
 def outside_of_frames() -> Iterator[None]:
     """Lets this thread use variables, for the block, as if nothing were traced."""
-    frames, _state.frames = _state.frames, []
+    frames, THIS_THREAD.frames = THIS_THREAD.frames, []
     try:
         yield
     finally:
-        _state.frames = frames
+        THIS_THREAD.frames = frames
 
 
 def current_journal() -> Journal | None:
