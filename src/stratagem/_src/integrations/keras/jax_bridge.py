@@ -12,6 +12,7 @@ from stratagem._src.integrations.keras.keras_internals import OPTIMIZER
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, check_strategy
 from stratagem._src.integrations.keras.plain_variables import twin_of, watch_plain_variables
 from stratagem._src.integrations.keras.saving import variables_of
+from stratagem._src.integrations.keras.trainer import install_trainer
 from stratagem._src.runtime import context
 from stratagem._src.strategies.current import get_strategy
 from stratagem._src.variables import access as state
@@ -34,6 +35,7 @@ def bridge_jax() -> None:
     keras.Layer.add_loss = layer_losses.add_loss
     keras.Layer._get_own_losses = layer_losses.own_losses
     keras.Layer._clear_losses = layer_losses.clear_losses
+    install_trainer()
 
 
 def _create_variable(cls: type, *args: Any, **kwargs: Any) -> Any:
