@@ -16,7 +16,7 @@ from stratagem._src.integrations.keras.keras_internals import (
     APPLY_SCALED,
     in_stateless_scope,
 )
-from stratagem._src.integrations.keras.placed_variable import strategy_of
+from stratagem._src.integrations.keras.placed_variable import PlacedVariable, strategy_of
 from stratagem._src.integrations.keras.replicas import one_of_several
 from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.base import Strategy
@@ -55,9 +55,10 @@ def _apply_together(
     if in_stateless_scope() or not grads or len(grads) != len(variables):
         original(optimizer, grads, trainable_variables)
         return
-    strategy = strategy_of([*variables, *optimizer.variables])
+    touched = [*variables, *optimizer.variables]
+    strategy = strategy_of(touched)
     if replica is None:
-        if strategy is None and not in_function:
+        if not in_function and not any(isinstance(v, PlacedVariable) for v in touched):
             original(optimizer, grads, trainable_variables)
         else:
             _take_step(step, optimizer, grads, variables)
