@@ -29,7 +29,7 @@ from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["Snapshot"]
+__all__ = ["StepSnapshot"]
 
 # Objects of these packages do not change what a step computes, or say so by being another object.
 _BY_IDENTITY = frozenset(
@@ -53,7 +53,7 @@ class _Incomparable(Exception):
     """Something that may change without being another object, and cannot be looked into."""
 
 
-class Snapshot:
+class StepSnapshot:
     """What a step captures at one moment.
 
     Args:
