@@ -7,10 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.core.version import __version__ as __version__
+from stratagem._src.core.when_imported import when_imported
 from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
-    from stratagem import config, data, distribute, io, nest, testing, tpu, train
+    from stratagem import (
+        config,
+        data,
+        distribute,
+        io,
+        keras,
+        metrics,
+        nest,
+        nn,
+        testing,
+        tpu,
+        train,
+    )
     from stratagem._src.data.tensor_spec import TensorSpec
     from stratagem.public_names import (
         IndexedSlices,
@@ -68,7 +81,10 @@ __all__ = [
     "int32",
     "int64",
     "io",
+    "keras",
+    "metrics",
     "nest",
+    "nn",
     "testing",
     "tpu",
     "train",
@@ -80,7 +96,19 @@ __all__ = [
 ]
 
 # Loaded when first asked for: the launcher and the process where workers meet need none of it, nor JAX.
-_MODULES = ("config", "data", "distribute", "io", "nest", "testing", "tpu", "train")
+_MODULES = (
+    "config",
+    "data",
+    "distribute",
+    "io",
+    "keras",
+    "metrics",
+    "nest",
+    "nn",
+    "testing",
+    "tpu",
+    "train",
+)
 _find = lazy_names(
     __name__,
     {name: ("stratagem.public_names", name) for name in __all__}
@@ -97,6 +125,16 @@ def _default_frame() -> context.Frame:
 
 
 context.register_default_strategy(_default_frame)
+
+
+def _bridge_keras() -> None:
+    # Imported when used: it needs Keras.
+    from stratagem._src.integrations.keras.bridge import bridge
+
+    bridge()
+
+
+when_imported("keras", _bridge_keras)
 
 if not TYPE_CHECKING:
 

@@ -8,6 +8,8 @@
     ├── ReplicaMismatchError (RuntimeError)    replicas did not all take part in the same thing
     ├── DeviceError (ValueError)               a device that does not exist or cannot be used
     ├── BackendStartedError (RuntimeError)     too late to change the devices
+    ├── KerasBackendError (RuntimeError)       Keras runs on something else than JAX
+    ├── MissingExtraError (ImportError)        a library that is not installed
     ├── ShapeMismatchError (ValueError)        shapes that do not fit together
     ├── NotAnArrayError (ValueError)           a per-replica value used as one array
     ├── VariableError (ValueError)             an update or read that a variable cannot do
@@ -62,6 +64,14 @@ class DeviceError(StratagemError, ValueError):
 
 class BackendStartedError(StratagemError, RuntimeError):
     """A device setting changed after the JAX backend had started."""
+
+
+class KerasBackendError(StratagemError, RuntimeError):
+    """Keras was loaded with another backend than JAX."""
+
+
+class MissingExtraError(StratagemError, ImportError):
+    """A library that an optional part needs is not installed."""
 
 
 class ShapeMismatchError(StratagemError, ValueError):

@@ -38,8 +38,9 @@ class Checkpoint:
     them see. The leader writes what they have in common, each worker the variables that are its own.
 
     Args:
-        **objects: Variables and ``Optimizer`` objects, or structures of them, by name. The state that an
-            optimizer has on parameter servers is saved for the variables given here.
+        **objects: Variables, ``Optimizer`` objects, and Keras layers, models, optimizers and metrics that
+            are built, or structures of them, by name. The state that an optimizer has on parameter
+            servers is saved for the variables given here.
 
     Raises:
         InvalidArgumentError: If something else is given, or two have the same name.
