@@ -59,7 +59,7 @@ def value_and_grad(
                 f"value_and_grad needs variables to differentiate, got {type(leaf).__name__}. For "
                 "arrays use jax.value_and_grad."
             )
-    name_by_place(variables)
+    name_by_place(variables, leaves)
 
     @functools.wraps(fn)
     def value_and_gradients(*args: Any, **kwargs: Any) -> Any:

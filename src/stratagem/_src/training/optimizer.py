@@ -39,6 +39,7 @@ from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.variables import access as state
 from stratagem._src.variables import remote_batch
+from stratagem._src.variables.place_names import name_by_place
 from stratagem._src.variables.updates import Update, update_on_server
 from stratagem._src.variables.variable import Variable
 
@@ -381,6 +382,7 @@ def _flatten_variables(variables: Any) -> tuple[list[Variable], Any]:
     for leaf in leaves:
         if not isinstance(leaf, Variable):
             raise VariableError(f"An Optimizer updates variables, got {type(leaf).__name__}.")
+    name_by_place(variables, leaves)
     return leaves, form
 
 
