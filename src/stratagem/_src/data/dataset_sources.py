@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stratagem._src.data.plan.node import Node
+from stratagem._src.data.planned_elements import PlannedElements
 from stratagem._src.data.sources.generator import FromGenerator, signature_of
 from stratagem._src.data.sources.list_files import matching_files
 from stratagem._src.data.sources.tensors import Range, Tensors, TensorSlices
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["DatasetSources"]
 
 
-class DatasetSources:
+class DatasetSources(PlannedElements):
     """Constructors from memory, generators and file names."""
-
-    @staticmethod
-    def _of(plan: Node, name: str | None) -> Dataset:
-        raise NotImplementedError
 
     @classmethod
     def from_tensors(cls, tensors: Any, name: str | None = None) -> Dataset:

@@ -29,7 +29,7 @@ class Agreement:
     """
 
     def __init__(self, beginning: Beginning, closed: threading.Event) -> None:
-        self._channel, self._what, self._first_step_came = beginning
+        self._topic, self._what, self._first_step_came = beginning
         self._closed = closed
         self._turn = 0
 
@@ -43,7 +43,7 @@ class Agreement:
         what = f"step {turn} of {self._what}"
         try:
             every = process_watch().exchange(
-                self._channel,
+                self._topic,
                 {"sizes": sizes},
                 what,
                 turn=turn,
@@ -67,7 +67,7 @@ class Agreement:
         self._first_step_came()
         # They may know already, or be the ones who told.
         with contextlib.suppress(StratagemError):
-            process_watch().give(self._channel, {"error": repr(error)}, self._turn)
+            process_watch().give(self._topic, {"error": repr(error)}, self._turn)
 
 
 def agreed_steps(
