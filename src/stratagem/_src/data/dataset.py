@@ -12,6 +12,7 @@ from stratagem._src.data.dataset_batching import DatasetBatching
 from stratagem._src.data.dataset_functions import DatasetFunctions
 from stratagem._src.data.dataset_order import DatasetOrder
 from stratagem._src.data.dataset_sources import DatasetSources
+from stratagem._src.data.element_views import ElementIterator
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.options import INFINITE_CARDINALITY, Options
 from stratagem._src.data.plan.node import Node, known
@@ -55,7 +56,7 @@ class Dataset(DatasetSources, DatasetFunctions, DatasetBatching, DatasetOrder):
         return Dataset(plan, name)
 
     def __iter__(self) -> DatasetIterator:
-        return DatasetIterator(self.plan)
+        return ElementIterator(self.plan)
 
     def __len__(self) -> int:
         size = self.cardinality()
@@ -97,7 +98,7 @@ class Dataset(DatasetSources, DatasetFunctions, DatasetBatching, DatasetOrder):
         >>> list(Dataset.range(3).as_numpy_iterator())
         [np.int64(0), np.int64(1), np.int64(2)]
         """
-        return iter(self)
+        return DatasetIterator(self.plan)
 
     def options(self) -> Options:
         """Returns the options of this dataset and of those it is made from.
