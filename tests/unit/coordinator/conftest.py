@@ -7,9 +7,9 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.parameter_server.server.service import ParameterService
+from stratagem._src.parameter_server.server.parameter_service import ParameterService
 from stratagem._src.transport import Credentials, Endpoint, Identity
-from stratagem._src.worker.service import WorkerService
+from stratagem._src.worker.worker_service import WorkerService
 
 
 class OneDeviceResolver(sg.distribute.cluster_resolver.SimpleClusterResolver):
@@ -79,7 +79,7 @@ def coordinator(cluster):
 def poll():
     """Waits until a condition is true and returns its value."""
 
-    def poll(condition, seconds=10.0):
+    def poll(condition, seconds=30.0):
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"

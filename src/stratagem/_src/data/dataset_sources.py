@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stratagem._src.data.plan.node import Node
+from stratagem._src.data.planned_elements import PlannedElements
 from stratagem._src.data.sources.generator import FromGenerator, signature_of
 from stratagem._src.data.sources.list_files import matching_files
 from stratagem._src.data.sources.tensors import Range, Tensors, TensorSlices
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["DatasetSources"]
 
 
-class DatasetSources:
+class DatasetSources(PlannedElements):
     """Constructors from memory, generators and file names."""
-
-    @staticmethod
-    def _of(plan: Node, name: str | None) -> Dataset:
-        raise NotImplementedError
 
     @classmethod
     def from_tensors(cls, tensors: Any, name: str | None = None) -> Dataset:
@@ -77,6 +73,10 @@ class DatasetSources:
         name: str | None = None,
     ) -> Dataset:
         """Returns a dataset of what ``generator(*args)`` yields, called anew for each iteration.
+
+        Elements are cast to the types asked for, as tf.data does: a float64 array to float32, whole
+        numbers to floats or to fewer bits. Differs from tf.data: numbers that would become others (a
+        fraction or 2**40 as int32, 1e10 as float16) raise.
 
         An iterator is restored by calling the generator and dropping what it had given, so a
         generator should give the same elements each time.

@@ -1,0 +1,102 @@
+"""The methods of ``Dataset`` that join elements into batches and take them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from stratagem._src.data.checks import parallelism
+from stratagem._src.data.planned_elements import PlannedElements
+from stratagem._src.data.transforms.batch import Batch
+from stratagem._src.data.transforms.padded_batch import PaddedBatch
+from stratagem._src.data.transforms.rebatch import Rebatch
+from stratagem._src.data.transforms.unbatch import Unbatch
+
+if TYPE_CHECKING:
+    from stratagem._src.data.dataset import Dataset
+
+__all__ = ["DatasetBatching"]
+
+
+class DatasetBatching(PlannedElements):
+    """Transformations between elements and batches of them."""
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Returns batches of ``batch_size`` elements, stacked.
+
+        >>> from stratagem.data import Dataset
+        >>> [batch.tolist() for batch in Dataset.range(5).batch(2)]
+        [[0, 1], [2, 3], [4]]
+
+        Args:
+            batch_size: Elements per batch.
+            drop_remainder: Whether a last, smaller batch is left out.
+            num_parallel_calls: How many batches are made ahead of the consumer.
+            deterministic: ``False`` allows another order; the order is kept all the same.
+            name: Shown by ``repr``.
+        """
+        batched = self._of(Batch(self.plan, batch_size, drop_remainder), name)
+        ahead = parallelism("num_parallel_calls", num_parallel_calls)
+        return batched if ahead is None else batched.prefetch(ahead, name)
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """Returns batches of elements of different sizes, padded at their ends.
+
+        >>> from stratagem.data import Dataset
+        >>> dataset = Dataset.range(1, 4).map(lambda n: [int(n)] * int(n)).padded_batch(3)
+        >>> next(iter(dataset)).tolist()
+        [[1, 0, 0], [2, 2, 0], [3, 3, 3]]
+
+        Args:
+            batch_size: Elements per batch.
+            padded_shapes: A nest of shapes; ``None`` in a shape, or for all, pads to the longest.
+            padding_values: A nest of scalars, or one for all; 0 and ``b""`` by default.
+            drop_remainder: Whether a last, smaller batch is left out.
+            name: Shown by ``repr``.
+        """
+        return self._of(
+            PaddedBatch(self.plan, batch_size, padded_shapes, padding_values, drop_remainder), name
+        )
+
+    def unbatch(self, name: str | None = None) -> Dataset:
+        """Returns the rows of every element.
+
+        >>> from stratagem.data import Dataset
+        >>> list(Dataset.range(4).batch(3).unbatch())
+        [np.int64(0), np.int64(1), np.int64(2), np.int64(3)]
+        """
+        return self._of(Unbatch(self.plan), name)
+
+    def rebatch(
+        self,
+        batch_size: int | Sequence[int],
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """Returns the rows of every element in batches of other sizes.
+
+        >>> from stratagem.data import Dataset
+        >>> [batch.tolist() for batch in Dataset.range(7).batch(4).rebatch([2, 1])]
+        [[0, 1], [2], [3, 4], [5], [6]]
+
+        Args:
+            batch_size: Rows per batch, or a sequence of sizes that is used over and over; a size of
+                0 gives a batch without rows.
+            drop_remainder: Whether a last, smaller batch is left out.
+            name: Shown by ``repr``.
+        """
+        return self._of(Rebatch(self.plan, batch_size, drop_remainder), name)

@@ -1,0 +1,221 @@
+"""A worker's line to the meeting point."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.errors import RendezvousError
+from stratagem._src.core.background import Background
+from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
+from stratagem._src.membership.board import values_of
+from stratagem._src.membership.identities import MEETING, WORKER_ROLE
+from stratagem._src.membership.worker_status import InputIteration, PeerView, WorkerStatus
+from stratagem._src.transport import Credentials, Identity, connect
+from stratagem._src.transport.conversation import Conversation
+
+__all__ = ["MeetingClient"]
+
+_SECONDS_BETWEEN_TRIES = 0.1
+_SECONDS_TO_CONNECT = 10.0
+_SECONDS_TO_LEAVE = 2.0
+_BEAT_SECONDS = 0.5
+
+
+class MeetingClient:
+    """Says how this worker is, hears how the others are, and exchanges values with them.
+
+    Args:
+        address: Of the meeting point.
+        worker: The number of this worker.
+        num_workers: How many there are.
+        credentials: What the workers prove to each other.
+        timeout: Seconds until the meeting point must answer.
+
+    Raises:
+        UnavailableError: If it does not answer in time.
+        UnauthenticatedError: If it and this worker do not trust each other.
+        PermissionDeniedError: If the workers have nothing to prove themselves with.
+        RendezvousError: If it refuses this worker.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        worker: int,
+        num_workers: int,
+        credentials: Credentials,
+        timeout: float,
+    ) -> None:
+        self._changed = threading.Condition()
+        self._views = [PeerView() for _ in range(num_workers)]
+        self._start: dict[str, Any] | None = None
+        self._exchanging: set[str] = set()
+        self._exchanged: dict[str, list[Any]] = {}
+        self._lost = False
+        self._status = WorkerStatus()
+        self._inputs: tuple[str, ...] = ()
+        self._begins: tuple[tuple[InputIteration, ...], InputIteration | None] = ((), None)
+        self._closed = threading.Event()
+        self._conversation = _connect(address, worker, num_workers, credentials, timeout)
+        self._background = Background(
+            f"worker {worker}'s line to the meeting point", on_failure=lambda _: self._lose()
+        )
+        self._background.start(self._hear, name="meeting-hear")
+        self._background.start(self._beat, name="meeting-beat")
+
+    @property
+    def start(self) -> dict[str, Any] | None:
+        """What all workers were told when the last one came; ``None`` before."""
+        return self._start
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the meeting point is gone."""
+        self._background.check()
+        return self._lost
+
+    def views(self) -> list[PeerView]:
+        """Returns what is known of every worker."""
+        self._background.check()
+        with self._changed:
+            return list(self._views)
+
+    def set_status(self, status: WorkerStatus, *, tell_now: bool = False) -> None:
+        """Sets what the others are told of this worker, at the next beat or at once."""
+        self._status = status
+        if tell_now:
+            self._tell_status()
+
+    def set_inputs(self, inputs: tuple[str, ...]) -> None:
+        """Sets what the others are told that this worker waits for beside the common sequence."""
+        self._inputs = inputs
+
+    def set_begins(
+        self, begins: tuple[InputIteration, ...], main_begins: InputIteration | None
+    ) -> None:
+        """Sets what the others are told that this worker has begun to iterate over."""
+        self._begins = begins, main_begins
+
+    def put(self, key: str, value: Any, *, is_awaited: bool = True) -> None:
+        """Gives this worker's part of an exchange.
+
+        Args:
+            key: Which exchange.
+            value: Plain data of this worker.
+            is_awaited: Whether this worker will take the parts of the others, or withdraw.
+        """
+        self._background.check()
+        if is_awaited:
+            with self._changed:
+                self._exchanging.add(key)
+        self._conversation.say({"put": key, "value": value})
+
+    def take(self, key: str, seconds: float) -> list[Any] | None:
+        """Returns every worker's part of an exchange, or ``None`` if it is not complete in time."""
+        self._background.check()
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._exchanged or self._lost, seconds)
+            values = self._exchanged.pop(key, None)
+            if values is not None:
+                self._exchanging.discard(key)
+            return values
+
+    def withdraw(self, key: str) -> None:
+        """Takes this worker's part of an exchange back; nobody keeps anything of it for this worker."""
+        with self._changed:
+            self._exchanging.discard(key)
+            self._exchanged.pop(key, None)
+        self._conversation.say({"withdraw": key})
+
+    def wait_for_change(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Waits until ``ready`` after some message, for so many seconds at most."""
+        with self._changed:
+            self._changed.wait_for(ready, seconds)
+
+    def leave(self, reason: str, *, keep_line: bool = False) -> None:
+        """Says goodbye.
+
+        Args:
+            reason: Why.
+            keep_line: Whether the line stays until this process ends: by that the others see its end.
+        """
+        self._closed.set()
+        self._conversation.say({"leave": reason})
+        if keep_line:
+            self._conversation.flush(_SECONDS_TO_LEAVE)
+        else:
+            self._conversation.finish(_SECONDS_TO_LEAVE)
+
+    def close(self) -> None:
+        """Closes the line."""
+        self._closed.set()
+        self._conversation.close()
+
+    def _tell_status(self) -> None:
+        begins, main_begins = self._begins
+        status = dataclasses.replace(
+            self._status, inputs=self._inputs, begins=begins, main_begins=main_begins
+        )
+        self._conversation.say({"status": status.to_json()})
+
+    def _beat(self) -> None:
+        while not self._closed.wait(_BEAT_SECONDS):
+            self._tell_status()
+
+    def _hear(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._receive(self._conversation.hear())
+        self._lose()
+
+    def _lose(self) -> None:
+        with self._changed:
+            self._lost = True
+            self._changed.notify_all()
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        with self._changed:
+            if "start" in message:
+                self._start = message["start"]
+            elif "peers" in message:
+                self._views = [PeerView.from_json(view) for view in message["peers"]]
+            elif message.get("exchanged") in self._exchanging:
+                self._exchanged[message["exchanged"]] = values_of(message["runs"])
+            self._changed.notify_all()
+
+
+def _connect(
+    address: Address, worker: int, num_workers: int, credentials: Credentials, timeout: float
+) -> Conversation:
+    deadline = time.monotonic() + timeout
+    own = Identity(WORKER_ROLE, worker)
+    while True:
+        try:
+            give_up = min(deadline, time.monotonic() + _SECONDS_TO_CONNECT)
+            connection = connect(address, credentials, own=own, wanted=MEETING, deadline=give_up)
+            return _introduce(Conversation(connection), address, num_workers, give_up)
+        except (UnavailableError, DeadlineExceededError) as error:
+            if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
+                raise UnavailableError(str(error)) from None
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+def _introduce(
+    conversation: Conversation, address: Address, num_workers: int, deadline: float
+) -> Conversation:
+    conversation.say({"num_workers": num_workers})
+    try:
+        answer = conversation.hear(deadline)
+    except OSError as error:
+        conversation.close()
+        raise UnavailableError(f"The leader at {address} left at once ({error}).") from None
+    if "refused" in answer:
+        conversation.close()
+        raise RendezvousError(f"The leader at {address} refused this process: {answer['refused']}.")
+    return conversation

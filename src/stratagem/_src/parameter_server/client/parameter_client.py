@@ -1,0 +1,321 @@
+"""``ParameterClient``: one process's way to the parameter servers of a cluster."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import functools
+import hashlib
+import pickle
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stratagem._src.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
+from stratagem._src.parameter_server.client.joint_sending import JointSending
+from stratagem._src.parameter_server.parameter_messages import (
+    ReadRequest,
+    UpdateRequest,
+    decode_fields,
+    encode_fields,
+    encode_reads,
+    encode_updates,
+)
+from stratagem._src.parameter_server.server.stored_array import Array
+from stratagem._src.transport import Caller, Credentials, Identity, Message
+from stratagem._src.transport.remote_error import exception_from_bytes
+
+__all__ = ["ParameterClient", "ReadRequest", "UpdateRequest", "client_for"]
+
+T = TypeVar("T")
+
+_PATIENCE_SECONDS = 60.0
+_SLOWEST_BYTES_PER_SECOND = 10e6
+_ATTACH_SECONDS = 60.0
+_RETRY_SECONDS = 0.1
+_SMALL = 64 << 10
+_OWN = Identity("parameter-client")
+
+
+class ParameterClient:
+    """Reads and updates variables on the parameter servers of one cluster.
+
+    All methods may be called by several threads. A server that is gone, does not answer in time or
+    has lost its variables: ``PSUnavailableError``, which names it. Nothing is tried twice, because an
+    update might then take place twice.
+
+    Args:
+        servers: The addresses, in the order of their task indices.
+        credentials: How to prove who we are.
+    """
+
+    def __init__(self, servers: Sequence[str], credentials: Credentials) -> None:
+        self.servers: tuple[str, ...] = tuple(servers)
+        self._owner = uuid.uuid4().hex
+        self._callers = [
+            Caller(address, credentials, wanted=Identity.of_task("ps", index), own=_OWN)
+            for index, address in enumerate(servers)
+        ]
+        self._threads = concurrent.futures.ThreadPoolExecutor(
+            max_workers=8 * len(self.servers), thread_name_prefix="parameter-client"
+        )
+        self._joint = [
+            JointSending(functools.partial(self._push_groups, index))
+            for index in range(len(self.servers))
+        ]
+        self._garbage: collections.deque[tuple[int, str]] = collections.deque()
+        self._closed = False
+        self._end = weakref.finalize(self, _end, self._threads, self._callers)
+        self._end.atexit = False  # connections end with the process
+
+    @property
+    def num_servers(self) -> int:
+        """Number of parameter servers."""
+        return len(self.servers)
+
+    # --- the coordinator's part -----------------------------------------------------------------
+
+    def attach(self, timeout: float = _ATTACH_SECONDS) -> None:
+        """Waits for every server and makes this client the one whose variables they hold.
+
+        Raises:
+            PSUnavailableError: If a server does not answer in ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        message = encode_fields(owner=self._owner)
+
+        def attach(server: int) -> None:
+            while True:
+                remaining = deadline - time.monotonic()
+                try:
+                    self._callers[server].call("ps/attach", message, timeout=max(remaining, 0.1))
+                    return
+                except (UnavailableError, DeadlineExceededError) as error:
+                    if remaining <= _RETRY_SECONDS:
+                        raise PSUnavailableError(
+                            f"Waited {timeout:g} s for {self._name(server)}, which does not answer: "
+                            f"{error} Start its Server, or look at why it ended."
+                        ) from error
+                    time.sleep(_RETRY_SECONDS)
+
+        self.in_parallel(dict.fromkeys(range(self.num_servers)), lambda server, _: attach(server))
+
+    def create(
+        self,
+        variable: str,
+        server: int,
+        name: str,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        value: Array | None = None,
+    ) -> None:
+        """Makes a variable or shard on ``server``, filled with zeros if no value is given."""
+        self._collect_garbage()
+        fields = {"variable": variable, "name": name, "shape": list(shape), "dtype": dtype.name}
+        arrays = () if value is None else (value,)
+        self._call(server, "ps/create", encode_fields(arrays, owner=self._owner, **fields))
+
+    def fill(self, variable: str, server: int, start: int, rows: Array) -> None:
+        """Sets consecutive rows of a variable or shard that no one else knows yet."""
+        self._call(server, "ps/fill", encode_fields((rows,), variable=variable, start=start))
+
+    def discard(self, variable: str, server: int) -> None:
+        """Notes that a variable is not needed any more; its server hears of it some time later."""
+        self._garbage.append((server, variable))
+
+    def _collect_garbage(self) -> None:
+        by_server: dict[int, list[str]] = {}
+        while self._garbage:
+            server, variable = self._garbage.popleft()
+            by_server.setdefault(server, []).append(variable)
+        for server, variables in by_server.items():
+            # A server that is gone has nothing left to free.
+            with contextlib.suppress(PSUnavailableError):
+                self._call(server, "ps/delete", encode_fields(variables=variables))
+
+    def check(self, server: int, timeout: float) -> None:
+        """Asks a server for a sign of life.
+
+        Raises:
+            PSUnavailableError: If it gives none in ``timeout`` seconds.
+        """
+        self._call(server, "ps/ping", Message(), timeout=timeout)
+
+    # --- reading and updating -------------------------------------------------------------------
+
+    def pull(self, requests: Sequence[ReadRequest]) -> list[Array]:
+        """Returns what each request reads, with one message to each server."""
+        by_server = _by_server(requests)
+
+        def ask(server: int, positions: list[int]) -> tuple[Array, ...]:
+            reads = [requests[position] for position in positions]
+            nbytes = sum(read.nbytes for read in reads)
+            return self._call(server, "ps/pull", encode_reads(reads), nbytes).arrays
+
+        results: list[Any] = [None] * len(requests)
+        for server, arrays in self.in_parallel(by_server, ask).items():
+            for position, array in zip(by_server[server], arrays, strict=True):
+                results[position] = array
+        return results
+
+    def push(self, requests: Sequence[UpdateRequest]) -> None:
+        """Carries out updates, those of one server in order, with one message to each server."""
+        if self._garbage:
+            self._collect_garbage()
+
+        def send(server: int, positions: list[int]) -> None:
+            updates = [requests[position] for position in positions]
+            if sum(array.nbytes for update in updates for array in update.operands) < _SMALL:
+                self._joint[server].submit(updates)
+            else:
+                (error,) = self._push_groups(server, [updates])
+                if error is not None:
+                    raise error
+
+        self.in_parallel(_by_server(requests), send)
+
+    def _push_groups(
+        self, server: int, groups: Sequence[Sequence[UpdateRequest]]
+    ) -> list[BaseException | None]:
+        """Carries out groups of updates in one message; returns what went wrong with each."""
+        answer = self._send_updates(server, "ps/push", groups)
+        errors: dict[int, bytes] = pickle.loads(answer.body) if answer.body else {}
+        return [
+            self._remote_error(server, errors[index]) if index in errors else None
+            for index in range(len(groups))
+        ]
+
+    def _remote_error(self, server: int, data: bytes) -> BaseException:
+        error = exception_from_bytes(data, f"{_task(server)} at {self.servers[server]}")
+        if isinstance(error, UnavailableError):
+            return PSUnavailableError(f"Lost {self._name(server)}: {error}")
+        return error
+
+    def call(self, requests: Sequence[UpdateRequest], work_bytes: int = 0) -> list[Any]:
+        """Carries out function updates and returns what each function returned.
+
+        Args:
+            requests: The updates.
+            work_bytes: How much one of the functions has to write, which may take its time.
+        """
+
+        def send(_: int, request: UpdateRequest) -> Any:
+            answer = self._send_updates(request.server, "ps/call", [[request]], work_bytes)
+            return pickle.loads(answer.body)
+
+        return list(self.in_parallel(dict(enumerate(requests)), send).values())
+
+    def _send_updates(
+        self,
+        server: int,
+        method: str,
+        groups: Sequence[Sequence[UpdateRequest]],
+        work_bytes: int = 0,
+    ) -> Message:
+        functions: dict[str, bytes] = {}
+
+        def with_digest(update: UpdateRequest) -> tuple[UpdateRequest, str]:
+            if not update.body:
+                return update, ""
+            digest = _digest(update.body)
+            functions[digest] = update.body
+            return update, digest
+
+        message = encode_updates([map(with_digest, group) for group in groups])
+        answer = self._call(server, method, message, work_bytes)
+        if answer.body.startswith(b"{"):
+            # Nothing has happened yet: the server does not know these functions.
+            for digest in decode_fields(answer)["missing"]:
+                function = Message(pickle.dumps((digest, functions[digest])))
+                self._call(server, "ps/add_function", function)
+            answer = self._call(server, method, message, work_bytes)
+        return answer
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        server: int,
+        method: str,
+        message: Message,
+        work_bytes: int = 0,
+        timeout: float | None = None,
+    ) -> Message:
+        if timeout is None:
+            nbytes = work_bytes + sum(array.nbytes for array in message.arrays)
+            timeout = _PATIENCE_SECONDS + nbytes / _SLOWEST_BYTES_PER_SECOND
+        try:
+            return self._callers[server].call(method, message, timeout=timeout)
+        except (UnavailableError, DeadlineExceededError) as error:
+            raise PSUnavailableError(f"Lost {self._name(server)}: {error}") from error
+
+    def _name(self, server: int) -> str:
+        return f"parameter server {_task(server)} at {self.servers[server]}"
+
+    def in_parallel(self, work: dict[int, Any], call: Callable[[int, Any], T]) -> dict[int, T]:
+        """Calls ``call`` for each item, the first on this thread, and waits for all of them."""
+        if len(work) == 1:
+            return {key: call(key, value) for key, value in work.items()}
+        if not work:
+            return {}
+        (first, argument), *others = work.items()
+        futures = {key: self._threads.submit(call, key, value) for key, value in others}
+        try:
+            results = {first: call(first, argument)}
+        finally:
+            concurrent.futures.wait(futures.values())
+        for key, future in futures.items():
+            results[key] = future.result()
+        return results
+
+    def close(self) -> None:
+        """Closes the connections, as happens too when nobody uses the client any more."""
+        self._closed = True
+        self._end()
+
+
+def _end(threads: concurrent.futures.Executor, callers: Sequence[Caller]) -> None:
+    threads.shutdown(wait=False)
+    for caller in callers:
+        caller.close()
+
+
+def _task(index: int) -> str:
+    return f"/job:ps/task:{index}"
+
+
+def _by_server(requests: Sequence[ReadRequest | UpdateRequest]) -> dict[int, list[int]]:
+    positions: dict[int, list[int]] = {}
+    for position, request in enumerate(requests):
+        positions.setdefault(request.server, []).append(position)
+    return positions
+
+
+@functools.lru_cache(maxsize=128)
+def _digest(pickled: bytes) -> str:
+    return hashlib.blake2b(pickled, digest_size=16).hexdigest()
+
+
+_clients: weakref.WeakValueDictionary[tuple[str, ...], ParameterClient] = (
+    weakref.WeakValueDictionary()
+)
+_clients_lock = threading.Lock()
+
+
+def client_for(servers: Sequence[str]) -> ParameterClient:
+    """Returns this process's client of the cluster with these parameter servers.
+
+    It lasts as long as somebody uses it. Credentials come from the environment when it is first needed.
+    """
+    key = tuple(servers)
+    with _clients_lock:
+        client = _clients.get(key)
+        if client is None or client._closed:
+            client = _clients[key] = ParameterClient(key, Credentials.from_environment())
+        return client

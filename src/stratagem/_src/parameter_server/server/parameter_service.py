@@ -1,0 +1,135 @@
+"""``ParameterService``: answers what clients ask of a parameter server."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+
+import cloudpickle
+
+from stratagem._src.parameter_server.parameter_messages import (
+    decode_fields,
+    decode_reads,
+    decode_updates,
+    encode_fields,
+)
+from stratagem._src.parameter_server.server.server_function import ServerFunction
+from stratagem._src.parameter_server.server.store import Store
+from stratagem._src.parameter_server.server.stored_array import Array
+from stratagem._src.parameter_server.server.update_group import GroupedUpdate, carry_out_together
+from stratagem._src.transport.message import Handler, Message
+from stratagem._src.transport.remote_error import exception_to_bytes
+
+__all__ = ["ParameterService"]
+
+
+class ParameterService:
+    """A store, and the methods by which it is reached.
+
+    >>> sorted(ParameterService().handlers)[:3]
+    ['ps/add_function', 'ps/attach', 'ps/call']
+    """
+
+    def __init__(self) -> None:
+        self.store = Store()
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The methods, for an ``Endpoint``."""
+        return {
+            "ps/ping": lambda message: Message(),
+            "ps/attach": self._attach,
+            "ps/create": self._create,
+            "ps/fill": self._fill,
+            "ps/delete": self._delete,
+            "ps/pull": self._pull,
+            "ps/push": self._push,
+            "ps/add_function": self._add_function,
+            "ps/call": self._call,
+        }
+
+    def _attach(self, message: Message) -> Message:
+        self.store.attach(**decode_fields(message))
+        return Message()
+
+    def _create(self, message: Message) -> Message:
+        fields = decode_fields(message)
+        self.store.create(**{**fields, "shape": tuple(fields["shape"])})
+        for value in message.arrays:
+            self.store.find(fields["variable"]).assign(value)
+        return Message()
+
+    def _fill(self, message: Message) -> Message:
+        """Sets consecutive rows of a variable that is being created."""
+        fields = decode_fields(message)
+        (rows,) = message.arrays
+        self.store.find(fields["variable"]).write_rows(fields["start"], rows)
+        return Message()
+
+    def _delete(self, message: Message) -> Message:
+        self.store.delete(decode_fields(message)["variables"])
+        return Message()
+
+    def _pull(self, message: Message) -> Message:
+        return Message(
+            arrays=tuple(
+                self.store.find(variable).read(rows) for variable, rows in decode_reads(message)
+            )
+        )
+
+    def _push(self, message: Message) -> Message:
+        """Carries out groups of updates; answers with the errors of groups that had one, pickled."""
+        groups = decode_updates(message)
+        digests = {digest for group in groups for *_, digest in group if digest}
+        functions = self.store.functions(digests) if digests else {}
+        if None in functions.values():
+            return _ask_for(functions)
+        total = sum(array.nbytes for array in message.arrays)
+        errors: dict[int, bytes] = {}
+        for index, group in enumerate(groups):
+            try:
+                self._update(group, functions, total)
+            except Exception as error:
+                errors[index] = exception_to_bytes(error)
+        return Message(pickle.dumps(errors)) if errors else Message()
+
+    def _update(
+        self,
+        group: Sequence[tuple[str, str, tuple[Array, ...], str]],
+        functions: Mapping[str, ServerFunction | None],
+        message_bytes: int,
+    ) -> None:
+        # Kept memory keeps the whole message, so it must be most of that.
+        carry_out_together(
+            [
+                GroupedUpdate(
+                    self.store.find(variable),
+                    update,
+                    operands,
+                    functions.get(digest),
+                    adopt=2 * sum(operand.nbytes for operand in operands) >= message_bytes,
+                )
+                for variable, update, operands, digest in group
+            ]
+        )
+
+    def _add_function(self, message: Message) -> Message:
+        digest, pickled = pickle.loads(message.body)
+        self.store.add_function(digest, pickled)
+        return Message()
+
+    def _call(self, message: Message) -> Message:
+        """Carries out one function update and returns its result, pickled."""
+        ((variable, _, operands, digest),) = decode_updates(message)[0]
+        functions = self.store.functions([digest])
+        function = functions[digest]
+        if function is None:
+            return _ask_for(functions)
+        stored = self.store.find(variable)
+        function.check(stored, operands)
+        return Message(cloudpickle.dumps(function.call(stored, operands)))
+
+
+def _ask_for(functions: Mapping[str, ServerFunction | None]) -> Message:
+    """Returns the answer that nothing was done, because functions have to be sent first."""
+    return encode_fields(missing=[digest for digest, known in functions.items() if known is None])

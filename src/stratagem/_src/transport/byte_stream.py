@@ -1,0 +1,203 @@
+"""``ByteStream``: the bytes of a connection, which one thread may send while another receives."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["ByteStream", "PeerGone", "TLSByteStream"]
+
+_TLS_PIECE_BYTES = 1024 * 1024
+_SECONDS_UNTIL_PROBED = 15
+_PROBES = 3
+
+
+class PeerGone(ConnectionError):
+    """The other end closed the connection."""
+
+
+class ByteStream:
+    """A socket whose two directions have deadlines of their own.
+
+    Deadlines are times on the monotonic clock; ``None`` waits without an end.
+
+    Args:
+        connected: The socket, which the stream closes.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket: Any = connected
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _probe_when_silent(connected)
+        # Other systems may wait for more than their buffers hold.
+        self._wakes_for_bulk = sys.platform == "linux"
+        self._fewest_to_wake = 1
+        self._arrival = self._waiting_for(select.POLLIN)
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate by which the other end proved itself, if TLS protects the stream."""
+        return None
+
+    @property
+    def own_host(self) -> str:
+        """The address of this machine on the way to the other end."""
+        return str(self._socket.getsockname()[0])
+
+    @property
+    def has_room(self) -> bool:
+        """Whether some kilobytes can be sent without waiting for the other end."""
+        # Systems say so when a good part of their buffer is free, not already at the first byte.
+        asking = select.poll()
+        try:
+            asking.register(self._socket, select.POLLOUT)
+        except ValueError:  # it was closed
+            return False
+        return bool(asking.poll(0))
+
+    def send(self, pieces: Sequence[bytes | memoryview], deadline: float | None) -> int:
+        """Sends some of the pieces, from the first on, and returns how many bytes.
+
+        Raises:
+            TimeoutError: If none can be sent before the deadline.
+            OSError: If the connection breaks.
+        """
+        while True:
+            try:
+                if len(pieces) == 1:
+                    return int(self._socket.send(pieces[0]))
+                return int(self._socket.sendmsg(pieces))
+            except BlockingIOError:
+                self._wait(self._waiting_for(select.POLLOUT), deadline)
+
+    def receive_into(self, view: memoryview, deadline: float | None, fewest: int = 1) -> int:
+        """Receives some bytes and returns how many.
+
+        Args:
+            view: Where they go.
+            deadline: When to give up.
+            fewest: How many are awaited; fewer may come. To be woken for every packet is slow.
+
+        Raises:
+            TimeoutError: If none come before the deadline.
+            PeerGone: If the other end has closed the connection.
+            OSError: If the connection breaks.
+        """
+        if self._wakes_for_bulk and fewest != self._fewest_to_wake:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, fewest)
+            self._fewest_to_wake = fewest
+        while True:
+            self._wait(self._arrival, deadline)
+            try:
+                return _received(self._socket.recv_into(view))
+            except BlockingIOError:
+                continue
+
+    def is_silent(self) -> bool:
+        """Returns whether the other end is there and has sent nothing that was not received."""
+        try:
+            self._socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def interrupt(self) -> None:
+        """Wakes whoever sends or receives, on any thread, with an error."""
+        with contextlib.suppress(OSError):
+            # Not the one of SSLSocket, which another thread may be using.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Frees the socket, which nobody may be using."""
+        self._socket.close()
+
+    def _waiting_for(self, event: int) -> select.poll:
+        waiting = select.poll()
+        waiting.register(self._socket, event)
+        return waiting
+
+    def _wait(self, event: select.poll, deadline: float | None) -> None:
+        milliseconds = None
+        if deadline is not None:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            milliseconds = math.ceil(1000 * remaining)
+        if not event.poll(milliseconds):
+            raise TimeoutError
+
+
+class TLSByteStream(ByteStream):
+    """A stream that TLS protects.
+
+    Args:
+        connected: The socket, which has not greeted the peer yet.
+        deadline: When the greeting must be over.
+
+    Raises:
+        ssl.SSLError: If the two do not trust each other.
+        OSError: If the peer goes away, or does not answer in time.
+    """
+
+    def __init__(self, connected: ssl.SSLSocket, deadline: float) -> None:
+        super().__init__(connected)
+        self._wakes_for_bulk = False  # it reads records of its own size
+        self._lock = threading.Lock()
+        self._attempt(connected.do_handshake, deadline)
+        self._certificate = connected.getpeercert(binary_form=True)
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate by which the other end proved itself."""
+        return self._certificate
+
+    def send(self, pieces: Sequence[bytes | memoryview], deadline: float | None) -> int:
+        """Sends some of the first piece and returns how many bytes."""
+        return int(
+            self._attempt(self._socket.send, deadline, memoryview(pieces[0])[:_TLS_PIECE_BYTES])
+        )
+
+    def receive_into(self, view: memoryview, deadline: float | None, fewest: int = 1) -> int:
+        """Receives some bytes and returns how many."""
+        return _received(self._attempt(self._socket.recv_into, deadline, view))
+
+    def is_silent(self) -> bool:
+        """Returns whether the other end is there and has sent nothing that was not received."""
+        with self._lock:
+            return super().is_silent()
+
+    def _attempt(self, operation: Any, deadline: float | None, *arguments: Any) -> Any:
+        while True:
+            try:
+                with self._lock:  # of which both directions are
+                    return operation(*arguments)
+            except ssl.SSLWantReadError:
+                event = select.POLLIN
+            except ssl.SSLWantWriteError:
+                event = select.POLLOUT
+            self._wait(self._waiting_for(event), deadline)
+
+
+def _received(num_bytes: int) -> int:
+    if not num_bytes:
+        raise PeerGone("it closed the connection")
+    return num_bytes
+
+
+def _probe_when_silent(connected: socket.socket) -> None:
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # not on every system
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SECONDS_UNTIL_PROBED)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SECONDS_UNTIL_PROBED)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
