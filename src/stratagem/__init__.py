@@ -11,7 +11,20 @@ from stratagem._src.core.when_imported import when_imported
 from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
-    from stratagem import config, data, distribute, io, keras, testing, tpu, train
+    from stratagem import (
+        config,
+        data,
+        distribute,
+        io,
+        keras,
+        metrics,
+        nest,
+        nn,
+        testing,
+        tpu,
+        train,
+    )
+    from stratagem._src.data.tensor_spec import TensorSpec
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
@@ -44,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IndexedSlices",
     "TensorShape",
+    "TensorSpec",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
@@ -68,6 +82,9 @@ __all__ = [
     "int64",
     "io",
     "keras",
+    "metrics",
+    "nest",
+    "nn",
     "testing",
     "tpu",
     "train",
@@ -79,11 +96,24 @@ __all__ = [
 ]
 
 # Loaded when first asked for: the launcher and the process where workers meet need none of it, nor JAX.
-_MODULES = ("config", "data", "distribute", "io", "keras", "testing", "tpu", "train")
+_MODULES = (
+    "config",
+    "data",
+    "distribute",
+    "io",
+    "keras",
+    "metrics",
+    "nest",
+    "nn",
+    "testing",
+    "tpu",
+    "train",
+)
 _find = lazy_names(
     __name__,
     {name: ("stratagem.public_names", name) for name in __all__}
-    | {name: (f"stratagem.{name}", None) for name in _MODULES},
+    | {name: (f"stratagem.{name}", None) for name in _MODULES}
+    | {"TensorSpec": ("stratagem._src.data.tensor_spec", "TensorSpec")},
 )
 
 

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import jax
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.variables.place_names import place_name
 from stratagem._src.variables.stand_ins import held_variables, is_variable, variable_of
 from stratagem._src.variables.variable import Variable
 
@@ -29,6 +31,8 @@ class CheckpointObjects(NamedTuple):
 def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     """Returns the variables and optimizers in a structure, with the ways to them as names.
 
+    Of a metric they are its variables.
+
     >>> import stratagem as sg
     >>> list(named_objects({"model": {"w": sg.Variable(1.0), "b": sg.Variable(0.0)}}).variables)
     ['model/b', 'model/w']
@@ -41,10 +45,10 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     found: dict[str, Variable | Optimizer] = {}
     ways: dict[str, str] = {}
     for path, leaf in leaves:
-        name = "/".join(_part(key) for key in path)
+        name = place_name(path)
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
-                "A Checkpoint holds variables, Optimizers and Keras objects, got "
+                "A Checkpoint holds variables, Optimizers, metrics and Keras objects, got "
                 f"{type(leaf).__name__} for {name!r}."
             )
         way = jax.tree_util.keystr(path)
@@ -67,17 +71,12 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
 
 
 def _is_object(leaf: Any) -> bool:
-    return isinstance(leaf, Optimizer) or is_variable(leaf)
+    return isinstance(leaf, (Optimizer, Metric)) or is_variable(leaf)
 
 
 def _open(leaf: Any) -> Any:
     """Returns the variables of what holds some, or stands for one."""
+    if isinstance(leaf, Metric):
+        return leaf.named_variables
     held = held_variables(leaf)
     return variable_of(leaf) if held is None else held
-
-
-def _part(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
