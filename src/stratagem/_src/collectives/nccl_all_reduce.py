@@ -35,9 +35,10 @@ def _all_reduce(op: ReduceOp, pack: Any, group: ReplicaGroup) -> Any:
     two_processes = group.spans_processes and group.on_cpu and group.size == 2
     if not two_processes or pack.size * pack.dtype.itemsize > _LARGEST_EXCHANGE:
         return _COLLECTIVES[op](pack, REPLICA_AXIS)
-    # Between two processes one exchange is faster than XLA's all-reduce; both compute the same.
-    other = jax.lax.ppermute(pack, REPLICA_AXIS, [(0, 1), (1, 0)])
-    return known_to_be_equal(finish(op, accumulator(op)([pack, other]), 2))
+    # Between two processes one exchange is faster than XLA's all-reduce. Both take both parts from it:
+    # XLA would join the addition to a product that made the own part, and round that one less.
+    both = jax.lax.all_gather(pack, REPLICA_AXIS)
+    return known_to_be_equal(finish(op, accumulator(op)([both[0], both[1]]), 2))
 
 
 def sum_over_replicas(arrays: Sequence[Any], group: ReplicaGroup) -> list[Any]:
