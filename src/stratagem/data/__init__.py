@@ -17,6 +17,7 @@ from stratagem._src.data.auto_shard import (
     shard_by_file,
 )
 from stratagem._src.data.dataset import Dataset
+from stratagem._src.data.dataset_spec import DatasetSpec
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.options import (
     AUTOTUNE,
@@ -24,6 +25,7 @@ from stratagem._src.data.options import (
     UNKNOWN_CARDINALITY,
     Options,
 )
+from stratagem._src.data.ragged_tensor import RaggedTensor
 from stratagem._src.data.readers import (
     CsvDataset,
     NumpyDataset,
@@ -43,12 +45,14 @@ __all__ = [
     "DataLossError",
     "Dataset",
     "DatasetIterator",
+    "DatasetSpec",
     "InvalidArgumentError",
     "NotFoundError",
     "NumpyDataset",
     "Options",
     "OutOfRangeError",
     "ParquetDataset",
+    "RaggedTensor",
     "TFRecordDataset",
     "TensorSpec",
     "TextLineDataset",

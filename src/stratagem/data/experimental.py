@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stratagem._src.data.applied import assert_cardinality
 from stratagem._src.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -18,4 +19,5 @@ __all__ = [
     "UNKNOWN_CARDINALITY",
     "AutoShardPolicy",
     "DistributeOptions",
+    "assert_cardinality",
 ]

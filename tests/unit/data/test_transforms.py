@@ -328,7 +328,17 @@ def test_every_method_takes_a_name():
         if not name.startswith("_") and callable(getattr(Dataset, name))
     }
     without = {name for name, signature in methods.items() if "name" not in signature.parameters}
-    assert without == {"apply", "as_numpy_iterator", "cardinality", "options"}
+    assert without == {
+        "apply",
+        "as_numpy_iterator",
+        "cardinality",
+        "choose_from_datasets",
+        "fingerprint",
+        "load",
+        "options",
+        "sample_from_datasets",
+        "save",
+    }
 
 
 def test_a_shard_hint_is_not_ignored():

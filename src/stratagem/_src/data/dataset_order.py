@@ -10,10 +10,12 @@ from stratagem._src.data.planned_elements import PlannedElements, plan_of
 from stratagem._src.data.structure import flatten, map_structure
 from stratagem._src.data.transforms.concatenate import Concatenate
 from stratagem._src.data.transforms.enumerate import Enumerate
+from stratagem._src.data.transforms.ignore_errors import IgnoreErrors
 from stratagem._src.data.transforms.repeat import Repeat
 from stratagem._src.data.transforms.shard import Shard, ShardHint
 from stratagem._src.data.transforms.shuffle import Shuffle
 from stratagem._src.data.transforms.take_skip import Skip, Take
+from stratagem._src.data.transforms.unique import Unique
 from stratagem._src.data.transforms.zip import Zip
 
 if TYPE_CHECKING:
@@ -131,3 +133,34 @@ class DatasetOrder(PlannedElements):
         [(1, 5), (2, 6)]
         """
         return self._of(Enumerate(self.plan, start), name)
+
+    def unique(self, name: str | None = None) -> Dataset:
+        """Returns every element once, where it comes first.
+
+        It keeps all that it gave in memory. An iterator is restored by reading from the start again.
+
+        Differs from tf.data: all integers, bools and nests of them can be compared, too.
+
+        >>> from stratagem.data import Dataset
+        >>> [int(x) for x in Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()]
+        [1, 37, 2]
+        """
+        return self._of(Unique(self.plan), name)
+
+    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
+        """Returns the elements whose making does not fail.
+
+        Put it right behind what may fail: a batch is left out as a whole, and after a corrupt record
+        the rest of its file. An error that comes again and again at the same place is raised.
+
+        >>> from stratagem.data import Dataset
+        >>> def inverse(x):
+        ...     return 1 / int(x)
+        >>> len(list(Dataset.range(4).map(inverse).ignore_errors()))
+        3
+
+        Args:
+            log_warning: Whether errors are logged.
+            name: Shown by ``repr``.
+        """
+        return self._of(IgnoreErrors(self.plan, log_warning), name)

@@ -52,5 +52,8 @@ class _RecordStream(Stream):
         offset, number = state
         self._reader = RecordReader(self._path, self._compression, offset, number)
 
+    def pass_over_error(self) -> None:
+        self._reader.give_up_after_error()
+
     def close(self) -> None:
         self._reader.close()

@@ -65,6 +65,7 @@ class RecordReader:
         self._ends = _ends([])
         self._taken = 0
         self._error: DataLossError | None = None
+        self._has_failed = False
         self._ended = False
 
     def __iter__(self) -> RecordReader:
@@ -112,10 +113,25 @@ class RecordReader:
         if self._file is not None:
             self._file.close()
 
+    def give_up_after_error(self) -> bool:
+        """Takes a record that could not be read for the end; what follows it cannot be found.
+
+        Returns whether there was one.
+        """
+        if self._has_failed:
+            self._ended = True
+            self.close()
+        return self._has_failed
+
     def _read_block(self) -> bool:
         """Parses the records that are complete in the next block, and returns whether there are any."""
-        if self._ended:
-            return False
+        try:
+            return not self._ended and self._parse_next_block()
+        except Exception:
+            self._has_failed = True
+            raise
+
+    def _parse_next_block(self) -> bool:
         if self._file is None:
             self._file = open_bytes(self._path, self._compression, self._offset)
         self._offset, self._number = self.position

@@ -7,6 +7,7 @@ from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.checks import parallelism
+from stratagem._src.data.dataset_spec import DatasetSpec, spec_of
 from stratagem._src.data.plan.access import Indices, RandomAccess
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
@@ -17,7 +18,7 @@ from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.data.transforms.element_function import ElementFunction
 from stratagem._src.data.transforms.parallel_map import ParallelMapStream
 
-__all__ = ["Map"]
+__all__ = ["Map", "any_size"]
 
 
 class Map(Node):
@@ -42,10 +43,10 @@ class Map(Node):
             if not self._function.traceable(below):
                 raise
             return self._function.traced_spec(below)
-        specs = map_structure(TensorSpec.of, self._function(element))
+        specs = map_structure(spec_of, self._function(element))
         if self._function.traceable(below):
             return specs
-        return map_structure(_any_size, specs)
+        return map_structure(any_size, specs)
 
     def random_access(self) -> RandomAccess | None:
         """Returns the function of a table."""
@@ -66,7 +67,10 @@ class Map(Node):
         return _MapStream(source, self._function)
 
 
-def _any_size(spec: TensorSpec) -> TensorSpec:
+def any_size(spec: TensorSpec | DatasetSpec) -> TensorSpec | DatasetSpec:
+    """Returns the spec without its sizes, which one element says nothing about."""
+    if isinstance(spec, DatasetSpec):
+        return spec
     return TensorSpec([None] * len(spec.shape), spec.dtype)
 
 

@@ -63,6 +63,12 @@ class ParallelMapStream(UnaryStream):
             self._source_failed = False
         return call.wait()
 
+    def pass_over_error(self) -> None:
+        """Lets the input go on after what it failed at, once all before it was given."""
+        if not self._pending:
+            self._source.pass_over_error()
+            self._anchors.begin_again()
+
     def get_state(self) -> State:
         """Returns where the input stood before the first result that was not given out."""
         return {"given": self._given, "input": self._anchors.get_state(self._given)}

@@ -55,6 +55,11 @@ class PrefetchStream(UnaryStream):
         self._given += 1
         return element
 
+    def pass_over_error(self) -> None:
+        """Lets the thread go on after what it failed at, once all before it was given."""
+        if self._buffer.pass_over_error():
+            self._given = self._buffer.num_read()
+
     def get_state(self) -> State:
         """Returns where the input stood before the first element that was not given out."""
         return {"given": self._given, "input": self._buffer.get_state(self._given)}
@@ -158,6 +163,19 @@ class _Buffer:
         if not self._is_filling and not self._stopped and not self._ended:
             self._is_filling = True
             self._background.start(self._fill, name="stratagem-prefetch")
+
+    def pass_over_error(self) -> bool:
+        with self._changed:
+            failed = self._error is not None and not self._taken and not self._ready
+            if failed:
+                self._source.pass_over_error()
+                self._anchors.begin_again()
+                self._ended, self._error = False, None
+                self._num_given = self._num_started
+        return failed
+
+    def num_read(self) -> int:
+        return self._anchors.read
 
     def get_state(self, given: int) -> State:
         with self._changed:
