@@ -111,12 +111,16 @@ READ_AHEAD = {
     "samples by a dataset": lambda d: Dataset.sample_from_datasets(
         [d, d.skip(4)], d.map(lambda x: (float(x), 1.0))
     ),
-    "choices": lambda d: Dataset.choose_from_datasets([d, d.map(lambda x: -int(x))], d.shard(2, 0)),
+    "choices": lambda d: Dataset.choose_from_datasets(
+        [d, d.map(lambda x: -int(x))], d.map(lambda x: x % 2)
+    ),
     "take_while": lambda d: d.take_while(lambda x: x < 6),
     "scan": lambda d: d.scan((np.int64(1), b"s"), lambda s, x: ((s[0] * 2, s[1] + b"s"), s)),
     "unique": lambda d: d.map(lambda x: x // 2).unique(),
     "errors": lambda d: d.map(not_five).ignore_errors(),
-    "errors on the way": lambda d: d.filter(not_five).prefetch(3).map(int, 2).ignore_errors(),
+    "errors on the way": lambda d: (
+        d.filter(lambda x: not_five(x) > 0).prefetch(3).map(int, 2).ignore_errors()
+    ),
     "ragged": lambda d: d.map(lambda x: np.ones(int(x))).ragged_batch(2),
     "random": lambda d: Dataset.random(rerandomize_each_iteration=True).take(5).repeat(2),
     "counter": lambda d: Dataset.counter(0.1, 0.7, np.float32).batch(2).take(5),

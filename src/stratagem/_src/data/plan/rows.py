@@ -80,6 +80,8 @@ def num_rows(rows: Any) -> int:
         raise InvalidArgumentError("An element needs at least one component, got none.")
     sizes = {leaf.shape[0] if getattr(leaf, "shape", ()) else None for leaf in leaves}
     if len(sizes) > 1 or None in sizes:
+        for leaf in leaves:
+            spec_of(leaf).row()
         shapes = [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
         raise InvalidArgumentError(
             f"Every component must have the same leading dimension, got the shapes {shapes}."

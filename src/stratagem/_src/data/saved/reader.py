@@ -10,7 +10,8 @@ from stratagem._src.core.errors import DataLossError, InvalidArgumentError
 from stratagem._src.data.byte_files import as_path
 from stratagem._src.data.dataset_spec import common_spec
 from stratagem._src.data.element_format import decode_leaves
-from stratagem._src.data.plan.node import Node
+from stratagem._src.data.plan.node import Node, known
+from stratagem._src.data.plan.peek import peek
 from stratagem._src.data.plan.rows import concat_rows, num_rows, row, slice_rows
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.saved.directory import SavedDataset, Shard
@@ -33,11 +34,12 @@ class SavedElements(ReadFiles):
         self._elements_of = file_format.num_elements
 
     def cardinality(self) -> int:
-        """Returns the number of elements of the shards, if their names are known."""
-        names = self.inputs[0].random_access()
-        if names is None:
-            return super().cardinality()
-        return sum(self._elements_of(as_path(names.element(i))) for i in range(len(names)))
+        """Returns the number of elements of the shards."""
+        num_names = self.inputs[0].cardinality()
+        if not known(num_names):
+            return num_names
+        names = peek(self.inputs[0])
+        return sum(self._elements_of(as_path(name)) for name in names)
 
 
 def saved_plan(saved: SavedDataset, element_spec: Any) -> Node:
@@ -101,6 +103,7 @@ class _ShardStream(Stream):
         self._spec = element_spec
         self._num_elements = num_elements
         self._reader = RecordReader(path)
+        self._gave_up = False
         self._before: Any = (0, 0)
         self._block: Any = None
         self._size = self._position = self._given = 0
@@ -160,19 +163,29 @@ class _ShardStream(Stream):
         return skipped
 
     def get_state(self) -> State:
+        if self._gave_up:
+            return None
         if self._position >= self._size:
             return {"block": list(self._reader.position), "row": 0, "given": self._given}
         return {"block": list(self._before), "row": self._position, "given": self._given}
 
     def set_state(self, state: State) -> None:
+        if state is None:
+            self._give_up()
+            return
         offset, number = state["block"]
         self._reader = RecordReader(self._path, offset=offset, number=number)
         self._given = state["given"] - state["row"]
         self.skip(state["row"])
 
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._reader.end()
+        self._num_elements = self._given
+
     def pass_over_error(self) -> None:
-        if self._reader.give_up_after_error():
-            self._num_elements = self._given
+        if self._reader.has_failed:
+            self._give_up()
 
     def close(self) -> None:
         self._reader.close()

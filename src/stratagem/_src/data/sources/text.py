@@ -39,7 +39,7 @@ class _LineStream(Stream):
         self._rest = b""
         self._offset = 0
         self._ended = False
-        self._has_failed = False
+        self._has_failed = self._gave_up = False
 
     def _read_block(self) -> None:
         self._lines, self._taken = [], 0
@@ -68,13 +68,17 @@ class _LineStream(Stream):
         return line.removesuffix(b"\r")
 
     def get_state(self) -> State:
-        return self._offset
+        return None if self._gave_up else self._offset
 
     def set_state(self, state: State) -> None:
-        self._offset = state
+        if state is None:
+            self._ended = self._gave_up = True
+        else:
+            self._offset = state
 
     def pass_over_error(self) -> None:
-        self._ended = self._ended or self._has_failed
+        if self._has_failed:
+            self._ended = self._gave_up = True
 
     def close(self) -> None:
         if self._file is not None:

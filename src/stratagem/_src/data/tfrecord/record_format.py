@@ -113,15 +113,16 @@ class RecordReader:
         if self._file is not None:
             self._file.close()
 
-    def give_up_after_error(self) -> bool:
-        """Takes a record that could not be read for the end; what follows it cannot be found.
-
-        Returns whether there was one.
-        """
-        if self._has_failed:
-            self._ended = True
-            self.close()
+    @property
+    def has_failed(self) -> bool:
+        """Whether a record could not be read; what follows it cannot be found."""
         return self._has_failed
+
+    def end(self) -> None:
+        """Gives no more records."""
+        self._ready, self._taken = [], 0
+        self._ended = True
+        self.close()
 
     def _read_block(self) -> bool:
         """Parses the records that are complete in the next block, and returns whether there are any."""

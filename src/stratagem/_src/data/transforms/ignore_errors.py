@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from stratagem._src.data.dataset_spec import spec_of
 from stratagem._src.data.options import UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.peek import first_element
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream, UnaryStream
+from stratagem._src.data.structure import map_structure
+from stratagem._src.data.transforms.map import any_size
 
 __all__ = ["IgnoreErrors"]
 
@@ -26,6 +30,14 @@ class IgnoreErrors(Node):
     def __init__(self, source: Node, log_warning: bool) -> None:
         self.inputs = (source,)
         self._log_warning = bool(log_warning)
+
+    def _compute_spec(self) -> Any:
+        try:
+            return super()._compute_spec()
+        except Exception:
+            # What is below may be known by its first element only, and that may be a failing one.
+            element = first_element(self, "ignore_errors")
+            return map_structure(lambda leaf: any_size(spec_of(leaf)), element)
 
     def cardinality(self) -> int:
         """Returns unknown, unless the input is empty."""
