@@ -216,5 +216,5 @@ def _plan(
     if reader_func is None:
         return saved_plan(saved, spec)
     shards = [cls._of(shard_plan(saved, spec, shard), None) for shard in saved.shards]
-    datasets = cls._of(Elements(shards, DatasetSpec(spec)), None)
+    datasets = cls._of(Elements(shards, lambda: DatasetSpec(spec)), None)
     return plan_of(reader_func(datasets), "reader_func")

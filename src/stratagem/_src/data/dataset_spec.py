@@ -10,7 +10,7 @@ from stratagem._src.data.planned_elements import PlannedElements
 from stratagem._src.data.structure import map_structure, same_structure
 from stratagem._src.data.tensor_spec import TensorSpec
 
-__all__ = ["DatasetSpec", "common_spec", "spec_of"]
+__all__ = ["DatasetSpec", "any_size", "common_spec", "spec_of"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,13 @@ def spec_of(value: Any) -> TensorSpec | DatasetSpec:
     if isinstance(value, PlannedElements):
         return DatasetSpec(value.plan.element_spec)
     return TensorSpec.of(value)
+
+
+def any_size(spec: TensorSpec | DatasetSpec) -> TensorSpec | DatasetSpec:
+    """Returns the spec without its sizes, which one element says nothing about."""
+    if isinstance(spec, DatasetSpec):
+        return spec
+    return TensorSpec([None] * len(spec.shape), spec.dtype)
 
 
 def _common(a: DatasetSpec, b: DatasetSpec) -> DatasetSpec | None:

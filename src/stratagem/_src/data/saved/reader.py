@@ -45,7 +45,7 @@ class SavedElements(ReadFiles):
 def saved_plan(saved: SavedDataset, element_spec: Any) -> Node:
     """Returns the plan of a saved dataset's elements."""
     if not saved.shards:
-        return Elements([], element_spec)
+        return Elements([], lambda: element_spec)
     return _plan(saved, element_spec, saved.shards)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.rows import stack_elements
 from stratagem._src.data.plan.run import Run
@@ -16,11 +19,25 @@ __all__ = ["Elements"]
 
 
 class Elements(Node):
-    """Elements that were made already, of any shapes; their arrays are read-only."""
+    """Elements that were made already, of any shapes; their arrays are read-only.
 
-    def __init__(self, elements: list[Any], element_spec: Any) -> None:
+    Args:
+        elements: The elements.
+        element_spec: Returns what is known of them. Where that is only learnt from elements, and none
+            are there to learn from, these are.
+    """
+
+    def __init__(self, elements: list[Any], element_spec: Callable[[], Any]) -> None:
         self._elements = [map_structure(_read_only, element) for element in elements]
-        self._spec = element_spec
+        self._known_spec = element_spec
+
+    def _compute_spec(self) -> Any:
+        try:
+            return self._known_spec()
+        except InvalidArgumentError:
+            if not self._elements:
+                raise
+            return map_structure(lambda leaf: any_size(spec_of(leaf)), self._elements[0])
 
     def describe(self) -> str:
         """Returns the name with the number of elements: fewer or more are another source."""

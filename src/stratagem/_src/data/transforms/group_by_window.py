@@ -72,7 +72,7 @@ class GroupByWindow(Seeded):
 
     def reduced(self, key: int, elements: list[Any]) -> Node:
         """Returns the plan that a group becomes."""
-        group = Elements(elements, self.inputs[0].element_spec)
+        group = Elements(elements, lambda: self.inputs[0].element_spec)
         return self._reduce_group(np.int64(key), group)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from stratagem._src.data.dataset_spec import spec_of
+from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.options import UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream, UnaryStream
 from stratagem._src.data.structure import map_structure
-from stratagem._src.data.transforms.map import any_size
 
 __all__ = ["IgnoreErrors"]
 

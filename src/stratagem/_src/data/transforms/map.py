@@ -7,18 +7,17 @@ from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.checks import parallelism
-from stratagem._src.data.dataset_spec import DatasetSpec, spec_of
+from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.plan.access import Indices, RandomAccess
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream, UnaryStream
 from stratagem._src.data.structure import map_structure
-from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.data.transforms.element_function import ElementFunction
 from stratagem._src.data.transforms.parallel_map import ParallelMapStream
 
-__all__ = ["Map", "any_size"]
+__all__ = ["Map"]
 
 
 class Map(Node):
@@ -65,13 +64,6 @@ class Map(Node):
         if self._num_parallel_calls is not None:
             return ParallelMapStream(source, self._function, self._num_parallel_calls, run)
         return _MapStream(source, self._function)
-
-
-def any_size(spec: TensorSpec | DatasetSpec) -> TensorSpec | DatasetSpec:
-    """Returns the spec without its sizes, which one element says nothing about."""
-    if isinstance(spec, DatasetSpec):
-        return spec
-    return TensorSpec([None] * len(spec.shape), spec.dtype)
 
 
 class _MapAccess(RandomAccess):

@@ -8,7 +8,7 @@ from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.conversion import to_element
-from stratagem._src.data.dataset_spec import spec_of
+from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.element_format import decode_leaves, encode_leaves
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
@@ -23,7 +23,6 @@ from stratagem._src.data.structure import (
 )
 from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.data.transforms.element_function import ElementFunction
-from stratagem._src.data.transforms.map import any_size
 
 __all__ = ["Scan"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.data.sources.elements import Elements
 from stratagem._src.data.sources.tensors import InMemory
 from stratagem._src.data.structure import flatten, map_structure, pack_like
+from stratagem._src.data.tensor_spec import TensorSpec
 
 __all__ = ["Window"]
 
@@ -71,9 +73,13 @@ class Window(Node):
         """Starts a pass."""
         return _WindowStream(self.inputs[0].open(run, epoch), self)
 
-    def datasets(self, plans: list[Node]) -> Any:
-        """Returns one dataset for each component."""
-        return pack_like(self.element_spec, [self._make_dataset(plan) for plan in plans])
+    def datasets(self, like: Any, plans: list[Node]) -> Any:
+        """Returns one dataset for each component, in the nest of an element."""
+        return pack_like(like, [self._make_dataset(plan) for plan in plans])
+
+    def spec_of_component(self, index: int) -> Any:
+        """Returns the spec of one component of the elements."""
+        return flatten(self.inputs[0].element_spec)[index]
 
 
 class _WindowStream(UnaryStream):
@@ -116,8 +122,7 @@ class _WindowStream(UnaryStream):
     def __next__(self) -> Any:
         if not self._fill():
             raise StopIteration
-        specs = flatten(self._node.inputs[0].element_spec)
-        window = self._node.datasets(self._buffer.plans(self._node.stride, specs))
+        window = self._buffer.window(self._node)
         self._advance()
         return window
 
@@ -156,8 +161,8 @@ class _Buffer(ABC):
         """Removes the first ``count`` elements."""
 
     @abstractmethod
-    def plans(self, stride: int, specs: list[Any]) -> list[Node]:
-        """Returns a plan for each component, of every ``stride``-th element."""
+    def window(self, node: Window) -> Any:
+        """Returns the window that begins here: a dataset for each component."""
 
 
 class _Elements(_Buffer):
@@ -187,9 +192,14 @@ class _Elements(_Buffer):
     def drop(self, count: int) -> None:
         del self._elements[:count]
 
-    def plans(self, stride: int, specs: list[Any]) -> list[Node]:
-        columns = zip(*(flatten(element) for element in self._elements[::stride]), strict=True)
-        return [Elements(list(c), spec) for c, spec in zip(columns, specs, strict=True)]
+    def window(self, node: Window) -> Any:
+        elements = self._elements[:: node.stride]
+        columns = zip(*(flatten(element) for element in elements), strict=True)
+        plans: list[Node] = [
+            Elements(list(column), functools.partial(node.spec_of_component, index))
+            for index, column in enumerate(columns)
+        ]
+        return node.datasets(elements[0], plans)
 
 
 class _Rows(_Buffer):
@@ -218,9 +228,10 @@ class _Rows(_Buffer):
         self._size -= count
         self._rows = slice_rows(self._rows, count) if self._size else None
 
-    def plans(self, stride: int, specs: list[Any]) -> list[Node]:
-        leaves = flatten(slice_rows(self._rows, 0, None, stride))
-        return [
-            InMemory(ArrayAccess(leaf, len(leaf)), spec)
-            for leaf, spec in zip(leaves, specs, strict=True)
+    def window(self, node: Window) -> Any:
+        rows = slice_rows(self._rows, 0, None, node.stride)
+        plans: list[Node] = [
+            InMemory(ArrayAccess(leaf, len(leaf)), TensorSpec(leaf.shape[1:], leaf.dtype))
+            for leaf in flatten(rows)
         ]
+        return node.datasets(rows, plans)
