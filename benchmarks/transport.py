@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pyarrow import flight
 
 from stratagem._src.transport import (
-    Channel,
+    Caller,
     Connection,
     Credentials,
     Endpoint,
@@ -146,11 +146,11 @@ def serve(pipe: Pipe, side: str, tls: TLSFiles) -> None:
 
 
 def stratagem_calls(address: str, credentials: Credentials) -> dict[str, Callable[[], Any]]:
-    channel = Channel(address, credentials, wanted=SERVER, own=CLIENT)
+    caller = Caller(address, credentials, wanted=SERVER, own=CLIENT)
     return {
-        "echo": lambda: channel.call("echo", Message(BODY), timeout=60),
-        "pull": lambda: channel.call("pull", Message(), timeout=60).arrays[0],
-        "push": lambda: channel.call("push", Message(arrays=(ARRAY,)), timeout=60),
+        "echo": lambda: caller.call("echo", Message(BODY), timeout=60),
+        "pull": lambda: caller.call("pull", Message(), timeout=60).arrays[0],
+        "push": lambda: caller.call("push", Message(arrays=(ARRAY,)), timeout=60),
     }
 
 

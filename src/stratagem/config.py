@@ -12,7 +12,7 @@ from stratagem._src.mesh.process_settings import (
 )
 
 if TYPE_CHECKING:
-    from stratagem._src.membership.connection import experimental_connect_to_cluster
+    from stratagem._src.membership.connect_to_cluster import experimental_connect_to_cluster
 
 __all__ = [
     "LogicalDevice",
@@ -27,5 +27,5 @@ _CONNECT = "experimental_connect_to_cluster"
 
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(
-        __name__, {_CONNECT: ("stratagem._src.membership.connection", _CONNECT)}
+        __name__, {_CONNECT: ("stratagem._src.membership.connect_to_cluster", _CONNECT)}
     )

@@ -47,7 +47,7 @@ def test_import_leaves_optional_libraries_alone(module):
 
 def test_import_alone_loads_no_jax():
     """The launcher and the process where workers meet start with it."""
-    program = "import sys, stratagem, stratagem._src.membership.server; print('jax' in sys.modules)"
+    program = "import sys, stratagem, stratagem._src.membership.meeting_server; print('jax' in sys.modules)"
     assert run(program).strip() == "False"
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.parameter_server.server.service import ParameterService
+from stratagem._src.parameter_server.server.parameter_service import ParameterService
 from stratagem._src.transport import Credentials, Endpoint, Identity
-from stratagem._src.worker.service import WorkerService
+from stratagem._src.worker.worker_service import WorkerService
 
 
 class OneDeviceResolver(sg.distribute.cluster_resolver.SimpleClusterResolver):

@@ -11,8 +11,8 @@ import pytest
 import stratagem as sg
 import stratagem._src.coordinator.periodic_checks as watch
 from stratagem._src.transport import Message
-from stratagem._src.worker.service import WorkerService
-from stratagem._src.worker_protocol.messages import written
+from stratagem._src.worker.worker_service import WorkerService
+from stratagem._src.worker_protocol.worker_messages import written
 
 _shared = {}
 
@@ -174,7 +174,7 @@ def test_the_watcher_of_a_workers_sessions_that_fails(cluster, monkeypatch, poll
     cluster.stop("worker", 1)
     coordinator = cluster.coordinator()
     assert coordinator.schedule(abs, (-2,)).fetch() == 2
-    monkeypatch.setattr("stratagem._src.worker.service._silence", raise_nonsense)
+    monkeypatch.setattr("stratagem._src.worker.worker_service._silence", raise_nonsense)
     poll(lambda: not cluster.service(0)._background.alive())
     with pytest.raises(Nonsense) as caught:
         poll(lambda: coordinator.schedule(abs, (-2,)).fetch() and False)

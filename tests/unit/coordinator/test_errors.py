@@ -194,7 +194,7 @@ def test_the_next_coordinator_is_served(cluster, poll):
 
 
 def test_a_coordinator_that_falls_silent_is_dropped(cluster, monkeypatch, poll):
-    import stratagem._src.worker.service as worker_service
+    import stratagem._src.worker.worker_service as worker_service
 
     monkeypatch.setattr(worker_service, "_LEASE_SECONDS", 0.1)
     coordinator = cluster.coordinator()

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stratagem._src.coordinator.closure import Closure, Status
-from stratagem._src.coordinator.state import CoordinatorState, Phase
+from stratagem._src.coordinator.state import CoordinatorPhase, CoordinatorState
 from stratagem._src.core.errors import CancelledError, UnavailableError
 
 
@@ -183,7 +183,7 @@ def test_a_lost_result_of_a_result_that_nobody_owns_is_an_error(state):
     del owner
     assert state.demand(second) == [second]
     assert second.status is Status.FAILED
-    assert state.phase is Phase.OPEN
+    assert state.phase is CoordinatorPhase.OPEN
 
 
 def test_the_end_of_a_chain_of_results_does_not_keep_the_rest(state):
@@ -259,7 +259,7 @@ class AnyOrder(RuleBasedStateMachine):
     def lose(self, worker):
         self.settle(self.state.worker_lost(worker))
 
-    @precondition(lambda self: self.state.phase is Phase.OPEN)
+    @precondition(lambda self: self.state.phase is CoordinatorPhase.OPEN)
     @rule(
         workers=st.none() | st.frozensets(WORKERS, min_size=1),
         priority=st.integers(0, 2),
@@ -276,7 +276,7 @@ class AnyOrder(RuleBasedStateMachine):
     def take(self, worker, limit):
         if worker not in self.state.workers:
             return
-        open_before = self.state.phase is Phase.OPEN
+        open_before = self.state.phase is CoordinatorPhase.OPEN
         closures, settled = self.state.take(worker, limit)
         self.settle(settled)
         assert open_before or not closures
@@ -347,7 +347,7 @@ class AnyOrder(RuleBasedStateMachine):
             for closure in self.in_flight():
                 self.settle(self.state.succeeded(closure.where, closure.number))
         assert all(closure.settled for closure in self.closures)
-        assert self.state.phase is Phase.OPEN
+        assert self.state.phase is CoordinatorPhase.OPEN
 
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -19,7 +19,7 @@ from stratagem._src.launcher.events import (
     Stop,
     TaskEnded,
 )
-from stratagem._src.launcher.job_state import JobState, Phase
+from stratagem._src.launcher.job_state import JobPhase, JobState
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
 
@@ -158,7 +158,7 @@ def test_a_job_waits_for_every_node():
     assert job.handle(joined(1)) == []
     assert job.missing_nodes == [0]
     assert len(job.handle(joined(0))) == 1
-    assert job.phase is Phase.RUNNING
+    assert job.phase is JobPhase.RUNNING
     job.handle(ended(W1, 3))
     assert job.handle(NodeStopped(1)) == []
     assert job.handle(NodeStopped(0))[0].exit_code == 3

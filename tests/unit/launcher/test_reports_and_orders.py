@@ -21,7 +21,7 @@ from stratagem._src.launcher.events import (
     Stop,
     TaskEnded,
 )
-from stratagem._src.launcher.messages import (
+from stratagem._src.launcher.events_as_json import (
     order_from_json,
     order_to_json,
     report_from_json,

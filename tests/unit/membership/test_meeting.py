@@ -21,9 +21,9 @@ from stratagem._src.core.errors import (
     UnavailableError,
 )
 from stratagem._src.jax_internals import distributed_runtime as jax_runtime
-from stratagem._src.membership.client import MeetingClient
 from stratagem._src.membership.host import MeetingHost
 from stratagem._src.membership.identities import MEETING
+from stratagem._src.membership.meeting_client import MeetingClient
 from stratagem._src.membership.peer_watch import ClusterWatch
 from stratagem._src.membership.relay import Relay, serve_relay
 from stratagem._src.membership.worker_status import IDLE, PeerView, WorkerStatus
@@ -336,7 +336,7 @@ def test_the_secret_is_not_in_the_arguments_of_the_meeting_point(secret):
         host = MeetingHost(Address("127.0.0.1", next(iter(ports))), 1, CREDENTIALS)
         try:
             assert not any(CREDENTIALS.secret in part for part in host.process.args)
-            assert host.process.args[-2:] == ["-m", "stratagem._src.membership.server"]
+            assert host.process.args[-2:] == ["-m", "stratagem._src.membership.meeting_server"]
         finally:
             host.release()
             ended(host)

@@ -38,7 +38,7 @@ def test_a_host_callback_may_not_wait_for_a_program(two):
         launch.launch(jax.jit(lambda x: [x]), (1.0,), two, "test")
 
 
-def test_devices_of_several_processes_need_a_strategy_of_several_workers(monkeypatch):
+def test_devices_of_several_processes_need_somebody_who_watches(monkeypatch):
     monkeypatch.setattr(launch, "_watch", None)
-    with pytest.raises(RuntimeError, match="MultiWorkerMirroredStrategy first"):
+    with pytest.raises(RuntimeError, match="TPUStrategy or experimental_connect_to_cluster"):
         launch.process_watch()

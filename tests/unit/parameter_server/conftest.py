@@ -3,11 +3,11 @@
 import pytest
 
 import stratagem as sg
-from stratagem._src.parameter_server.client.client import ParameterClient
 from stratagem._src.parameter_server.client.initial_value import InitialValue
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
-from stratagem._src.parameter_server.server.service import ParameterService
+from stratagem._src.parameter_server.server.parameter_service import ParameterService
 from stratagem._src.transport import Credentials, Endpoint, Identity
 
 CREDENTIALS = Credentials(secret="a secret of the tests, long enough")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.parameter_server.client import client as client_module
-from stratagem._src.parameter_server.client.client import ParameterClient
+from stratagem._src.parameter_server.client import parameter_client as client_module
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient
 from stratagem._src.transport import Credentials
 from stratagem._src.variables.updates import ASSIGN_ADD
 

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from stratagem._src.parameter_server.client.client import client_for
+from stratagem._src.parameter_server.client.parameter_client import client_for
 from stratagem._src.transport import Credentials
 
 
@@ -36,11 +36,11 @@ def test_it_ends_with_its_last_user(addresses):
     client.attach(timeout=10)
     assert threads_of_clients() - before
     client.create("v", 0, "v", (2,), np.dtype("float32"), np.zeros(2, np.float32))
-    watched, channels = weakref.ref(client), list(client._channels)
+    watched, callers = weakref.ref(client), list(client._callers)
     del client
     gc.collect()
     assert watched() is None
-    assert all(channel._closed for channel in channels)
+    assert all(caller._closed for caller in callers)
     deadline = time.monotonic() + 10
     while threads_of_clients() - before and time.monotonic() < deadline:
         time.sleep(0.005)

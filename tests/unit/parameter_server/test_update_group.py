@@ -9,7 +9,7 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.parameter_server.client.function_update import _FunctionOnVariable
-from stratagem._src.parameter_server.messages import UpdateRequest
+from stratagem._src.parameter_server.parameter_messages import UpdateRequest
 from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
 from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
 

@@ -1,8 +1,8 @@
-"""Endpoints and channels that are closed when a test ends."""
+"""Endpoints and callers that are closed when a test ends."""
 
 import pytest
 
-from stratagem._src.transport import Channel, Credentials, Endpoint, Identity, Message
+from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
 
 SECRET = "correct horse battery staple"
 SERVER, CLIENT = Identity.of_task("ps", 0), Identity("coordinator")
@@ -32,20 +32,20 @@ def listen(credentials):
 
 @pytest.fixture
 def connect(credentials):
-    """Makes channels to endpoints: `connect(endpoint, credentials)`."""
+    """Makes callers to endpoints: `connect(endpoint, credentials)`."""
     made = []
 
-    def channel(endpoint, credentials=credentials, wanted=SERVER):
+    def caller(endpoint, credentials=credentials, wanted=SERVER):
         address = endpoint if isinstance(endpoint, str) else endpoint.address
-        made.append(Channel(address, credentials, wanted=wanted, own=CLIENT))
+        made.append(Caller(address, credentials, wanted=wanted, own=CLIENT))
         return made[-1]
 
-    yield channel
+    yield caller
     for each in made:
         each.close()
 
 
 @pytest.fixture
 def echo():
-    """Sends a body through a channel and returns what comes back."""
-    return lambda channel, body=b"hello": channel.call("echo", Message(body), timeout=10).body
+    """Sends a body through a caller and returns what comes back."""
+    return lambda caller, body=b"hello": caller.call("echo", Message(body), timeout=10).body

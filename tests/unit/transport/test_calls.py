@@ -18,9 +18,9 @@ from stratagem._src.core.errors import (
     UnavailableError,
 )
 from stratagem._src.transport import Identity, Message
+from stratagem._src.transport.byte_stream import ByteStream
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.handshake import greet_client
-from stratagem._src.transport.stream import Stream
 from stratagem._src.transport.wire_format import Kind, encode
 
 PEER = """
@@ -48,13 +48,13 @@ def peer():
     process.communicate()
 
 
-def test_a_hundred_threads_share_a_channel(listen, connect, echo):
-    channel = connect(listen())
+def test_a_hundred_threads_share_a_caller(listen, connect, echo):
+    caller = connect(listen())
     answers = {}
 
     def call(index):
         for _ in range(5):
-            answers[index] = echo(channel, str(index).encode())
+            answers[index] = echo(caller, str(index).encode())
 
     threads = [threading.Thread(target=call, args=(index,)) for index in range(100)]
     for thread in threads:
@@ -71,10 +71,10 @@ def test_calls_run_at_the_same_time(listen, connect):
         meet.wait()
         return message
 
-    channel, answers = connect(listen({"wait": wait})), []
+    caller, answers = connect(listen({"wait": wait})), []
 
     def call(body):
-        answers.append(channel.call("wait", Message(body), timeout=10).body)
+        answers.append(caller.call("wait", Message(body), timeout=10).body)
 
     threads = [threading.Thread(target=call, args=(body,)) for body in (b"one", b"two")]
     for thread in threads:
@@ -89,9 +89,9 @@ def test_an_exception_arrives_as_itself_with_the_traceback_of_the_task(listen, c
     def fail(message):
         raise KeyError("no such row")
 
-    channel = connect(listen({"fail": fail}))
+    caller = connect(listen({"fail": fail}))
     with pytest.raises(KeyError, match="no such row") as caught:
-        channel.call("fail", Message(), timeout=10)
+        caller.call("fail", Message(), timeout=10)
     [note] = caught.value.__notes__
     assert "/job:ps/task:0" in note
     assert "in fail" in note
@@ -105,18 +105,16 @@ def test_an_exception_that_cannot_be_pickled_arrives_as_text(listen, connect):
     def fail(message):
         raise Unpicklable("its text")
 
-    channel = connect(listen({"fail": fail}))
+    caller = connect(listen({"fail": fail}))
     with pytest.raises(RemoteError, match="Unpicklable: its text"):
-        channel.call("fail", Message(), timeout=10)
+        caller.call("fail", Message(), timeout=10)
 
 
 def test_a_method_that_exits_ends_neither_task(listen, connect, echo):
-    channel = connect(
-        listen({"exit": lambda message: sys.exit(3), "echo": lambda message: message})
-    )
+    caller = connect(listen({"exit": lambda message: sys.exit(3), "echo": lambda message: message}))
     with pytest.raises(RemoteError, match="SystemExit: 3"):
-        channel.call("exit", Message(), timeout=10)
-    assert echo(channel) == b"hello"
+        caller.call("exit", Message(), timeout=10)
+    assert echo(caller) == b"hello"
 
 
 def test_an_unknown_method_says_which_there_are(listen, connect):
@@ -133,13 +131,13 @@ def test_nobody_listens(connect, echo):
 
 def test_a_peer_that_is_killed_while_it_answers(peer, connect, echo):
     process, address = peer
-    channel = connect(address)
-    assert echo(channel) == b"hello"
+    caller = connect(address)
+    assert echo(caller) == b"hello"
     threading.Timer(0.2, process.kill).start()
     with pytest.raises(UnavailableError, match="/job:ps/task:0"):
-        channel.call("slow", Message(), timeout=60)
+        caller.call("slow", Message(), timeout=60)
     with pytest.raises(UnavailableError, match="cannot be reached"):
-        echo(channel)
+        echo(caller)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_a_peer_that_sends_half_of_a_large_array(connect, credentials, then_wait
         connected, _ = listening.accept()
         with connected:
             deadline = time.monotonic() + 10
-            connection = Connection(Stream(connected))
+            connection = Connection(ByteStream(connected))
             greet_client(connection, credentials, Identity.of_task("ps", 0), deadline)
             connection.receive(deadline)
             pieces = encode(Kind.RESULT, "", Message(arrays=(np.zeros(1 << 20),)))
@@ -163,41 +161,41 @@ def test_a_peer_that_sends_half_of_a_large_array(connect, credentials, then_wait
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=answer_half, args=(listening,))
         thread.start()
-        channel = connect(f"127.0.0.1:{listening.getsockname()[1]}")
+        caller = connect(f"127.0.0.1:{listening.getsockname()[1]}")
         with pytest.raises(error, match="/job:ps/task:0"):
-            channel.call("pull", Message(), timeout=0.5 if then_waits else 10)
+            caller.call("pull", Message(), timeout=0.5 if then_waits else 10)
         waited.set()
         thread.join()
 
 
 def test_a_peer_that_is_stopped_and_goes_on(peer, connect, echo):
     process, address = peer
-    channel = connect(address)
-    assert echo(channel) == b"hello"
+    caller = connect(address)
+    assert echo(caller) == b"hello"
     os.kill(process.pid, signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
     with pytest.raises(DeadlineExceededError, match=r"did not answer 'echo' within 0\.2 s"):
-        channel.call("echo", Message(b"first"), timeout=0.2)
+        caller.call("echo", Message(b"first"), timeout=0.2)
     with pytest.raises(DeadlineExceededError, match=r"within 0\.2 s"):
         connect(address).call("echo", Message(), timeout=0.2)
     os.kill(process.pid, signal.SIGCONT)
-    assert echo(channel, b"second") == b"second"
+    assert echo(caller, b"second") == b"second"
 
 
-def test_a_channel_finds_an_endpoint_that_started_again(listen, connect, echo):
+def test_a_caller_finds_an_endpoint_that_started_again(listen, connect, echo):
     endpoint = listen()
-    channel = connect(endpoint)
-    assert echo(channel) == b"hello"
+    caller = connect(endpoint)
+    assert echo(caller) == b"hello"
     endpoint.shutdown()
     listen(address=endpoint.address)
-    assert echo(channel) == b"hello"
+    assert echo(caller) == b"hello"
 
 
-def test_closing_a_channel_ends_its_calls(peer, connect):
-    channel = connect(peer[1])
-    threading.Timer(0.2, channel.close).start()
+def test_closing_a_caller_ends_its_calls(peer, connect):
+    caller = connect(peer[1])
+    threading.Timer(0.2, caller.close).start()
     with pytest.raises(UnavailableError, match="was closed"):
-        channel.call("slow", Message(), timeout=60)
+        caller.call("slow", Message(), timeout=60)
 
 
 def test_shutdown_waits_for_a_method_and_wakes_wait(listen, connect):
@@ -234,13 +232,13 @@ def test_a_port_in_use(listen):
         listen(address=endpoint.address)
 
 
-def test_threads_and_sockets_of_closed_channels_are_gone(listen, connect, echo):
+def test_threads_and_sockets_of_closed_callers_are_gone(listen, connect, echo):
     endpoint = listen()
     before = threading.active_count()
     for _ in range(20):
-        channel = connect(endpoint)
-        echo(channel)
-        channel.close()
+        caller = connect(endpoint)
+        echo(caller)
+        caller.close()
     deadline = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -147,24 +147,24 @@ def sends_raw(address, credentials, rng):
 class Callers:
     """Threads that call an endpoint and compare its answers."""
 
-    def __init__(self, make_channel, num_threads=3):
+    def __init__(self, make_caller, num_threads=3):
         self.num_calls = 0
         self.errors = []
         self._end = threading.Event()
         self._threads = [
-            threading.Thread(target=self._call, args=(make_channel(), index))
+            threading.Thread(target=self._call, args=(make_caller(), index))
             for index in range(num_threads)
         ]
         for thread in self._threads:
             thread.start()
 
-    def _call(self, channel, index):
+    def _call(self, caller, index):
         number = 0
         while not self._end.is_set():
             number += 1
             body, array = f"{index} {number}".encode(), np.full(30_000, number)
             try:
-                answer = channel.call("echo", Message(body, (array,)), timeout=30)
+                answer = caller.call("echo", Message(body, (array,)), timeout=30)
                 assert answer.body == body
                 assert np.array_equal(answer.arrays[0], array)
             except BaseException as error:
@@ -259,8 +259,8 @@ def test_what_is_announced_takes_no_memory_before_it_comes(listen, credentials, 
 
 def test_too_many_open_files_are_got_over(listen, connect, echo):
     endpoint = listen()
-    channel = connect(endpoint)
-    assert echo(channel) == b"hello"
+    caller = connect(endpoint)
+    assert echo(caller) == b"hello"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     host, port = endpoint.address.rsplit(":", 1)
     opened = [socket.socket() for _ in range(5)]
@@ -269,7 +269,7 @@ def test_too_many_open_files_are_got_over(listen, connect, echo):
         for each in opened:
             each.settimeout(10)
             each.connect((host, int(port)))
-        assert echo(channel) == b"hello"
+        assert echo(caller) == b"hello"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for each in opened:

@@ -161,12 +161,12 @@ def test_another_user_does_not_get_in(shared, listen):
     called = []
     endpoint = listen({"echo": called.append}, NONE)
     program = (
-        "from stratagem._src.transport import Channel, Credentials, Identity, Message\n"
+        "from stratagem._src.transport import Caller, Credentials, Identity, Message\n"
         "from stratagem._src.transport.local_secret import local_secret_path\n"
-        f"channel = Channel({endpoint.address!r}, Credentials(), own=Identity('x'),\n"
+        f"caller = Caller({endpoint.address!r}, Credentials(), own=Identity('x'),\n"
         "                  wanted=Identity.of_task('ps', 0))\n"
         "try:\n"
-        "    channel.call('echo', Message(), timeout=10)\n"
+        "    caller.call('echo', Message(), timeout=10)\n"
         "except PermissionError as error:\n"
         "    print(type(error).__name__)\n"
         f"try:\n    open({str(local_secret_path())!r})\n"
@@ -234,8 +234,8 @@ def test_who_sends_and_closes_at_once_leaves_the_listener_alone(home, listen, co
     threads = [threading.Thread(target=knock) for _ in range(4)]
     for thread in threads:
         thread.start()
-    channel = connect(endpoint, NONE)
-    assert [echo(channel, b"%d" % k) for k in range(50)] == [b"%d" % k for k in range(50)]
+    caller = connect(endpoint, NONE)
+    assert [echo(caller, b"%d" % k) for k in range(50)] == [b"%d" % k for k in range(50)]
     for thread in threads:
         thread.join()
     assert not endpoint.wait(0)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.transport import Channel, Credentials, Endpoint, Identity, Message
+from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
 
 DTYPES = [
     np.bool_,
@@ -26,19 +26,19 @@ SHAPES = [(), (0,), (1,), (3, 0, 2), (2, 3), (1000, 7)]
 
 
 @pytest.fixture
-def channel():
+def caller():
     credentials = Credentials(secret="correct horse battery staple")
     own = Identity.of_task("ps", 0)
     endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials, own)
     endpoint.start()
-    channel = Channel(endpoint.address, credentials, wanted=own, own=Identity("coordinator"))
-    yield channel
-    channel.close()
+    caller = Caller(endpoint.address, credentials, wanted=own, own=Identity("coordinator"))
+    yield caller
+    caller.close()
     endpoint.shutdown()
 
 
-def echo(channel, *arrays, body=b""):
-    answer = channel.call("echo", Message(body, arrays), timeout=20)
+def echo(caller, *arrays, body=b""):
+    answer = caller.call("echo", Message(body, arrays), timeout=20)
     assert answer.body == body
     return answer.arrays
 
@@ -51,27 +51,27 @@ def assert_same(sent, received):
         assert left.tobytes() == right.tobytes()
 
 
-def test_every_dtype_and_shape_in_one_message(channel):
+def test_every_dtype_and_shape_in_one_message(caller):
     arrays = [
         np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
         for dtype, shape in itertools.product(DTYPES, SHAPES)
     ]
-    assert_same(arrays, echo(channel, *arrays))
+    assert_same(arrays, echo(caller, *arrays))
 
 
-def test_strings_and_dates_of_fixed_size(channel):
+def test_strings_and_dates_of_fixed_size(caller):
     arrays = [np.array(["ab", "c"]), np.array([b"xyz"]), np.array("2026-01-31", "datetime64[D]")]
-    assert_same(arrays, echo(channel, *arrays))
+    assert_same(arrays, echo(caller, *arrays))
 
 
-def test_arrays_that_do_not_lie_in_order(channel):
+def test_arrays_that_do_not_lie_in_order(caller):
     table = np.arange(24).reshape(4, 6)
     arrays = [table.T, table[::2, ::-1], np.asfortranarray(table), np.broadcast_to(1.5, (3, 4))]
-    assert_same([np.ascontiguousarray(array) for array in arrays], echo(channel, *arrays))
+    assert_same([np.ascontiguousarray(array) for array in arrays], echo(caller, *arrays))
 
 
-def test_received_arrays_are_aligned_and_writable(channel):
-    arrays = echo(channel, np.zeros(3, np.int8), np.zeros(5), np.zeros(200_000))
+def test_received_arrays_are_aligned_and_writable(caller):
+    arrays = echo(caller, np.zeros(3, np.int8), np.zeros(5), np.zeros(200_000))
     for array in arrays:
         assert array.ctypes.data % 64 == 0
         array[...] = 1
@@ -82,25 +82,25 @@ def test_received_arrays_are_aligned_and_writable(channel):
     body=st.sampled_from([0, 1, 65_000, 65_535, 65_536, 65_537, 300_000]),
     sizes=st.lists(st.sampled_from([0, 1, 63, 64, 65, 65_520, 65_536, 1_000_003]), max_size=4),
 )
-def test_sizes_around_those_of_buffers(channel, body, sizes):
+def test_sizes_around_those_of_buffers(caller, body, sizes):
     arrays = [np.random.default_rng(size).integers(0, 255, size, np.uint8) for size in sizes]
-    assert_same(arrays, echo(channel, *arrays, body=bytes(body)))
+    assert_same(arrays, echo(caller, *arrays, body=bytes(body)))
 
 
-def test_more_arrays_than_one_system_call_takes(channel):
+def test_more_arrays_than_one_system_call_takes(caller):
     arrays = [np.full(5000, index) for index in range(200)]
-    assert_same(arrays, echo(channel, *arrays))
+    assert_same(arrays, echo(caller, *arrays))
 
 
-def test_objects_cannot_travel_as_arrays(channel):
+def test_objects_cannot_travel_as_arrays(caller):
     with pytest.raises(InvalidArgumentError, match="got dtype object"):
-        echo(channel, np.array([object()]))
-    assert echo(channel, np.arange(3))[0].tolist() == [0, 1, 2]
+        echo(caller, np.array([object()]))
+    assert echo(caller, np.arange(3))[0].tolist() == [0, 1, 2]
 
 
 def test_an_answer_that_cannot_travel_is_an_error_of_the_method(listen, connect):
     answer = Message(arrays=(np.array([object()]),))
-    channel = connect(listen({"objects": lambda message: answer, "echo": lambda m: m}))
+    caller = connect(listen({"objects": lambda message: answer, "echo": lambda m: m}))
     with pytest.raises(InvalidArgumentError, match="got dtype object"):
-        channel.call("objects", Message(), timeout=10)
-    assert channel.call("echo", Message(b"still there"), timeout=10).body == b"still there"
+        caller.call("objects", Message(), timeout=10)
+    assert caller.call("echo", Message(b"still there"), timeout=10).body == b"still there"

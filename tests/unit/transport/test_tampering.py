@@ -11,7 +11,7 @@ from man_in_the_middle import ManInTheMiddle
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
 from stratagem._src.transport import Connection, Kind, Message, PeerGone, TamperedError
 from stratagem._src.transport import cipher as cipher_module
-from stratagem._src.transport.stream import Stream
+from stratagem._src.transport.byte_stream import ByteStream
 
 SERVER, CLIENT = "to server", "to client"
 
@@ -41,8 +41,8 @@ def flip(record, position):
     return record[:position] + bytes([record[position] ^ 1]) + record[position + 1 :]
 
 
-def call(channel, body, timeout=5, arrays=()):
-    return channel.call("note", Message(body, arrays), timeout=timeout)
+def call(caller, body, timeout=5, arrays=()):
+    return caller.call("note", Message(body, arrays), timeout=timeout)
 
 
 def test_who_only_listens_changes_nothing_and_learns_nothing(between, connect):
@@ -92,10 +92,10 @@ def test_a_repeated_request_is_not_answered_twice(between, connect):
     address, heard = between(
         lambda direction, number, record: [(direction, record)] * (1 + (direction == SERVER))
     )
-    channel = connect(address)
-    assert call(channel, b"one").body == b"answer to one"
+    caller = connect(address)
+    assert call(caller, b"one").body == b"answer to one"
     with pytest.raises(UnavailableError):
-        call(channel, b"two")
+        call(caller, b"two")
     assert heard == [b"one"]
 
 
@@ -109,10 +109,10 @@ def test_a_repeated_answer_is_not_taken_for_the_next(between, connect):
         return [(SERVER, record)]
 
     address, _ = between(repeat)
-    channel = connect(address)
-    assert call(channel, b"one").body == b"answer to one"
+    caller = connect(address)
+    assert call(caller, b"one").body == b"answer to one"
     with pytest.raises(UnavailableError, match="not what it sent"):
-        call(channel, b"two")
+        call(caller, b"two")
 
 
 def test_a_request_that_is_left_out_ends_the_connection_at_the_next(between, connect):
@@ -185,8 +185,8 @@ def test_what_is_injected_ends_a_connection_that_waits(between, connect):
 def pair():
     """Both ends of a connection, protected."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        first = Connection(Stream(socket.create_connection(listening.getsockname())))
-        second = Connection(Stream(listening.accept()[0]))
+        first = Connection(ByteStream(socket.create_connection(listening.getsockname())))
+        second = Connection(ByteStream(listening.accept()[0]))
     keys = bytes(32), bytes([1]) * 32
     first.protect(*keys)
     second.protect(*reversed(keys))

@@ -71,10 +71,10 @@ def member(tasks):
 
 
 def test_large_arrays_both_ways(listen, connect, member):
-    channel = connect(listen(credentials=member), member)
+    caller = connect(listen(credentials=member), member)
     array = np.random.default_rng(0).integers(0, 255, 3_000_001, np.uint8)
     for _ in range(2):
-        answer = channel.call("echo", Message(b"body", (array, array[:5])), timeout=20)
+        answer = caller.call("echo", Message(b"body", (array, array[:5])), timeout=20)
         assert answer.body == b"body"
         assert np.array_equal(answer.arrays[0], array)
 

@@ -16,7 +16,7 @@ from stratagem._src.core.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from stratagem._src.transport import Channel, Credentials, Endpoint, Identity, Message
+from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
 
 SECRET = "correct horse battery staple"
 WRONG = Credentials(secret="wrong donkey battery staple")
@@ -263,9 +263,9 @@ def test_tls_needs_all_its_files(monkeypatch):
         Credentials.from_environment()
 
 
-def test_a_message_to_a_closed_channel_is_not_sent(listen, credentials, echo):
-    channel = Channel(listen().address, credentials, wanted=SERVER, own=CLIENT)
-    assert channel.call("echo", Message(b"x"), timeout=10).body == b"x"
-    channel.close()
+def test_a_message_to_a_closed_caller_is_not_sent(listen, credentials, echo):
+    caller = Caller(listen().address, credentials, wanted=SERVER, own=CLIENT)
+    assert caller.call("echo", Message(b"x"), timeout=10).body == b"x"
+    caller.close()
     with pytest.raises(ConnectionError, match="was closed"):
-        echo(channel)
+        echo(caller)

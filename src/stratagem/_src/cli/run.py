@@ -16,7 +16,7 @@ from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_job import run_rendezvous_job
 from stratagem._src.launcher.signal_pipe import SignalPipe
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_program import Program
+from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.transport import Credentials
 from stratagem._src.transport.secret import read_secret
 
@@ -123,7 +123,7 @@ def _run(options: argparse.Namespace) -> int:
     command = _command(options)
     if options.log_dir is not None:
         options.log_dir.mkdir(parents=True, exist_ok=True)
-    program = Program(
+    program = TaskProgram(
         command, dict(os.environ), options.devices_per_worker, options.quiet, options.log_dir
     )
     console = Console(sys.stdout, sys.stderr)

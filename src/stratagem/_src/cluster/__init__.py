@@ -6,8 +6,8 @@ from stratagem._src.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from stratagem._src.cluster.address import Address
+    from stratagem._src.cluster.cluster_def import ClusterDef, JobDef, ServerDef
     from stratagem._src.cluster.cluster_spec import ClusterSpec
-    from stratagem._src.cluster.definitions import ClusterDef, JobDef, ServerDef
     from stratagem._src.cluster.errors import (
         CloudError,
         CloudResourceNotFoundError,
@@ -97,7 +97,7 @@ __all__ = [
 _MODULES = {
     "address": ("Address",),
     "cluster_spec": ("ClusterSpec",),
-    "definitions": (
+    "cluster_def": (
         "ClusterDef",
         "JobDef",
         "ServerDef",

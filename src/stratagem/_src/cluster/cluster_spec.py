@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.cluster.definitions import ClusterDef, JobDef
+from stratagem._src.cluster.cluster_def import ClusterDef, JobDef
 from stratagem._src.cluster.errors import ClusterSpecError, TaskError
 
 __all__ = ["ClusterSpec"]

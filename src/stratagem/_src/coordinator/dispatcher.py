@@ -10,39 +10,27 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from stratagem._src.coordinator.closure import Closure, Status
-from stratagem._src.coordinator.per_worker import PerWorkerValues
+from stratagem._src.coordinator.payload import Payload
+from stratagem._src.coordinator.references import SentReference, closures_needed, refer
 from stratagem._src.coordinator.remote_value import RemoteValue
-from stratagem._src.coordinator.state import CoordinatorState, Phase
+from stratagem._src.coordinator.state import CoordinatorPhase, CoordinatorState
+from stratagem._src.coordinator.worker_absence import WorkerAbsence
 from stratagem._src.coordinator.worker_link import WorkerLink
 from stratagem._src.core.background import Background
-from stratagem._src.core.errors import CancelledError, PSUnavailableError, UnavailableError
+from stratagem._src.core.errors import CancelledError, PSUnavailableError
 from stratagem._src.transport import Credentials
-from stratagem._src.worker_protocol.definition import DefinedOnWorker, Definition, Definitions
-from stratagem._src.worker_protocol.messages import InlineValue, Resource, ValueAt
+from stratagem._src.worker_protocol.definition import Definition, Definitions
 from stratagem._src.worker_protocol.shipping import ByReference, Parcel, unpack
 
-__all__ = ["Dispatcher", "Payload"]
+__all__ = ["Dispatcher"]
 
 _logger = logging.getLogger("stratagem")
 _QUEUED_PER_WORKER = 256
 _SECONDS_TO_DRAIN = 5.0
-
-
-class Payload(NamedTuple):
-    """What a closure consists of.
-
-    Args:
-        definition: Its function; ``None`` when it will not run any more.
-        arguments: The parcel of ``(args, kwargs)``.
-        value: Where the result goes, as long as somebody has it.
-    """
-
-    definition: Definition | None
-    arguments: Parcel
-    value: weakref.ref[RemoteValue]
+_HAS_ENDED = "The coordinator has ended."
 
 
 class Dispatcher:
@@ -79,14 +67,13 @@ class Dispatcher:
         self.abandoned = False
         self.dropped: collections.deque[Closure] = collections.deque()
         self.definitions: Definitions = Definitions(self._forget)
-        self._patience = patience
         self._numbers = itertools.count()
         self._has_room = threading.Condition(self.lock)
         self._has_ended = threading.Condition(self.lock)
         self._credentials = credentials
         self._refusals: set[int] = set()
         self._drain_until: float | None = None
-        self._without_workers_since: dict[frozenset[int] | None, float] = {}
+        self._absence: WorkerAbsence = WorkerAbsence(patience)
         self._waiters: weakref.WeakSet[threading.Condition] = weakref.WeakSet()
         # Replaced as a whole, never changed: it is also read without the lock.
         self._links: Mapping[int, WorkerLink] = {}
@@ -166,7 +153,7 @@ class Dispatcher:
         Raises:
             BaseException: The error of an earlier closure.
         """
-        needs = list(_needed(arguments.references))
+        needs = list(closures_needed(arguments.references))
         closure = Closure(next(self._numbers), None, needs, workers, priority)
         value = RemoteValue(self, closure)
         closure.owner = weakref.ref(value)
@@ -232,27 +219,9 @@ class Dispatcher:
             self._has_room.notify_all()
         return taken
 
-    def refer(
-        self, reference: ByReference, worker: int
-    ) -> tuple[Definition | None, Resource | InlineValue | ValueAt]:
+    def refer(self, reference: ByReference, worker: int) -> tuple[Definition | None, SentReference]:
         """Returns how a worker finds what an argument refers to, and a definition that it needs."""
-        found: Any = reference
-        if isinstance(reference, _WeakValue):
-            found = reference.value()
-        if isinstance(reference, PerWorkerValues):
-            found = reference.on(worker)
-        if isinstance(found, DefinedOnWorker):
-            return found.definition, Resource(found.definition.number)
-        if isinstance(found, Parcel):
-            return None, InlineValue(found)
-        assert isinstance(found, RemoteValue)
-        if found._parcel is not None:
-            return None, InlineValue(found._parcel)
-        closure = found._closure
-        assert closure.where is not None
-        link = self._links[closure.where]
-        assert link.session is not None
-        return None, ValueAt(closure.number, link.session, link.address, link.task)
+        return refer(reference, worker, self._links)
 
     def succeeded(self, worker: int, number: int, parcel: Parcel | None) -> None:
         """Takes in a result, or that the worker holds it."""
@@ -270,7 +239,7 @@ class Dispatcher:
 
     def failed(self, worker: int, number: int, error: BaseException) -> None:
         """Takes in what a closure raised."""
-        was_open = self.state.phase is Phase.OPEN
+        was_open = self.state.phase is CoordinatorPhase.OPEN
         if isinstance(error, PSUnavailableError):
             self._abort(error)
         self._settle(self.state.failed(worker, number, error))
@@ -344,45 +313,22 @@ class Dispatcher:
             missing: list[frozenset[int] | None] = [*self.state.missing_workers()]
             if not self.state.workers and not self.state.is_idle:
                 missing.append(None)
-            since = self._without_workers_since
-            self._without_workers_since = {group: since.get(group, now) for group in missing}
-            for group, start in self._without_workers_since.items():
-                if now - start >= self._patience:
-                    self._without_workers_since = {}
-                    self._abort(self._no_worker(group))
-                    break
+            if error := self._absence.error(missing, now, self._links.values()):
+                self._abort(error)
 
     def _abort(self, error: BaseException) -> None:
         settled = self.state.abort(error)
-        if self.state.phase is Phase.DRAINING and self._drain_until is None:
+        if self.state.phase is CoordinatorPhase.DRAINING and self._drain_until is None:
             self._drain_until = time.monotonic() + _SECONDS_TO_DRAIN
         self._settle(settled)
         self._recall_all()
-
-    def _no_worker(self, group: frozenset[int] | None) -> UnavailableError:
-        reasons = " ".join(
-            str(link.last_error or f"{link.task} at {link.address} has not answered yet.")
-            for link in self._links.values()
-            if group is None or link.index in group
-        )
-        if group is None:
-            reasons = reasons or "The cluster resolver names no worker."
-            return UnavailableError(
-                f"There must be a worker to run what is scheduled, but for {self._patience:g} s there "
-                f"was none. {reasons}"
-            )
-        names = " or ".join(map(str, sorted(group)))
-        return UnavailableError(
-            f"Functions are scheduled for worker {names}, but for {self._patience:g} s it was not "
-            f"there. {reasons}"
-        )
 
     # What all of them share, with the lock.
 
     def _raise_error(self) -> bool:
         """Raises the error of a closure if there is one, once all closures have ended."""
         self.background.check()
-        while self.state.phase is Phase.DRAINING and not self.state.has_error:
+        while self.state.phase is CoordinatorPhase.DRAINING and not self.state.has_error:
             self._has_ended.wait()
             self.background.check()
         error = self.state.take_error()
@@ -415,9 +361,9 @@ class Dispatcher:
             if value is not None and value._waiter is not None:
                 value._waiter.notify_all()
             if closure.status is Status.HELD:
-                closure.payload = _without_values(closure.payload)
+                closure.payload = closure.payload.without_values()
             else:
-                closure.payload = closure.payload._replace(definition=None, arguments=_NOTHING)
+                closure.payload = closure.payload.emptied()
         if self.state.is_idle:
             self._has_ended.notify_all()
             self._has_room.notify_all()
@@ -446,30 +392,3 @@ class Dispatcher:
     def _forget(self, definition: int) -> None:
         for link in self._links.values():
             link.forgotten.append(definition)
-
-
-class _WeakValue(ByReference):
-    """Stands for the argument of a function that has run: only if it runs again, its closure keeps it."""
-
-    def __init__(self, value: RemoteValue) -> None:
-        self.value = weakref.ref(value)
-
-
-def _without_values(payload: Payload) -> Payload:
-    references = tuple(
-        _WeakValue(reference) if isinstance(reference, RemoteValue) else reference
-        for reference in payload.arguments.references
-    )
-    return payload._replace(arguments=payload.arguments._replace(references=references))
-
-
-_NOTHING = Parcel(b"")
-_HAS_ENDED = "The coordinator has ended."
-
-
-def _needed(references: Iterable[Any]) -> Iterable[Closure]:
-    for reference in references:
-        if isinstance(reference, RemoteValue):
-            yield reference._closure
-        elif isinstance(reference, PerWorkerValues):
-            yield from _needed(reference.values)

@@ -13,13 +13,13 @@ from stratagem._src.coordinator.closure import Closure, Status
 from stratagem._src.coordinator.closure_queue import ClosureQueue
 from stratagem._src.core.errors import CancelledError, UnavailableError
 
-__all__ = ["CoordinatorState", "Phase"]
+__all__ = ["CoordinatorPhase", "CoordinatorState"]
 
 
 _MOST_LOSSES = 16
 
 
-class Phase(enum.Enum):
+class CoordinatorPhase(enum.Enum):
     """What the coordinator does with closures."""
 
     OPEN = "gives closures to workers"
@@ -53,7 +53,7 @@ class CoordinatorState:
     """
 
     def __init__(self) -> None:
-        self.phase: Phase = Phase.OPEN
+        self.phase: CoordinatorPhase = CoordinatorPhase.OPEN
         self.workers: set[int] = set()
         self._queue = ClosureQueue()
         self._waiting: dict[int, Closure] = {}
@@ -81,7 +81,7 @@ class CoordinatorState:
     @property
     def has_error(self) -> bool:
         """Whether ``take_error`` would give one: all closures have ended."""
-        return self.phase is Phase.DRAINING and not any(self._in_flight.values())
+        return self.phase is CoordinatorPhase.DRAINING and not any(self._in_flight.values())
 
     def in_flight_on(self, worker: int) -> list[Closure]:
         """Returns the closures that a worker has."""
@@ -93,7 +93,7 @@ class CoordinatorState:
 
     def has_work_for(self, worker: int) -> bool:
         """Returns whether a worker could start something."""
-        return self.phase is Phase.OPEN and self._queue.has_work_for(worker)
+        return self.phase is CoordinatorPhase.OPEN and self._queue.has_work_for(worker)
 
     def missing_workers(self) -> list[frozenset[int]]:
         """Returns the groups of workers that closures are meant for, and none of which is there."""
@@ -104,14 +104,14 @@ class CoordinatorState:
         if not self.has_error:
             return None
         error, self._error = self._error, None
-        self.phase = Phase.OPEN
+        self.phase = CoordinatorPhase.OPEN
         return error
 
     # What is reported.
 
     def schedule(self, closure: Closure) -> list[Closure]:
         """Takes in a closure. There must be no error that waits to be raised."""
-        assert self.phase is Phase.OPEN, "raise the error before scheduling more"
+        assert self.phase is CoordinatorPhase.OPEN, "raise the error before scheduling more"
         return self._enqueue(closure)
 
     def worker_joined(self, worker: int) -> None:
@@ -137,7 +137,7 @@ class CoordinatorState:
         """Gives a worker up to ``limit`` closures to run, and says which have failed instead."""
         taken: list[Closure] = []
         settled: list[Closure] = []
-        while self.phase is Phase.OPEN and len(taken) < limit:
+        while self.phase is CoordinatorPhase.OPEN and len(taken) < limit:
             closure = self._queue.pop(worker)
             if closure is None:
                 break
@@ -181,13 +181,13 @@ class CoordinatorState:
 
     def abort(self, error: BaseException) -> list[Closure]:
         """Nothing can go on, for a reason outside of the functions: fails every queued closure."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not CoordinatorPhase.OPEN:
             return []
         return self._stop(error, lambda _: error)
 
     def stop_draining(self) -> list[Closure]:
         """Waits no longer for closures that workers have; what they report is ignored."""
-        if self.phase is not Phase.DRAINING:
+        if self.phase is not CoordinatorPhase.DRAINING:
             return []
         error = self._error
         assert error is not None
@@ -212,7 +212,7 @@ class CoordinatorState:
         lost = _to_run_again(closure)
         if lost is None:
             return _fail(closure, _gone_for_good(closure))
-        if self.phase is not Phase.OPEN:
+        if self.phase is not CoordinatorPhase.OPEN:
             assert self._error is not None
             return _fail(closure, _cancelled(closure, self._error))
         for again in lost:
@@ -254,21 +254,21 @@ class CoordinatorState:
         self._queue.put(closure)
 
     def _put_back(self, closure: Closure) -> list[Closure]:
-        if self.phase is Phase.OPEN:
+        if self.phase is CoordinatorPhase.OPEN:
             return self._enqueue(closure)
         assert self._error is not None
         return _fail(closure, _cancelled(closure, self._error))
 
     def _stop_because(self, closure: Closure, error: BaseException) -> list[Closure]:
         settled = _fail(closure, error)
-        if self.phase is Phase.OPEN:
+        if self.phase is CoordinatorPhase.OPEN:
             settled += self._stop(error, lambda other: _cancelled(other, error))
         return settled
 
     def _stop(
         self, error: BaseException, error_of: Callable[[Closure], BaseException]
     ) -> list[Closure]:
-        self.phase = Phase.DRAINING
+        self.phase = CoordinatorPhase.DRAINING
         self._error = error
         queued: Iterable[Closure] = [*self._queue.clear(), *self._waiting.values()]
         self._waiting = {}

@@ -19,16 +19,17 @@ from stratagem._src.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from stratagem._src.transport import Channel, Credentials, Identity, Message
+from stratagem._src.transport import Caller, Credentials, Identity, Message
 from stratagem._src.transport.remote_error import exception_from_bytes
 from stratagem._src.worker_protocol.definition import Definition
-from stratagem._src.worker_protocol.messages import (
+from stratagem._src.worker_protocol.shipping import Parcel
+from stratagem._src.worker_protocol.worker_messages import (
     BYE,
     EXCHANGE,
     HELLO,
     LONGEST_WAIT_SECONDS,
     VALUE,
-    Call,
+    ClosureCall,
     Define,
     Exchange,
     Failed,
@@ -41,7 +42,6 @@ from stratagem._src.worker_protocol.messages import (
     read_parcel,
     written,
 )
-from stratagem._src.worker_protocol.shipping import Parcel
 
 if TYPE_CHECKING:
     from stratagem._src.coordinator.dispatcher import Dispatcher
@@ -86,7 +86,7 @@ class WorkerLink:
         self._state = dispatcher.state
         self._lock = dispatcher.lock
         self._wake = threading.Condition(self._lock)
-        self._channel: Channel | None = None
+        self._caller: Caller | None = None
         self._session: str | None = None
         self._connecting = self._polling = self._recall = False
         self._sent: set[int] = set()
@@ -130,11 +130,11 @@ class WorkerLink:
     def fetch(self, closure: int) -> Parcel | None:
         """Returns a result that the worker holds, or ``None`` if it does not, or is lost."""
         with self._lock:
-            channel, session = self._channel, self._session
-        if channel is None or session is None:
+            caller, session = self._caller, self._session
+        if caller is None or session is None:
             return None
         try:
-            answer = channel.call(VALUE, written((session, closure)), timeout=_SECONDS_TO_GREET)
+            answer = caller.call(VALUE, written((session, closure)), timeout=_SECONDS_TO_GREET)
         except (UnavailableError, DeadlineExceededError) as error:
             self._lose(session, error)
             return None
@@ -143,17 +143,17 @@ class WorkerLink:
     def close(self) -> None:
         """Ends the session; called without the lock, when the dispatcher has stopped."""
         with self._lock:
-            channel, session = self._channel, self._session
+            caller, session = self._caller, self._session
             self._session = None
             self._wake.notify_all()
-        if channel is None:
+        if caller is None:
             return
         if session is not None:
             try:
-                channel.call(BYE, written(session), timeout=1.0)
+                caller.call(BYE, written(session), timeout=1.0)
             except (StratagemError, OSError) as error:
                 _logger.debug("%s was not told of the end: %s", self.task, error)
-        channel.close()
+        caller.close()
 
     def _run_lane(self) -> None:
         while (step := self._next_step()) is not None:
@@ -188,7 +188,7 @@ class WorkerLink:
         if not (closures or self._recall or may_poll or is_due):
             return None
         assert self._session is not None
-        assert self._channel is not None
+        assert self._caller is not None
         definitions: list[Define] = []
         calls = [self._call(closure, definitions) for closure in closures]
         released, self.released = self.released, []
@@ -207,9 +207,9 @@ class WorkerLink:
             recall,
             LONGEST_WAIT_SECONDS if may_poll else 0.0,
         )
-        return functools.partial(self._exchange, request, self._channel, self._num_reports)
+        return functools.partial(self._exchange, request, self._caller, self._num_reports)
 
-    def _call(self, closure: Closure, definitions: list[Define]) -> Call:
+    def _call(self, closure: Closure, definitions: list[Define]) -> ClosureCall:
         """Returns what the worker is sent for a closure; adds the definitions that it lacks."""
         definition: Definition = closure.payload.definition
         arguments: Parcel = closure.payload.arguments
@@ -220,7 +220,7 @@ class WorkerLink:
             if needed is not None:
                 self._define(needed, definitions)
             references.append(sent)
-        return Call(
+        return ClosureCall(
             closure.number, definition.number, arguments._replace(references=()), tuple(references)
         )
 
@@ -232,12 +232,12 @@ class WorkerLink:
         self._sent.add(definition.number)
         definitions.append(definition.message())
 
-    def _exchange(self, request: Exchange, channel: Channel, num_reports: int) -> None:
+    def _exchange(self, request: Exchange, caller: Caller, num_reports: int) -> None:
         message = written(request)
         size = sum(array.nbytes for array in message.arrays) + len(message.body)
         patience = self._dispatcher.worker_timeout + size / _SLOWEST_BYTES_PER_SECOND
         try:
-            answer = channel.call(EXCHANGE, message, timeout=request.wait + patience)
+            answer = caller.call(EXCHANGE, message, timeout=request.wait + patience)
             reports = self._reports_in(answer)
         except (UnavailableError, DeadlineExceededError) as error:
             self._lose(request.session, error)
@@ -295,27 +295,27 @@ class WorkerLink:
     def _connect(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            channel = Channel(self.address, self._credentials, wanted=self.task, own=_OWN)
+            caller = Caller(self.address, self._credentials, wanted=self.task, own=_OWN)
             hello = Hello(
                 self._dispatcher.identity,
                 self._dispatcher.strategy,
                 self._dispatcher.closures_per_worker,
             )
             try:
-                session = read(channel.call(HELLO, written(hello), timeout=_SECONDS_TO_GREET))
+                session = read(caller.call(HELLO, written(hello), timeout=_SECONDS_TO_GREET))
             except (UnavailableError, DeadlineExceededError) as error:
-                self._note_failure(channel, error)
+                self._note_failure(caller, error)
             except Exception as error:
-                self._note_failure(channel, error)
+                self._note_failure(caller, error)
                 is_proven = not isinstance(error, UnauthenticatedError)
                 self._dispatcher.worker_refused(self.index, error, is_proven=is_proven)
             else:
                 with self._lock:
                     stopped = self._dispatcher.stopped
                     if not stopped:
-                        self._begin(channel, session)
+                        self._begin(caller, session)
                 if stopped:
-                    channel.close()
+                    caller.close()
                 return
             with self._lock:
                 self._wake.wait(pause)
@@ -323,13 +323,13 @@ class WorkerLink:
                     return
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _note_failure(self, channel: Channel, error: Exception) -> None:
+    def _note_failure(self, caller: Caller, error: Exception) -> None:
         self.last_error = error
-        channel.close()
+        caller.close()
 
-    def _begin(self, channel: Channel, session: str) -> None:
+    def _begin(self, caller: Caller, session: str) -> None:
         self._connecting = self._polling = self._recall = False
-        self._channel, self._session = channel, session
+        self._caller, self._session = caller, session
         self._sent.clear()
         self.forgotten.clear()
         self.released.clear()
@@ -343,10 +343,10 @@ class WorkerLink:
         with self._lock:
             if self._session != session or self._dispatcher.stopped:
                 return False
-            channel, self._channel, self._session = self._channel, None, None
+            caller, self._caller, self._session = self._caller, None, None
             self.last_error = error
             self._dispatcher.worker_lost(self.index, error)
             self._wake.notify_all()
-        if channel is not None:
-            channel.close()
+        if caller is not None:
+            caller.close()
         return True

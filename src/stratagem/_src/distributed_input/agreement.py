@@ -23,13 +23,13 @@ class Agreement:
     """Talks with the other workers about the steps of one iteration.
 
     Args:
-        channel: The same for this iteration on all workers.
+        topic: The same for this iteration on all workers.
         what: What the iteration is called in messages.
         closed: Set when nobody wants another step.
     """
 
-    def __init__(self, channel: str, what: str, closed: threading.Event) -> None:
-        self._channel = channel
+    def __init__(self, topic: str, what: str, closed: threading.Event) -> None:
+        self._topic = topic
         self._what = what
         self._closed = closed
         self._turn = 0
@@ -43,7 +43,7 @@ class Agreement:
         turn, self._turn = self._turn, self._turn + 1
         what = f"step {turn} of {self._what}"
         every = process_watch().exchange(
-            self._channel,
+            self._topic,
             {"sizes": sizes},
             what,
             turn=turn,
@@ -63,7 +63,7 @@ class Agreement:
         """Lets the others know that there will be no further step from here; does not wait."""
         # They may know already, or be the ones who told.
         with contextlib.suppress(StratagemError):
-            process_watch().give(self._channel, {"error": repr(error)}, self._turn)
+            process_watch().give(self._topic, {"error": repr(error)}, self._turn)
 
 
 def agreed_steps(

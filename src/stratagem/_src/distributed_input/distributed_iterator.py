@@ -15,7 +15,7 @@ from stratagem._src.core.errors import (
     ShippingError,
 )
 from stratagem._src.distributed_input.optional import MISSING, Optional
-from stratagem._src.distributed_input.prefetch import Prefetcher
+from stratagem._src.distributed_input.prefetcher import Prefetcher
 from stratagem._src.runtime import context
 from stratagem._src.variables import access as variable_state
 

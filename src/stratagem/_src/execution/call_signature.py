@@ -20,7 +20,7 @@ from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["ArrayLeaf", "CallInputs", "Identity", "SettingsChanged", "static_key"]
+__all__ = ["ArrayLeaf", "CallInputs", "SameObject", "SettingsChanged", "static_key"]
 
 _STATIC = 0
 _ARRAY = 1
@@ -190,7 +190,7 @@ class CallInputs:
         return sum(isinstance(leaf, (int, float)) for leaf in self._static)
 
 
-class Identity:
+class SameObject:
     """Key of an object that is equal only to itself.
 
     Args:
@@ -205,7 +205,7 @@ class Identity:
         self._object: Callable[[], Any] = reference or (lambda: value)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Identity):
+        if not isinstance(other, SameObject):
             return NotImplemented
         value = self._object()
         return other is self or (value is not None and other._object() is value)
@@ -232,7 +232,7 @@ def static_key(value: Any, needs: list[weakref.ref[Any]]) -> Any:
     reference = _weak(value)
     if reference is not None:
         needs.append(reference)
-    return Identity(value, reference)
+    return SameObject(value, reference)
 
 
 def _numbers_in(value: Any) -> tuple[Any, ...]:

@@ -94,7 +94,7 @@ def trace_program(
     reads_remotely = any(isinstance(v, RemotelyHeldVariable) for v in variables)
     if frame.remote.updates or reads_remotely or find_reads(jaxpr):
         # Imported when used: it would be a part of what `import stratagem` costs.
-        from stratagem._src.execution.remote.program import take_apart
+        from stratagem._src.execution.remote.remote_program import take_apart
 
         results, structure, jaxpr, make = take_apart(
             jaxpr, variables, frame, results, structure, group

@@ -15,8 +15,8 @@ from stratagem._src.distributed_input.distributed_iterator import DistributedIte
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.draws import Draw, draw_element
 from stratagem._src.execution.gradient_taps import GradientTaps
-from stratagem._src.execution.remote.access import RemoteAccess
 from stratagem._src.execution.remote.reads import read_all, read_rows
+from stratagem._src.execution.remote.remote_access import RemoteAccess
 from stratagem._src.execution.variable_reads import read_first
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.variables.access import StateFrame

@@ -30,12 +30,12 @@ from stratagem._src.launcher.events import (
 from stratagem._src.launcher.failure_report import failure_report
 from stratagem._src.launcher.task_ending import TaskEnding, exit_code_of
 
-__all__ = ["JobState", "Phase"]
+__all__ = ["JobPhase", "JobState"]
 
 _WRONG_USE = 2
 
 
-class Phase(enum.Enum):
+class JobPhase(enum.Enum):
     """What a job is doing."""
 
     GATHERING = "waiting for nodes"
@@ -78,7 +78,7 @@ class JobState:
         new_job_id: Callable[[], str] = str,
         max_worker_restarts: int = 0,
     ) -> None:
-        self.phase = Phase.GATHERING
+        self.phase = JobPhase.GATHERING
         self.attempt = 0
         self._num_nodes = num_nodes
         self._max_restarts = max_restarts
@@ -109,7 +109,7 @@ class JobState:
 
     @handle.register
     def _joined(self, report: NodeJoined) -> list[Order]:
-        if self.phase is not Phase.GATHERING:
+        if self.phase is not JobPhase.GATHERING:
             return []
         self._offers[report.offer.node] = report.offer
         if self.missing_nodes:
@@ -120,14 +120,14 @@ class JobState:
             return self._finish(_WRONG_USE, str(error))
         self._endings, self._stopped, self._failure = {}, set(), None
         self._worker_restarts.clear()
-        self.phase = Phase.RUNNING
+        self.phase = JobPhase.RUNNING
         return [Start(self.attempt, self._new_job_id(), self._plan)]
 
     @handle.register
     def _ended(self, report: TaskEnded) -> list[Order]:
         task = report.ending.task
         self._endings[task] = report.ending
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not JobPhase.RUNNING:
             return []
         if report.ending.returncode != 0:
             if (
@@ -144,7 +144,7 @@ class JobState:
 
     @handle.register
     def _node_stopped(self, report: NodeStopped) -> list[Order]:
-        if self.phase is not Phase.STOPPING:
+        if self.phase is not JobPhase.STOPPING:
             return []
         self._stopped.add(report.node)
         return self._conclude() if len(self._stopped) == self._num_nodes else []
@@ -152,7 +152,7 @@ class JobState:
     @handle.register
     def _lost(self, report: NodeLost) -> list[Order]:
         self._offers.pop(report.node, None)
-        if self.phase is Phase.RUNNING:
+        if self.phase is JobPhase.RUNNING:
             self._failure = report
             self._stopped.add(report.node)
             return self._stop(signal.SIGTERM)
@@ -161,9 +161,9 @@ class JobState:
     @handle.register
     def _interrupted(self, report: Interrupted) -> list[Order]:
         was_interrupted, self._interrupted_by = self._interrupted_by is not None, report.signal
-        if self.phase is Phase.GATHERING:
+        if self.phase is JobPhase.GATHERING:
             return self._conclude()
-        if self.phase is Phase.FINISHED:
+        if self.phase is JobPhase.FINISHED:
             return []
         if was_interrupted:
             return [Stop(signal.SIGKILL, 0.0)]
@@ -171,7 +171,7 @@ class JobState:
 
     @handle.register
     def _deadline(self, report: DeadlinePassed) -> list[Order]:
-        if self.phase is not Phase.GATHERING or report.attempt != self.attempt:
+        if self.phase is not JobPhase.GATHERING or report.attempt != self.attempt:
             return []
         missing = ", ".join(map(str, self.missing_nodes))
         return self._finish(
@@ -186,7 +186,7 @@ class JobState:
         return self._plan.all_tasks
 
     def _stop(self, number: int) -> list[Order]:
-        self.phase = Phase.STOPPING
+        self.phase = JobPhase.STOPPING
         return [Stop(int(number), self._grace_seconds)]
 
     def _conclude(self) -> list[Order]:
@@ -197,7 +197,7 @@ class JobState:
             return self._finish(0, "")
         if self.attempt < self._max_restarts:
             self.attempt += 1
-            self.phase = Phase.GATHERING
+            self.phase = JobPhase.GATHERING
             self._offers = {}
             return [JoinAgain(self.attempt, self._reason())]
         if isinstance(self._failure, NodeLost):
@@ -213,5 +213,5 @@ class JobState:
         return f"the launcher of node {self._failure.node} is gone"
 
     def _finish(self, exit_code: int, message: str) -> list[Order]:
-        self.phase = Phase.FINISHED
+        self.phase = JobPhase.FINISHED
         return [Finish(exit_code, message)]

@@ -9,15 +9,15 @@ import time
 from dataclasses import dataclass
 
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import Interrupted
 from stratagem._src.launcher.job_host import JobHost
-from stratagem._src.launcher.job_state import JobState, Phase
-from stratagem._src.launcher.node_runner import Node, NodeRunner
+from stratagem._src.launcher.job_state import JobPhase, JobState
+from stratagem._src.launcher.node_runner import JobNode, NodeRunner
 from stratagem._src.launcher.signal_pipe import SignalPipe
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
-from stratagem._src.launcher.task_program import Program
+from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.transport.secret import new_secret
 
 __all__ = ["Deadline", "JobResult", "run_local_job"]
@@ -50,7 +50,7 @@ class JobResult:
 
 def run_local_job(
     counts: TaskCounts,
-    program: Program,
+    program: TaskProgram,
     console: Console,
     *,
     grace_seconds: float,
@@ -72,10 +72,10 @@ def run_local_job(
         signals: Signals that end the job.
     """
     with contextlib.ExitStack() as stack:
-        loop = stack.enter_context(EventLoop())
+        loop = stack.enter_context(TaskLoop())
         state = JobState(1, max_restarts, grace_seconds, max_worker_restarts=max_worker_restarts)
         host = JobHost(state)
-        node = Node(0, _LOOPBACK, counts)
+        node = JobNode(0, _LOOPBACK, counts)
         runner = NodeRunner(loop, node, program, host.report, lambda _: new_secret(), console)
         stack.enter_context(runner)
         host.add_node(0, runner.obey)
@@ -85,7 +85,7 @@ def run_local_job(
 
         def end_late_job(number: int) -> None:
             nonlocal timed_out
-            if host.state.phase is Phase.RUNNING:
+            if host.state.phase is JobPhase.RUNNING:
                 timed_out = True
                 host.report(Interrupted(number))
 
@@ -96,7 +96,7 @@ def run_local_job(
         return dataclasses.replace(finish(loop, runner), timed_out=timed_out)
 
 
-def finish(loop: EventLoop, runner: NodeRunner) -> JobResult:
+def finish(loop: TaskLoop, runner: NodeRunner) -> JobResult:
     """Runs the loop until the job orders this node to finish."""
     while runner.finished is None:
         loop.run_once()

@@ -12,7 +12,6 @@ from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.cluster_plan import NodeOffer
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import (
     Finish,
     Interrupted,
@@ -30,16 +29,17 @@ from stratagem._src.launcher.guarded_process import GuardedProcess
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
 from stratagem._src.launcher.task_environment import task_environment
+from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.launcher.task_output import TaskOutput, log_file_name
-from stratagem._src.launcher.task_program import Program
+from stratagem._src.launcher.task_program import TaskProgram
 
-__all__ = ["Node", "NodeRunner"]
+__all__ = ["JobNode", "NodeRunner"]
 
 _CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Node:
+class JobNode:
     """One machine of a job: its number, the host others reach it at, and its tasks."""
 
     rank: int
@@ -71,9 +71,9 @@ class NodeRunner:
 
     def __init__(
         self,
-        loop: EventLoop,
-        node: Node,
-        program: Program,
+        loop: TaskLoop,
+        node: JobNode,
+        program: TaskProgram,
         report: Callable[[Report], None],
         secret_of: Callable[[str], str],
         console: Console,

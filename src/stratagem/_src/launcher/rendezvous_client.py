@@ -11,10 +11,10 @@ from collections.abc import Callable
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
-from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import Finish, Interrupted, NodeStopped, Order, Report, Stop
-from stratagem._src.launcher.messages import order_from_json, report_to_json
+from stratagem._src.launcher.events_as_json import order_from_json, report_to_json
 from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
+from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Connection, Identity, connect
 from stratagem._src.transport.conversation import Conversation
 
@@ -37,7 +37,7 @@ class RendezvousClient:
         RendezvousError: If node 0 does not answer in time, or refuses.
     """
 
-    def __init__(self, loop: EventLoop, rendezvous: Rendezvous, grace_seconds: float) -> None:
+    def __init__(self, loop: TaskLoop, rendezvous: Rendezvous, grace_seconds: float) -> None:
         self._loop = loop
         self._rendezvous = rendezvous
         self._grace_seconds = grace_seconds

@@ -6,18 +6,18 @@ import secrets
 import time
 
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import DeadlinePassed, JoinAgain, Order
 from stratagem._src.launcher.job_host import JobHost
 from stratagem._src.launcher.job_state import JobState
 from stratagem._src.launcher.local_job import JobResult, finish
-from stratagem._src.launcher.node_runner import Node, NodeRunner
+from stratagem._src.launcher.node_runner import JobNode, NodeRunner
 from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_client import RendezvousClient
 from stratagem._src.launcher.rendezvous_server import RendezvousServer
 from stratagem._src.launcher.signal_pipe import SignalPipe
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_program import Program
+from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.transport.secret import job_secret
 
 __all__ = ["run_rendezvous_job"]
@@ -26,7 +26,7 @@ __all__ = ["run_rendezvous_job"]
 def run_rendezvous_job(
     rendezvous: Rendezvous,
     counts: TaskCounts,
-    program: Program,
+    program: TaskProgram,
     console: Console,
     signals: SignalPipe,
     *,
@@ -51,7 +51,7 @@ def run_rendezvous_job(
     Raises:
         RendezvousError: If this node cannot take part.
     """
-    with EventLoop() as loop:
+    with TaskLoop() as loop:
         if rendezvous.node_rank == 0:
             state = JobState(
                 rendezvous.num_nodes, max_restarts, grace_seconds, _new_job_id, max_worker_restarts
@@ -63,10 +63,10 @@ def run_rendezvous_job(
 
 
 def _run_as_node_0(
-    loop: EventLoop,
+    loop: TaskLoop,
     rendezvous: Rendezvous,
     counts: TaskCounts,
-    program: Program,
+    program: TaskProgram,
     console: Console,
     signals: SignalPipe,
     state: JobState,
@@ -74,7 +74,7 @@ def _run_as_node_0(
     host = JobHost(state)
     runner = NodeRunner(
         loop,
-        Node(0, rendezvous.endpoint.host, counts),
+        JobNode(0, rendezvous.endpoint.host, counts),
         program,
         host.report,
         lambda job_id: job_secret(rendezvous.secret, job_id),
@@ -99,17 +99,17 @@ def _run_as_node_0(
 
 
 def _run_as_another_node(
-    loop: EventLoop,
+    loop: TaskLoop,
     rendezvous: Rendezvous,
     counts: TaskCounts,
-    program: Program,
+    program: TaskProgram,
     console: Console,
     signals: SignalPipe,
     client: RendezvousClient,
 ) -> JobResult:
     runner = NodeRunner(
         loop,
-        Node(rendezvous.node_rank, client.own_host, counts),
+        JobNode(rendezvous.node_rank, client.own_host, counts),
         program,
         client.report,
         lambda job_id: job_secret(rendezvous.secret, job_id),

@@ -9,7 +9,6 @@ import time
 
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.errors import UnavailableError
-from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import (
     NodeJoined,
     NodeLost,
@@ -17,10 +16,11 @@ from stratagem._src.launcher.events import (
     Report,
     TaskEnded,
 )
+from stratagem._src.launcher.events_as_json import order_to_json, report_from_json
 from stratagem._src.launcher.job_host import JobHost
-from stratagem._src.launcher.job_state import Phase
-from stratagem._src.launcher.messages import order_to_json, report_from_json
+from stratagem._src.launcher.job_state import JobPhase
 from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
+from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Connection, Listener
 from stratagem._src.transport.conversation import Conversation
 
@@ -45,7 +45,7 @@ class RendezvousServer:
         RendezvousError: If it cannot listen there.
     """
 
-    def __init__(self, loop: EventLoop, rendezvous: Rendezvous, host: JobHost) -> None:
+    def __init__(self, loop: TaskLoop, rendezvous: Rendezvous, host: JobHost) -> None:
         self._loop = loop
         self._num_nodes = rendezvous.num_nodes
         self._host = host
@@ -113,7 +113,7 @@ class RendezvousServer:
         elif node in self._nodes:
             reason = f"there is a node {node} already"
             conversation.say({"refused": reason, "may_retry": True})
-        elif phase is not Phase.GATHERING:
+        elif phase is not JobPhase.GATHERING:
             conversation.say({"refused": f"the job is {phase.value}", "may_retry": True})
         else:
             self._nodes[node] = conversation

@@ -6,8 +6,8 @@ import os
 import signal
 from collections.abc import Callable
 
-from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import Interrupted, Report
+from stratagem._src.launcher.task_loop import TaskLoop
 
 __all__ = ["SignalPipe"]
 
@@ -35,7 +35,7 @@ class SignalPipe:
         os.close(self._reading)
         os.close(self._writing)
 
-    def attach(self, loop: EventLoop, report: Callable[[Report], None]) -> None:
+    def attach(self, loop: TaskLoop, report: Callable[[Report], None]) -> None:
         """Reports every signal from now on."""
 
         def read() -> None:

@@ -1,4 +1,4 @@
-"""``Program``: what the tasks of a node run, and how it is shown."""
+"""``TaskProgram``: what the tasks of a node run, and how it is shown."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from stratagem._src.cluster.errors import LaunchError
 
-__all__ = ["Program"]
+__all__ = ["TaskProgram"]
 
 
 @dataclass(frozen=True)
-class Program:
+class TaskProgram:
     """What every task of a node runs.
 
     Attributes:

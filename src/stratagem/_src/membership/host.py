@@ -20,7 +20,7 @@ from stratagem._src.transport.loopback import loopback_address
 __all__ = ["MeetingHost"]
 
 _log = logging.getLogger("stratagem")
-_MODULE = "stratagem._src.membership.server"
+_MODULE = "stratagem._src.membership.meeting_server"
 _REMEMBERED_LINES = 20
 _SECONDS_TO_END = 10.0
 

@@ -18,8 +18,8 @@ from stratagem._src.core.errors import ContextError, UnauthenticatedError, Unava
 from stratagem._src.core.exit_call import exit_code_of_call, watch_exit_calls
 from stratagem._src.core.hard_exit import HardExit
 from stratagem._src.jax_internals import distributed_runtime as jax_runtime
-from stratagem._src.membership.client import MeetingClient
 from stratagem._src.membership.host import MeetingHost
+from stratagem._src.membership.meeting_client import MeetingClient
 from stratagem._src.membership.peer_watch import ClusterWatch
 from stratagem._src.membership.relay import Relay
 from stratagem._src.mesh.devices import name_processes

@@ -12,8 +12,8 @@ import jax
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
-from stratagem._src.membership.client import MeetingClient
 from stratagem._src.membership.diagnosis import SILENT_SECONDS, Finding, Wait, diagnose
+from stratagem._src.membership.meeting_client import MeetingClient
 from stratagem._src.membership.patience import Patience
 from stratagem._src.membership.program_runner import ProgramRunner, Running
 from stratagem._src.membership.watchdog import Watchdog
@@ -203,7 +203,7 @@ class ClusterWatch:
 
     def exchange(
         self,
-        channel: str,
+        topic: str,
         value: Any,
         what: str,
         *,
@@ -211,22 +211,12 @@ class ClusterWatch:
         in_sequence: bool = True,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
-        """Returns what every worker gives, in order; nothing if it is cancelled.
-
-        Args:
-            channel: Exchanges of one channel happen in the same order on all workers.
-            turn: Which exchange of the channel this is, if the caller counts them: then nothing is
-                kept of a channel that is used for a while only.
-            value: Plain data of this worker.
-            what: What for, in messages.
-            in_sequence: Whether it belongs to the common sequence of programs.
-            cancelled: Whether the values are not wanted any more.
-        """
+        """See ``ProcessWatch.exchange``."""
         self.check_usable()
         if turn is None:
             with self._lock:
-                turn = self._counts[channel] = self._counts.get(channel, 0) + 1
-        key = f"{channel}/{turn}"
+                turn = self._counts[topic] = self._counts.get(topic, 0) + 1
+        key = f"{topic}/{turn}"
         try:
             if not in_sequence:
                 with self._input_awaited(what):
@@ -274,9 +264,9 @@ class ClusterWatch:
                 self._inputs.remove(what)
                 self._client.set_inputs(tuple(self._inputs))
 
-    def give(self, channel: str, value: Any, turn: int) -> None:
-        """Gives this worker's part of an exchange, for the others: it does not want theirs."""
-        self._client.put(f"{channel}/{turn}", value, is_awaited=False)
+    def give(self, topic: str, value: Any, turn: int) -> None:
+        """See ``ProcessWatch.give``."""
+        self._client.put(f"{topic}/{turn}", value, is_awaited=False)
 
     # --- leaving ------------------------------------------------------------------------------------
 

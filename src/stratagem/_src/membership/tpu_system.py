@@ -8,7 +8,7 @@ from stratagem._src.cluster.resolvers.tpu_cluster_resolver import TPUClusterReso
 from stratagem._src.cluster.resolvers.tpu_system_metadata import attached_devices
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.tracing import under_trace
-from stratagem._src.membership.connection import experimental_connect_to_cluster
+from stratagem._src.membership.connect_to_cluster import experimental_connect_to_cluster
 from stratagem._src.mesh.tpu_topology import Topology
 
 __all__ = ["initialize_tpu_system", "shutdown_tpu_system", "tpu_devices"]

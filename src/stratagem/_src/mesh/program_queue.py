@@ -101,7 +101,7 @@ class ProcessWatch(Protocol):
 
     def exchange(
         self,
-        channel: str,
+        topic: str,
         value: Any,
         what: str,
         *,
@@ -109,10 +109,20 @@ class ProcessWatch(Protocol):
         in_sequence: bool = True,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
-        """Returns what every process gives, in order; nothing if it is cancelled."""
+        """Returns what every process gives, in order; nothing if it is cancelled.
 
-    def give(self, channel: str, value: Any, turn: int) -> None:
-        """Gives this process's part of an exchange without waiting for the others'."""
+        Args:
+            topic: Exchanges of one topic happen in the same order in all processes.
+            value: Plain data of this process.
+            what: What for, in messages.
+            turn: Which exchange of the topic this is, if the caller counts them: then nothing is
+                kept of a topic that is used for a while only.
+            in_sequence: Whether it belongs to the common sequence of programs.
+            cancelled: Whether the values are not wanted any more.
+        """
+
+    def give(self, topic: str, value: Any, turn: int) -> None:
+        """Gives this process's part of an exchange, for the others: it does not want theirs."""
 
 
 _watch: ProcessWatch | None = None
@@ -128,8 +138,10 @@ def process_watch() -> ProcessWatch:
     """Returns who watches over the programs of several processes."""
     if _watch is None:
         raise ContextError(
-            "Devices of several processes can be used with a strategy of several workers only: make a "
-            "MultiWorkerMirroredStrategy first."
+            "Devices of other processes can be used where somebody notices when one of these is lost, but "
+            "nobody watches over them here. Let MultiWorkerMirroredStrategy, TPUStrategy or "
+            "experimental_connect_to_cluster() join the processes, in place of "
+            "jax.distributed.initialize()."
         )
     return _watch
 

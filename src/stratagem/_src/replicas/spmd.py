@@ -19,8 +19,8 @@ from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import active_trace, is_tracer
 from stratagem._src.execution.number_lifting import current_lifting
-from stratagem._src.execution.remote.access import NotedUpdate
 from stratagem._src.execution.remote.reads import find_reads
+from stratagem._src.execution.remote.remote_access import NotedUpdate
 from stratagem._src.execution.tracing_frames import ForeignFrame, ReplicaFrame
 from stratagem._src.execution.variable_reads import lift_reads
 from stratagem._src.jax_internals.tracer_owner import belongs_to
@@ -209,7 +209,7 @@ def run_spmd(
     sent_last: list[NotedUpdate] = []
     if updates or find_reads(jaxpr):
         # Imported when used: it would be a part of what `import stratagem` costs.
-        from stratagem._src.execution.remote.spmd import exchange_for_replicas
+        from stratagem._src.execution.remote.reads_for_replicas import exchange_for_replicas
 
         remaining = exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
         sent_last = [updates[update.position] for update in remaining.updates]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stratagem._src.cluster.cluster_def import ClusterDef, ServerDef
 from stratagem._src.cluster.cluster_spec import ClusterSpec
-from stratagem._src.cluster.definitions import ClusterDef, ServerDef
 from stratagem._src.cluster.errors import TaskError
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.parameter_server.server.service import ParameterService
+from stratagem._src.parameter_server.server.parameter_service import ParameterService
 from stratagem._src.server.protocol_credentials import credentials_for
 from stratagem._src.server.task_definition import define_server
 from stratagem._src.transport import Endpoint, Handler, Identity
-from stratagem._src.worker.service import WorkerService
+from stratagem._src.worker.worker_service import WorkerService
 
 __all__ = ["Server"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stratagem._src.cluster.cluster_def import ClusterDef, ServerDef
 from stratagem._src.cluster.cluster_spec import ClusterSpec
-from stratagem._src.cluster.definitions import ClusterDef, ServerDef
 from stratagem._src.cluster.errors import TaskError
 from stratagem._src.core.errors import InvalidArgumentError
 

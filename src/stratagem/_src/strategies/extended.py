@@ -8,30 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.destinations import placed_on
 from stratagem._src.collectives.gathering import first_replica, gather
-from stratagem._src.core import structures
 from stratagem._src.core.communication_options import CommunicationOptions
-from stratagem._src.core.errors import ShapeMismatchError, UnsupportedError, VariableError
-from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.errors import VariableError
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tensor_shape import TensorShape
-from stratagem._src.core.tracing import is_tracer
 from stratagem._src.distributed_input.splitting import WorkerPosition
-from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.replicas.single import reduce_alone
 from stratagem._src.runtime import context
+from stratagem._src.strategies.reducible import (
+    flatten_reducible,
+    once_per_worker,
+    only_value,
+    own_value,
+)
 from stratagem._src.strategies.running import call_for_each_replica
 from stratagem._src.strategies.update_context import call_in_each_replica
-from stratagem._src.values.array_operators import array_of, operand_of
+from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.mirrored import Mirrored
-from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica, check_size
+from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values
-from stratagem._src.variables import access as state
 from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
+from stratagem._src.variables.asked_shape import check_shape
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
@@ -235,11 +236,15 @@ class StrategyExtended:
         for position, value in enumerate(values):
             value = per_replica_of(value)
             if self._group.size == 1:
-                results[position] = reduce_alone(op, _only(value, self._group))
+                results[position] = reduce_alone(op, only_value(value, self._group))
             elif is_per_replica(value):
                 distributed.append(position)
             elif op is ReduceOp.SUM and self._group.spans_processes:
-                values = [*values[:position], self._once_per_worker(value), *values[position + 1 :]]
+                values = [
+                    *values[:position],
+                    once_per_worker(value, self._group),
+                    *values[position + 1 :],
+                ]
                 distributed.append(position)
             elif op is ReduceOp.SUM:
                 raise ValueError(
@@ -250,7 +255,8 @@ class StrategyExtended:
             else:
                 results[position] = reduce_alone(op, value)
         pairs = [
-            (self._own(per_replica_of(values[position])), self._group) for position in distributed
+            (own_value(per_replica_of(values[position]), self._group), self._group)
+            for position in distributed
         ]
         if pairs:
             reduced = self._cross_device_ops.reduce_over(self._group, op, pairs, options)
@@ -258,56 +264,12 @@ class StrategyExtended:
                 results[position] = map_values(self._group.local_view, result)
         return results
 
-    def _once_per_worker(self, value: Any) -> PerReplica:
-        """Returns a value of this process as one of its first replica, and zero of the others."""
-        array = jnp.asarray(operand_of(value))
-        frame = state.current_frame()
-        if frame is not None and frame.spmd:
-            return SpmdPerReplica(self._group, self._in_first_replica(array))
-        if is_tracer(array):
-            return self._staged_once_per_worker(array)
-        zeros = [jnp.zeros_like(array)] * (self._group.local_size - 1)
-        placed = zip([array, *zeros], self._group.local_devices, strict=True)
-        return PerReplica([jax.device_put(part, device) for part, device in placed], self._group)
-
-    def _staged_once_per_worker(self, array: Any) -> PerReplica:
-        def block(array: Any) -> Any:
-            own = self._in_first_replica(array)
-            return own if own.ndim else own.reshape((1,))
-
-        blocks = jax.shard_map(
-            block,
-            mesh=self._group.mesh,
-            in_specs=PartitionSpec(),
-            out_specs=PartitionSpec(REPLICA_AXIS),
-            check_vma=False,
-        )(array)
-        return PerReplica.from_global(self._group, blocks, scalar=array.ndim == 0)
-
-    def _in_first_replica(self, array: Any) -> Any:
-        """Returns an array in the first replica of each process, and zero in the others."""
-        first = jax.lax.axis_index(REPLICA_AXIS) % self._group.local_size == 0
-        return jnp.where(first, array, jnp.zeros_like(array))
-
     def worker_position(self) -> WorkerPosition:
         """Returns where this process stands among those that read the same input: alone."""
         return WorkerPosition(num_replicas=self._group.size)
 
     def leader_value(self, value: Any, name: str) -> Any:
         """Returns the first value of a variable as the leader has it: here, the only one there is."""
-        return value
-
-    def _own(self, value: Any) -> Any:
-        """Returns a per-replica value of this strategy's replicas, with numbers as arrays."""
-        if isinstance(value, (IndexedSlices, SpmdPerReplica)):
-            return value
-        check_size(value, self._group)
-        if value.kept_global is None and not all(hasattr(v, "dtype") for v in value.values):
-            arrays = [
-                jax.device_put(jnp.asarray(v), device)
-                for v, device in zip(value.values, self._group.local_devices, strict=True)
-            ]
-            return PerReplica(arrays, self._group)
         return value
 
     def reduce_value(self, op: ReduceOp, value: Any) -> Any:
@@ -326,10 +288,10 @@ class StrategyExtended:
         """Returns the replicas' arrays concatenated along ``axis``."""
         value = per_replica_of(value)
         if self._group.size == 1:
-            return _only(value, self._group)
+            return only_value(value, self._group)
         if not is_per_replica(value):
             return value
-        return self._group.local_view(gather(self._own(value), axis, self._group))
+        return self._group.local_view(gather(own_value(value, self._group), axis, self._group))
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -405,40 +367,4 @@ class StrategyExtended:
                 f"extended.update() of {var.name!r} got a PerReplica argument, with which its copies "
                 "would diverge. Reduce it first with extended.reduce_to(...)."
             )
-        return _only(leaf, self._group) if isinstance(leaf, (PerReplica, Mirrored)) else leaf
-
-
-def check_shape(variable: Variable, shape: Any) -> None:
-    """Checks that a variable was made with the shape that was asked for, if any.
-
-    Raises:
-        VariableError: If not, or if that shape leaves something open.
-    """
-    if shape is None:
-        return
-    wanted = TensorShape(shape)
-    if not wanted.is_fully_defined():
-        raise UnsupportedError(
-            f"The shape of a variable is fixed, because programs are compiled for it, got shape={wanted} "
-            f"for {variable.name!r}. Give all dimensions, or leave shape= out."
-        )
-    if wanted != variable.shape:
-        raise ShapeMismatchError(
-            f"The initial value of {variable.name!r} must have the shape that is given, {wanted}, got "
-            f"{variable.shape}."
-        )
-
-
-def flatten_reducible(value: Any) -> tuple[list[Any], Any]:
-    """Returns the values in a structure that are reduced one by one, and the structure."""
-    return structures.flatten(
-        value,
-        is_leaf=lambda x: isinstance(x, (PerReplica, Mirrored, Variable, IndexedSlices)),
-    )
-
-
-def _only(value: Any, group: ReplicaGroup) -> Any:
-    if isinstance(value, PerReplica):
-        check_size(value, group)
-        return value.values[0]
-    return array_of(value)
+        return only_value(leaf, self._group) if isinstance(leaf, (PerReplica, Mirrored)) else leaf

@@ -18,9 +18,9 @@ from stratagem._src.distributed_input.input_context import InputContext
 from stratagem._src.distributed_input.input_options import InputOptions
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.parameter_server.client.client import ParameterClient, client_for
 from stratagem._src.parameter_server.client.function_update import call_where_it_lives
 from stratagem._src.parameter_server.client.initial_value import InitialValue, RowInitializer
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient, client_for
 from stratagem._src.parameter_server.client.part_initializer import PartInitializer
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
@@ -28,10 +28,11 @@ from stratagem._src.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.deferred_dataset import DeferredDataset
-from stratagem._src.strategies.extended import StrategyExtended, check_shape
+from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.server_cluster import check_server_cluster, server_addresses
 from stratagem._src.values.array_operators import ArrayOperators
 from stratagem._src.values.regroup import map_values
+from stratagem._src.variables.asked_shape import check_shape
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 

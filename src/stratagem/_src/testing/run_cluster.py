@@ -19,7 +19,7 @@ from stratagem._src.launcher.failure_report import failure_excerpt
 from stratagem._src.launcher.local_job import Deadline, run_local_job
 from stratagem._src.launcher.task_counts import JOBS, TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
-from stratagem._src.launcher.task_program import Program
+from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.testing import task_process
 from stratagem._src.testing.errors import ClusterTestError, TaskFailure
 
@@ -85,7 +85,7 @@ def run_cluster(
         command = (sys.executable, _TASK_PROCESS, name)
         result = run_local_job(
             counts,
-            Program(command, {**os.environ, **(env or {})}, devices_per_worker),
+            TaskProgram(command, {**os.environ, **(env or {})}, devices_per_worker),
             Console(sys.stdout, sys.stderr),
             grace_seconds=_GRACE_SECONDS,
             deadline=Deadline(timeout, signal.SIGABRT),

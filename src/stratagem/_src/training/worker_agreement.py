@@ -14,7 +14,7 @@ from stratagem._src.variables.variable import Variable
 
 __all__ = ["WorkerAgreement", "spans_workers"]
 
-_CHANNEL = "checkpoints"
+_TOPIC = "checkpoints"
 _SECONDS_BETWEEN_SIGNS = 5.0
 
 
@@ -74,7 +74,7 @@ class WorkerAgreement:
 
     def _exchange(self, value: Any) -> list[Any]:
         assert self._joined is not None
-        every = self._joined.watch.exchange(_CHANNEL, value, self._what)
+        every = self._joined.watch.exchange(_TOPIC, value, self._what)
         self._last_sign = time.monotonic()
         return every
 

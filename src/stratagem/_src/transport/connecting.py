@@ -8,11 +8,11 @@ import time
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
+from stratagem._src.transport.byte_stream import ByteStream, TLSByteStream
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials
 from stratagem._src.transport.handshake import greet_server
 from stratagem._src.transport.identity import Identity
-from stratagem._src.transport.stream import Stream, TLSStream
 
 __all__ = ["connect", "unavailable"]
 
@@ -53,14 +53,14 @@ def connect(
     try:
         connected = socket.create_connection((where.host, where.port), _remaining(give_up))
         if credentials.tls is None:
-            stream = Stream(connected)
+            stream = ByteStream(connected)
         else:
             connected.setblocking(False)
             secured = credentials.tls.client_context.wrap_socket(
                 connected, server_hostname=where.host, do_handshake_on_connect=False
             )
             connected = secured
-            stream = TLSStream(secured, give_up)
+            stream = TLSByteStream(secured, give_up)
         connection = Connection(stream)
         greet_server(connection, credentials, own, wanted, give_up)
     except BaseException as error:

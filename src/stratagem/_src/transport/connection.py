@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from stratagem._src.transport.byte_stream import ByteStream
 from stratagem._src.transport.identity import Identity
 from stratagem._src.transport.message import Message
-from stratagem._src.transport.records import RecordReader, RecordWriter
-from stratagem._src.transport.stream import Stream
+from stratagem._src.transport.records import WireRecordReader, WireRecordWriter
 from stratagem._src.transport.wire_format import HEAD_BYTES, encode, parse_head, parse_layout
 
 __all__ = ["Connection"]
@@ -34,11 +34,11 @@ class Connection:
         peer: Who is at the other end. Only a greeting can tell.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self.peer: Identity | None = None
         self._stream = stream
-        self._writer = RecordWriter(stream)
-        self._reader = RecordReader(stream)
+        self._writer = WireRecordWriter(stream)
+        self._reader = WireRecordReader(stream)
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
 

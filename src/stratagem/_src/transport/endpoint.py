@@ -20,15 +20,15 @@ __all__ = ["Endpoint"]
 class Endpoint:
     """Listens at an address and answers messages with handlers, one thread per connection.
 
-    >>> from stratagem._src.transport import Channel, Credentials, Endpoint, Identity, Message
+    >>> from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
     >>> credentials = Credentials(secret="correct horse battery staple")
     >>> server, client = Identity.of_task("ps", 0), Identity("coordinator")
     >>> endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials, server)
     >>> endpoint.start()
-    >>> channel = Channel(endpoint.address, credentials, wanted=server, own=client)
-    >>> channel.call("echo", Message(b"hello"), timeout=5).body
+    >>> caller = Caller(endpoint.address, credentials, wanted=server, own=client)
+    >>> caller.call("echo", Message(b"hello"), timeout=5).body
     b'hello'
-    >>> channel.close(), endpoint.shutdown()
+    >>> caller.close(), endpoint.shutdown()
     (None, None)
 
     Args:

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from stratagem._src.core.errors import UnauthenticatedError
+from stratagem._src.transport.byte_stream import PeerGone
 from stratagem._src.transport.cipher import KEY_BYTES
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials, SecretKind
 from stratagem._src.transport.identity import IDENTITY_BYTES, Identity
 from stratagem._src.transport.local_secret import local_secret_path
-from stratagem._src.transport.stream import PeerGone
 
 __all__ = ["greet_client", "greet_server"]
 

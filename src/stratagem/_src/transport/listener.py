@@ -13,13 +13,13 @@ from collections.abc import Callable
 from stratagem._src.cluster.address import Address
 from stratagem._src.core.background import Background, BackgroundThread
 from stratagem._src.core.errors import UnavailableError
+from stratagem._src.transport.byte_stream import ByteStream, TLSByteStream
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials
 from stratagem._src.transport.handshake import greet_client
 from stratagem._src.transport.identity import Identity
 from stratagem._src.transport.loopback import loopback_address
 from stratagem._src.transport.refusal_log import RefusalLog
-from stratagem._src.transport.stream import Stream, TLSStream
 
 __all__ = ["Listener"]
 
@@ -203,16 +203,16 @@ class Listener:
         peer = "somebody who left"
         try:
             peer = str(connected.getpeername()[0])
-            stream: Stream
+            stream: ByteStream
             if self._credentials.tls is None:
-                stream = Stream(connected)
+                stream = ByteStream(connected)
             else:
                 connected.setblocking(False)
                 secured = self._credentials.tls.server_context.wrap_socket(
                     connected, server_side=True, do_handshake_on_connect=False
                 )
                 connected = secured
-                stream = TLSStream(secured, deadline)
+                stream = TLSByteStream(secured, deadline)
             connection = Connection(stream)
             greet_client(connection, self._credentials, self._own, deadline)
         except Exception as error:  # whatever a stranger may have brought about

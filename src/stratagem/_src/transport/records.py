@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from stratagem._src.transport.byte_stream import ByteStream
 from stratagem._src.transport.cipher import TAG_BYTES, Cipher
-from stratagem._src.transport.stream import Stream
 
-__all__ = ["Piece", "RecordReader", "RecordWriter"]
+__all__ = ["Piece", "WireRecordReader", "WireRecordWriter"]
 
 Piece: TypeAlias = bytes | memoryview
 
@@ -22,14 +22,14 @@ _HEADER_BYTES = _HEADER.size
 _SECONDS_WITHOUT_PROGRESS = 60.0
 
 
-class RecordWriter:
+class WireRecordWriter:
     """The sending end. For one thread at a time.
 
     Args:
         stream: Where records go.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._cipher: Cipher | None = None
         self._sealed = memoryview(bytearray())
@@ -81,14 +81,14 @@ class RecordWriter:
                 pieces = [memoryview(pieces[0])[sent:], *pieces[1:]]
 
 
-class RecordReader:
+class WireRecordReader:
     """The receiving end. For one thread at a time.
 
     Args:
         stream: Where records come from.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._cipher: Cipher | None = None
         self._ahead = memoryview(bytearray(_SMALL_BYTES))

@@ -5,19 +5,15 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.variables.variable_attributes import VariableAttributes
 
 __all__ = ["InPlaceOperators"]
 
 
-class InPlaceOperators:
+class InPlaceOperators(VariableAttributes):
     """Mixin: refuses operators that assign, when they run and, by ``NoReturn``, in type checkers."""
 
     __slots__ = ()
-
-    @property
-    def name(self) -> str:
-        """What errors call the variable."""
-        raise NotImplementedError
 
     def _refuse_in_place(self) -> NoReturn:
         raise ContextError(

@@ -12,27 +12,27 @@ import numpy as np
 
 from stratagem._src.core.errors import (
     ContextError,
-    NotAnArrayError,
     UnsupportedError,
     VariableError,
 )
-from stratagem._src.core.narrowing import check_fits
 from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.runtime import context
-from stratagem._src.values.array_operators import ArrayOperators, array_of, operand_of
-from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.values.array_operators import ArrayOperators, operand_of
 from stratagem._src.variables import access as state
 from stratagem._src.variables import updates
 from stratagem._src.variables.in_place_operators import InPlaceOperators
-from stratagem._src.variables.operands import checked_operand, kind_of
+from stratagem._src.variables.initial_array import initial_array
+from stratagem._src.variables.operands import checked_operand
 from stratagem._src.variables.update_methods import UpdateMethods
 from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable_attributes import VariableAttributes
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
+from stratagem._src.variables.variable_ref import VariableRef
 
-__all__ = ["STORAGE_LOCK", "Variable", "VariableRef", "create_plain_variable"]
+__all__ = ["STORAGE_LOCK", "Variable", "create_plain_variable"]
 
 STORAGE_LOCK = threading.RLock()
 """Held while arrays are given away to a program and replaced by its results."""
@@ -47,7 +47,14 @@ class _VariableType(type):
         return context.get_strategy().extended.create_variable(*args, **kwargs)
 
 
-class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metaclass=_VariableType):
+class Variable(
+    InPlaceOperators,
+    VariableAttributes,
+    ArrayOperators,
+    UpdateMethods,
+    ValueLeaf,
+    metaclass=_VariableType,
+):
     """An array that keeps its value between steps and can be updated.
 
     Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
@@ -80,19 +87,7 @@ class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metac
 
     travels = False  # replicas use the variable itself
 
-    __slots__ = (
-        "__weakref__",
-        "_aggregation",
-        "_array",
-        "_constraint",
-        "_dtype",
-        "_name",
-        "_on_mesh",
-        "_shape",
-        "_shared",
-        "_synchronization",
-        "_trainable",
-    )
+    __slots__ = ("__weakref__", "_array", "_on_mesh", "_shared")
 
     def __init__(
         self,
@@ -106,7 +101,7 @@ class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metac
         if callable(initial_value) and not isinstance(initial_value, ArrayOperators):
             with jax.ensure_compile_time_eval():
                 initial_value = initial_value()
-        value = _initial_array(initial_value, dtype)
+        value = initial_array(initial_value, dtype)
         on_read = synchronization is VariableSynchronization.ON_READ
         self._name = name or "Variable"
         self._dtype = value.dtype
@@ -135,60 +130,7 @@ class Variable(ArrayOperators, InPlaceOperators, UpdateMethods, ValueLeaf, metac
     # Whether the stored array goes in and out of programs as it is.
     stored_for_programs = False
 
-    # --- what it is -----------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The name, with the output number that TensorFlow appends."""
-        return f"{self._name}:0"
-
-    @property
-    def shape(self) -> TensorShape:
-        """The shape."""
-        return self._shape
-
-    def get_shape(self) -> TensorShape:
-        """Same as ``shape``."""
-        return self._shape
-
-    @property
-    def constraint(self) -> Callable[[Any], Any] | None:
-        """What an optimizer may apply to the value after an update, if given."""
-        return getattr(self, "_constraint", None)
-
-    def keep_constraint(self, constraint: Callable[[Any], Any] | None) -> None:
-        """Sets what ``constraint`` returns."""
-        self._constraint = constraint
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self._shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._shape.num_elements() or 0
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The element type."""
-        return np.dtype(self._dtype)
-
-    @property
-    def trainable(self) -> bool:
-        """Whether optimizers should update it."""
-        return self._trainable
-
-    @property
-    def synchronization(self) -> VariableSynchronization:
-        """When the replicas' copies are brought together."""
-        return self._synchronization
-
-    @property
-    def aggregation(self) -> VariableAggregation:
-        """How the replicas' updates or copies become one."""
-        return self._aggregation
+    # --- where it is -----------------------------------------------------------------------------
 
     @property
     def device(self) -> str:
@@ -445,54 +387,6 @@ def create_plain_variable(*args: Any, **kwargs: Any) -> Variable:
     """Returns a variable on one device, whatever the current strategy is."""
     variable: Variable = type.__call__(Variable, *args, **kwargs)
     return variable
-
-
-class VariableRef:
-    """A hashable reference to a variable.
-
-    >>> import stratagem as sg
-    >>> v = sg.Variable(1.0)
-    >>> {v.ref(): "weights"}[v.ref()]
-    'weights'
-    """
-
-    __slots__ = ("_variable",)
-
-    def __init__(self, variable: Variable) -> None:
-        self._variable = variable
-
-    def deref(self) -> Variable:
-        """Returns the variable."""
-        return self._variable
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, VariableRef) and other._variable is self._variable
-
-    def __hash__(self) -> int:
-        return id(self._variable)
-
-
-def _initial_array(value: Any, dtype: Any) -> Any:
-    value = array_of(value)
-    if value is None:
-        raise VariableError("A variable needs an initial_value, got None.")
-    if isinstance(value, PerReplica):
-        raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
-    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        leaves = jax.tree.leaves(value)
-        natural = jnp.result_type(*leaves) if leaves else np.float32
-        value = np.asarray(value, natural if dtype is None else None)
-    kind_of(value.dtype)
-    dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
-    if isinstance(value, (np.ndarray, np.generic)):
-        check_fits(value, dtype)
-    return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
-
-
-def _concrete(value: Any, dtype: Any) -> jax.Array:
-    # NumPy's memory may be changed by its owner later, so it is copied.
-    with jax.ensure_compile_time_eval():
-        return jnp.array(value, dtype, copy=not isinstance(value, jax.Array))
 
 
 # Flattened into a JAX function's arguments a variable becomes its value, which is what jnp.sum(v)

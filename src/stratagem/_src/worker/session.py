@@ -12,10 +12,18 @@ from stratagem._src.core.background import Background
 from stratagem._src.core.errors import OutOfRangeError
 from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.transport.remote_error import exception_to_bytes
-from stratagem._src.worker.definitions import WorkerDefinitions
-from stratagem._src.worker_protocol.messages import (
+from stratagem._src.worker.worker_definitions import WorkerDefinitions
+from stratagem._src.worker_protocol.shipping import (
+    LARGEST_INLINE_BYTES,
+    Parcel,
+    check_parts,
+    pack,
+    unpack,
+)
+from stratagem._src.worker_protocol.worker_index import on_worker
+from stratagem._src.worker_protocol.worker_messages import (
     LONGEST_WAIT_SECONDS,
-    Call,
+    ClosureCall,
     Exchange,
     Failed,
     Held,
@@ -27,14 +35,6 @@ from stratagem._src.worker_protocol.messages import (
     Returned,
     ValueAt,
 )
-from stratagem._src.worker_protocol.shipping import (
-    LARGEST_INLINE_BYTES,
-    Parcel,
-    check_parts,
-    pack,
-    unpack,
-)
-from stratagem._src.worker_protocol.worker_index import on_worker
 
 __all__ = ["ValueMissing", "WorkerSession"]
 
@@ -81,7 +81,7 @@ class WorkerSession:
         self._lock = threading.Lock()
         self._has_calls = threading.Condition(self._lock)
         self._has_reports = threading.Condition(self._lock)
-        self._calls: collections.deque[Call] = collections.deque()
+        self._calls: collections.deque[ClosureCall] = collections.deque()
         self._reports: list[Report] = []
         self._closed = self._gathering = self._has_failed = False
         self._num_idle = 0
@@ -169,7 +169,7 @@ class WorkerSession:
                             self._has_reports.notify()
                 del report
 
-    def _next_call(self) -> Call | None:
+    def _next_call(self) -> ClosureCall | None:
         with self._lock:
             self._num_idle += 1
             while not self._calls and not self._closed:
@@ -177,7 +177,7 @@ class WorkerSession:
             self._num_idle -= 1
             return None if self._closed else self._calls.popleft()
 
-    def _run(self, call: Call) -> Report:
+    def _run(self, call: ClosureCall) -> Report:
         start = time.perf_counter()
         try:
             function = self._definitions.get(call.function)

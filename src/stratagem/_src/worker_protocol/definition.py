@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from stratagem._src.core.errors import ShippingError
-from stratagem._src.worker_protocol.messages import Define, Resource
 from stratagem._src.worker_protocol.shipping import ByReference, Parcel, check_parts, pack
+from stratagem._src.worker_protocol.worker_messages import Define, Resource
 
 __all__ = ["DefinedOnWorker", "Definition", "Definitions"]
 

@@ -6,7 +6,7 @@ import abc
 
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import TaskError, UnknownAddressesError
-from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver, format_master_url
 
 __all__ = ["CoordinatorOnlyResolver"]
 
@@ -74,8 +74,7 @@ class CoordinatorOnlyResolver(ClusterResolver):
         task_id = self.task_id if task_id is None else task_id
         if (task_type or self.task_type, task_id) != ("worker", 0):
             return ""
-        layer = rpc_layer or self.rpc_layer
-        return f"{layer}://{self.coordinator_address}" if layer else self.coordinator_address
+        return format_master_url(self.coordinator_address, rpc_layer or self.rpc_layer)
 
     def _find_task_type(self) -> str:
         return "worker"

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.data.plan.access import Indices, RandomAccess
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.random_access import Indices, RandomAccess
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.data.structure import map_structure

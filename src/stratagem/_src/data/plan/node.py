@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
 if TYPE_CHECKING:
-    from stratagem._src.data.plan.access import RandomAccess
+    from stratagem._src.data.plan.random_access import RandomAccess
     from stratagem._src.data.plan.run import Run
     from stratagem._src.data.plan.stream import Stream
 

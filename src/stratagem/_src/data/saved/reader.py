@@ -19,7 +19,7 @@ from stratagem._src.data.sources.elements import Elements
 from stratagem._src.data.sources.files import FileFormat, ReadFiles
 from stratagem._src.data.sources.tensors import TensorSlices
 from stratagem._src.data.structure import flatten, pack_like, same_structure
-from stratagem._src.data.tfrecord.record_format import RecordReader
+from stratagem._src.data.tfrecord.record_format import TFRecordReader
 
 __all__ = ["SavedElements", "check_spec", "saved_plan", "shard_plan"]
 
@@ -102,7 +102,7 @@ class _ShardStream(Stream):
         self._compression = compression
         self._spec = element_spec
         self._num_elements = num_elements
-        self._reader = RecordReader(path)
+        self._reader = TFRecordReader(path)
         self._gave_up = False
         self._before: Any = (0, 0)
         self._block: Any = None
@@ -174,7 +174,7 @@ class _ShardStream(Stream):
             self._give_up()
             return
         offset, number = state["block"]
-        self._reader = RecordReader(self._path, offset=offset, number=number)
+        self._reader = TFRecordReader(self._path, offset=offset, number=number)
         self._given = state["given"] - state["row"]
         self.skip(state["row"])
 

@@ -17,7 +17,7 @@ from stratagem._src.data.plan.rows import num_rows, stack_elements
 from stratagem._src.data.saved.directory import SavedDataset, Shard, commit, new_run
 from stratagem._src.data.saved.spec_json import spec_to_json
 from stratagem._src.data.structure import flatten
-from stratagem._src.data.tfrecord.record_format import frame
+from stratagem._src.data.tfrecord.record_format import written_record
 
 __all__ = ["DatasetWriter", "check_compression", "rows_in_block"]
 
@@ -125,7 +125,7 @@ class _ShardWriter:
 
     def write(self, rows: Any) -> None:
         payload = encode_leaves(flatten(rows))
-        record = frame(zlib.compress(payload) if self._compression else payload)
+        record = written_record(zlib.compress(payload) if self._compression else payload)
         with self.path.open("ab") as file:
             file.write(record)
         self._num_elements += num_rows(rows)

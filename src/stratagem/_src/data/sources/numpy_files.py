@@ -11,8 +11,8 @@ import numpy as np
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 from stratagem._src.data.byte_files import as_path
 from stratagem._src.data.conversion import to_array
-from stratagem._src.data.plan.access import ArrayAccess, ConcatAccess, RandomAccess
 from stratagem._src.data.plan.node import Node
+from stratagem._src.data.plan.random_access import ArrayAccess, ConcatAccess, RandomAccess
 from stratagem._src.data.plan.rows import num_rows
 from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.sources.blocks import BlockStream

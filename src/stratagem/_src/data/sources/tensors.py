@@ -9,9 +9,9 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.checks import as_integer
 from stratagem._src.data.conversion import to_array
-from stratagem._src.data.plan.access import ArrayAccess, Indices, RandomAccess
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.random_access import ArrayAccess, Indices, RandomAccess
 from stratagem._src.data.plan.rows import num_rows
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream

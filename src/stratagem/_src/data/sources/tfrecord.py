@@ -9,7 +9,7 @@ from stratagem._src.data.plan.rows import stack_elements
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.sources.files import FileFormat
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
-from stratagem._src.data.tfrecord.record_format import RecordReader
+from stratagem._src.data.tfrecord.record_format import TFRecordReader
 
 __all__ = ["TFRecordFormat"]
 
@@ -33,7 +33,7 @@ class _RecordStream(Stream):
     def __init__(self, path: str, compression: str) -> None:
         self._path = path
         self._compression = compression
-        self._reader = RecordReader(path, compression)
+        self._reader = TFRecordReader(path, compression)
         self._gave_up = False
 
     def __next__(self) -> Any:
@@ -54,7 +54,7 @@ class _RecordStream(Stream):
             self._give_up()
             return
         offset, number = state
-        self._reader = RecordReader(self._path, self._compression, offset, number)
+        self._reader = TFRecordReader(self._path, self._compression, offset, number)
 
     def _give_up(self) -> None:
         self._gave_up = True

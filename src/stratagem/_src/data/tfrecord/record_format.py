@@ -14,7 +14,7 @@ from google_crc32c import value as crc32c
 from stratagem._src.core.errors import DataLossError
 from stratagem._src.data.byte_files import ByteReader, open_bytes
 
-__all__ = ["RecordReader", "frame"]
+__all__ = ["TFRecordReader", "written_record"]
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
@@ -29,7 +29,7 @@ def _masked(checksum: int) -> int:
     return ((checksum >> 15 | checksum << 17) + _MASK) & _WORD
 
 
-def frame(record: bytes) -> bytes:
+def written_record(record: bytes) -> bytes:
     """Returns a record with its length and checksums."""
     length = struct.pack("<Q", len(record))
     return b"".join(
@@ -42,7 +42,7 @@ def frame(record: bytes) -> bytes:
     )
 
 
-class RecordReader:
+class TFRecordReader:
     """The records of one file, read in large blocks.
 
     Args:
@@ -68,7 +68,7 @@ class RecordReader:
         self._has_failed = False
         self._ended = False
 
-    def __iter__(self) -> RecordReader:
+    def __iter__(self) -> TFRecordReader:
         return self
 
     def __next__(self) -> bytes:

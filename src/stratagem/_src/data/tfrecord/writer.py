@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Self
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.byte_files import as_path, check_compression
-from stratagem._src.data.tfrecord.record_format import frame
+from stratagem._src.data.tfrecord.record_format import written_record
 
 __all__ = ["TFRecordOptions", "TFRecordWriter"]
 
@@ -72,7 +72,7 @@ class TFRecordWriter:
             )
         if self._file is None:
             raise InvalidArgumentError(f"{self._path}: the writer is closed.")
-        self._file.write(frame(record))
+        self._file.write(written_record(record))
 
     def flush(self) -> None:
         """Hands everything written so far to the operating system."""

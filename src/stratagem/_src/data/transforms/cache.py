@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 
 from stratagem._src.core.errors import DataLossError
-from stratagem._src.data.plan.access import Indices, RandomAccess
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.random_access import Indices, RandomAccess
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.structure import flatten, map_structure

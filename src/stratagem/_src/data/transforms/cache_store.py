@@ -13,7 +13,7 @@ import numpy as np
 from stratagem._src.data.element_format import decode_leaves, encode_leaves
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.structure import flatten, map_structure, pack_like
-from stratagem._src.data.tfrecord.record_format import RecordReader, frame
+from stratagem._src.data.tfrecord.record_format import TFRecordReader, written_record
 
 __all__ = ["IN_FILE", "CacheStore", "FileStore", "MemoryStore"]
 
@@ -89,7 +89,7 @@ class FileStore(CacheStore):
 
     def read(self) -> Stream:
         """Returns a pass over the file."""
-        reader = RecordReader(str(self._path))
+        reader = TFRecordReader(str(self._path))
         nest = self._element_spec()
         elements = (pack_like(nest, decode_leaves(record)) for record in reader)
         return _Kept(elements, reader.close)
@@ -101,7 +101,7 @@ class FileStore(CacheStore):
         file: BinaryIO = partial.open("wb")
 
         def keep(element: Any) -> None:
-            file.write(frame(encode_leaves(flatten(element))))
+            file.write(written_record(encode_leaves(flatten(element))))
 
         def finish() -> None:
             file.close()

@@ -6,8 +6,8 @@ from typing import Any
 
 from stratagem._src.data.dataset_spec import common_spec
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from stratagem._src.data.plan.access import ConcatAccess, RandomAccess
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.random_access import ConcatAccess, RandomAccess
 from stratagem._src.data.plan.rows import concat_rows, num_rows
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream

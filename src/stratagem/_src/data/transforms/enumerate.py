@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.data.checks import as_integer
-from stratagem._src.data.plan.access import Indices, RandomAccess
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.random_access import Indices, RandomAccess
 from stratagem._src.data.plan.rows import num_rows
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream

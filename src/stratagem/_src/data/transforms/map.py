@@ -8,9 +8,9 @@ from typing import Any
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.checks import parallelism
 from stratagem._src.data.dataset_spec import any_size, spec_of
-from stratagem._src.data.plan.access import Indices, RandomAccess
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
+from stratagem._src.data.plan.random_access import Indices, RandomAccess
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream, UnaryStream
 from stratagem._src.data.structure import map_structure

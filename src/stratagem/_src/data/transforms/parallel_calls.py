@@ -9,12 +9,12 @@ from typing import Any
 
 from stratagem._src.core.background import Background
 
-__all__ = ["Call", "ParallelCalls"]
+__all__ = ["ParallelCall", "ParallelCalls"]
 
 _SECONDS_TO_END = 1.0
 
 
-class Call:
+class ParallelCall:
     """One call, and what became of it."""
 
     __slots__ = ("argument", "error", "result", "unfinished")
@@ -28,7 +28,7 @@ class Call:
         self.unfinished.acquire()
 
     @classmethod
-    def failed(cls, error: BaseException) -> Call:
+    def failed(cls, error: BaseException) -> ParallelCall:
         """Returns a call that is known to fail."""
         call = cls(None)
         call.error = error
@@ -60,13 +60,13 @@ class ParallelCalls:
         self._function = function
         self._most_threads = num_threads
         self._num_threads = 0
-        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[ParallelCall | None] = queue.SimpleQueue()
         self._closed = False
         self._background = Background("a dataset's map")
 
-    def begin(self, argument: Any) -> Call:
+    def begin(self, argument: Any) -> ParallelCall:
         """Returns a call that begins when a thread is free."""
-        call = Call(argument)
+        call = ParallelCall(argument)
         self._queue.put(call)
         if self._num_threads < self._most_threads:
             self._num_threads += 1

@@ -11,7 +11,7 @@ from stratagem._src.data.options import AUTOTUNE
 from stratagem._src.data.plan.anchors import Anchors
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
-from stratagem._src.data.transforms.parallel_calls import Call, ParallelCalls
+from stratagem._src.data.transforms.parallel_calls import ParallelCall, ParallelCalls
 
 __all__ = ["ParallelMapStream"]
 
@@ -26,7 +26,7 @@ class ParallelMapStream(UnaryStream):
         automatic = num_parallel_calls == AUTOTUNE
         self._window = max(2, os.cpu_count() or 1) if automatic else num_parallel_calls
         self._calls = ParallelCalls(function, self._window)
-        self._pending: deque[Call] = deque()
+        self._pending: deque[ParallelCall] = deque()
         self._anchors = Anchors(source, self._window)
         self._source_failed = False
         self._given = 0
@@ -47,7 +47,7 @@ class ParallelMapStream(UnaryStream):
                 return
             except BaseException as error:
                 # It belongs after the results that are still pending.
-                self._pending.append(Call.failed(error))
+                self._pending.append(ParallelCall.failed(error))
                 self._source_failed = True
                 return
             self._pending.append(self._calls.begin(element))

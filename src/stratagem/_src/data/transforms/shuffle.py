@@ -8,9 +8,9 @@ import numpy as np
 
 from stratagem._src.core.errors import DataLossError
 from stratagem._src.data.checks import as_integer, at_least
-from stratagem._src.data.plan.access import Indices
 from stratagem._src.data.plan.anchors import Anchors, too_short
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.random_access import Indices
 from stratagem._src.data.plan.run import Run, Seed, Seeded
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.data.transforms.shuffle_order import BLOCK, ShuffleOrder, emit

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.data.plan.access import Indices
+from stratagem._src.data.plan.random_access import Indices
 
 __all__ = ["BLOCK", "ShuffleOrder", "emit"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from stratagem._src.data.checks import at_least
 from stratagem._src.data.dataset_spec import DatasetSpec
-from stratagem._src.data.plan.access import ArrayAccess
 from stratagem._src.data.plan.anchors import Anchors
 from stratagem._src.data.plan.node import Epoch, Node, known
+from stratagem._src.data.plan.random_access import ArrayAccess
 from stratagem._src.data.plan.rows import concat_rows, num_rows, slice_rows
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream

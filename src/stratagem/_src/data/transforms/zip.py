@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from stratagem._src.data.plan.access import Indices, RandomAccess
 from stratagem._src.data.plan.node import Epoch, Node, known
+from stratagem._src.data.plan.random_access import Indices, RandomAccess
 from stratagem._src.data.plan.rows import num_rows, slice_rows
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream

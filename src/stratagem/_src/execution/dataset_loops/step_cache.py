@@ -15,7 +15,7 @@ from stratagem._src.core import jax_settings
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.call_signature import CallInputs, static_key
 from stratagem._src.execution.dataset_loops.loaded_names import changing_names
-from stratagem._src.execution.dataset_loops.snapshot import Snapshot
+from stratagem._src.execution.dataset_loops.step_snapshot import StepSnapshot
 from stratagem._src.execution.number_lifting import NumberLifting, lifting_numbers
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.trace import trace_program
@@ -60,7 +60,7 @@ class StepCache:
         if inputs.ragged:
             with looping(None):
                 return strategy.run(fn, args, kwargs)
-        snapshot = Snapshot(fn, self._changing_names)
+        snapshot = StepSnapshot(fn, self._changing_names)
         needs = [*snapshot.needs, *inputs.needs]
         place = (static_key(strategy, needs), inputs.key, jax_settings.current_settings())
         if snapshot.key is None:
@@ -82,7 +82,7 @@ class StepCache:
         self,
         strategy: StrategyProtocol,
         fn: Callable[..., Any],
-        snapshot: Snapshot,
+        snapshot: StepSnapshot,
         inputs: CallInputs,
         place: Any,
     ) -> Program:

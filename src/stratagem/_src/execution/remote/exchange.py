@@ -21,12 +21,12 @@ from stratagem._src.variables.variable import Variable
 
 __all__ = ["CompiledStage", "Passed", "Places", "RemoteExchange", "SentUpdate"]
 
-Place = Callable[["Call"], Any]
+Place = Callable[["CallValues"], Any]
 """Where a call finds a value."""
 
 
 @dataclass(slots=True)
-class Call:
+class CallValues:
     """The values that a call's stages work with."""
 
     arrays: list[Any]
@@ -72,14 +72,14 @@ class RemoteExchange:
         """
         return all_alive(self.references())
 
-    def fetch(self, arrays: list[Any], consts: list[Any]) -> Call:
+    def fetch(self, arrays: list[Any], consts: list[Any]) -> CallValues:
         """Returns the call with the program's further constants provided, given its inputs."""
-        call = Call(arrays, consts, [None] * self._num_provided)
+        call = CallValues(arrays, consts, [None] * self._num_provided)
         for stage in self._stages:
             stage.run(call)
         return call
 
-    def send(self, operands: list[list[Any]], call: Call) -> None:
+    def send(self, operands: list[list[Any]], call: CallValues) -> None:
         """Sends the updates, whose operands the program has computed or passed."""
         if self._updates:
             send(
@@ -132,7 +132,7 @@ def _item(values: str, position: int) -> Place:
 
 
 def _local_value(reference: weakref.ref[Variable], group: ReplicaGroup | None) -> Place:
-    def value(call: Call) -> Any:
+    def value(call: CallValues) -> Any:
         # No other call may give the array away before the stage has run.
         return lend_for_long(alive(reference), group)
 
@@ -172,7 +172,7 @@ class CompiledStage:
         sent = [update.reference for update, _ in self._updates]
         return [*sent, *(reference for reference, _ in self._reads)]
 
-    def run(self, call: Call) -> None:
+    def run(self, call: CallValues) -> None:
         """Computes, sends and fetches."""
         if self._compute is not None:
             inputs = [place(call) for place in self._inputs]

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.parameter_server.client.client import (
+from stratagem._src.parameter_server.client.initial_value import InitialValue
+from stratagem._src.parameter_server.client.parameter_client import (
     ParameterClient,
     ReadRequest,
     UpdateRequest,
     client_for,
 )
-from stratagem._src.parameter_server.client.initial_value import InitialValue
-from stratagem._src.parameter_server.client.shards import Shard, ShardedRows, make_shards
+from stratagem._src.parameter_server.client.shards import ShardedRows, VariableShard, make_shards
 from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
 from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
@@ -36,7 +36,7 @@ class Handle(NamedTuple):
 
     id: str
     servers: tuple[str, ...]
-    shards: tuple[Shard, ...]
+    shards: tuple[VariableShard, ...]
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -101,7 +101,7 @@ class RemoteVariable(RemotelyHeldVariable):
         self._use(strategy, client, handle)
         weakref.finalize(self, _discard, client, handle.shards).atexit = False
 
-        def create(index: int, shard: Shard) -> None:
+        def create(index: int, shard: VariableShard) -> None:
             name, shape = self._shard_name(index), self._shard_shape(shard)
             _create(client, initial, shard, name, shape)
 
@@ -149,7 +149,7 @@ class RemoteVariable(RemotelyHeldVariable):
         return self._handle.id
 
     @property
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> tuple[VariableShard, ...]:
         """Where its rows are."""
         return self._handle.shards
 
@@ -195,7 +195,7 @@ class RemoteVariable(RemotelyHeldVariable):
             for shard, local, _ in ShardedRows(self.shards, rows).parts()
         ]
 
-    def _read(self, shard: Shard, rows: Array | None, count: int) -> ReadRequest:
+    def _read(self, shard: VariableShard, rows: Array | None, count: int) -> ReadRequest:
         return ReadRequest(shard.id, shard.server, rows, count * self._row_bytes)
 
     def assemble(self, parts: Sequence[Array], rows: Array | None = None) -> Array:
@@ -220,12 +220,16 @@ class RemoteVariable(RemotelyHeldVariable):
     def _shard_name(self, index: int) -> str:
         return self._name
 
-    def _shard_shape(self, shard: Shard) -> tuple[int, ...]:
+    def _shard_shape(self, shard: VariableShard) -> tuple[int, ...]:
         return self.program_shape
 
 
 def _create(
-    client: ParameterClient, initial: InitialValue, shard: Shard, name: str, shape: Sequence[int]
+    client: ParameterClient,
+    initial: InitialValue,
+    shard: VariableShard,
+    name: str,
+    shape: Sequence[int],
 ) -> None:
     whole = initial.whole()
     if whole is not None:
@@ -242,12 +246,12 @@ def _create(
         client.fill(shard.id, shard.server, start, rows)
 
 
-def _discard(client: ParameterClient, shards: Sequence[Shard]) -> None:
+def _discard(client: ParameterClient, shards: Sequence[VariableShard]) -> None:
     for shard in shards:
         client.discard(shard.id, shard.server)
 
 
-def device_of(shard: Shard) -> str:
+def device_of(shard: VariableShard) -> str:
     """Returns the full name of the device that holds a shard."""
     return f"/job:ps/replica:0/task:{shard.server}/device:CPU:0"
 

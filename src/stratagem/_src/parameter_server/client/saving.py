@@ -8,14 +8,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from stratagem._src.parameter_server.client.client import (
+from stratagem._src.parameter_server.client.initial_value import row_blocks
+from stratagem._src.parameter_server.client.parameter_client import (
     ParameterClient,
     ReadRequest,
     UpdateRequest,
 )
-from stratagem._src.parameter_server.client.initial_value import row_blocks
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
-from stratagem._src.parameter_server.client.shards import Shard
+from stratagem._src.parameter_server.client.shards import VariableShard
 from stratagem._src.parameter_server.server.server_computation import on_server
 from stratagem._src.parameter_server.server.server_function import WHOLE_FUNCTION, ServerFunction
 from stratagem._src.parameter_server.server.server_optimizer import (
@@ -64,7 +64,7 @@ def write_in_blocks(variable: RemoteVariable, rows: Callable[[int, int], Array])
             variable.storage.fill(shard.id, shard.server, begin, part)
 
 
-def _blocks(shard: Shard, shape: Sequence[int], dtype: Any) -> Iterator[tuple[int, int]]:
+def _blocks(shard: VariableShard, shape: Sequence[int], dtype: Any) -> Iterator[tuple[int, int]]:
     return row_blocks(shape, dtype, 0, shard.stop - shard.start)
 
 
@@ -111,11 +111,11 @@ class StateArray:
                 part = rows(shard.start + begin, shard.start + end)
                 self._call(shard, _WriteState(), _place(self._index, begin, end), part)
 
-    def _read(self, shard: Shard, begin: int = 0, end: int = -1) -> Array:
+    def _read(self, shard: VariableShard, begin: int = 0, end: int = -1) -> Array:
         part: Array = self._call(shard, _ReadState(), _place(self._index, begin, end))
         return part
 
-    def _call(self, shard: Shard, action: _StateAction, *operands: Array) -> Any:
+    def _call(self, shard: VariableShard, action: _StateAction, *operands: Array) -> Any:
         return _call_on(self._variable, shard, self._function, action, operands)
 
 
@@ -160,7 +160,7 @@ def check_held(variables: Iterable[RemoteVariable]) -> None:
 
 def _call_on(
     variable: RemoteVariable,
-    shard: Shard,
+    shard: VariableShard,
     function: bytes,
     action: _StateAction,
     operands: tuple[Array, ...],

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stratagem._src.parameter_server.client.client import ParameterClient, UpdateRequest
 from stratagem._src.parameter_server.client.initial_value import InitialValue
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient, UpdateRequest
 from stratagem._src.parameter_server.client.remote_variable import (
     RemoteVariable,
     device_of,
     receive,
 )
-from stratagem._src.parameter_server.client.shards import Shard, split_operands
+from stratagem._src.parameter_server.client.shards import VariableShard, split_operands
 from stratagem._src.parameter_server.server.server_function import concerns_rows
 from stratagem._src.parameter_server.server.stored_array import Array
 from stratagem._src.partitioners import shard_sizes
@@ -102,7 +102,7 @@ class ShardedVariable(RemoteVariable):
     def _shard_name(self, index: int) -> str:
         return f"{self._name}/part_{index}"
 
-    def _shard_shape(self, shard: Shard) -> tuple[int, ...]:
+    def _shard_shape(self, shard: VariableShard) -> tuple[int, ...]:
         return (shard.stop - shard.start, *self.program_shape[1:])
 
 

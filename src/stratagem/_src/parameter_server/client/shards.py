@@ -10,10 +10,10 @@ import numpy as np
 from stratagem._src.parameter_server.server.row_updates import within
 from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
 
-__all__ = ["Shard", "ShardedRows", "make_shards", "split_operands"]
+__all__ = ["ShardedRows", "VariableShard", "make_shards", "split_operands"]
 
 
-class Shard(NamedTuple):
+class VariableShard(NamedTuple):
     """Consecutive rows of a variable on one server.
 
     Attributes:
@@ -29,7 +29,9 @@ class Shard(NamedTuple):
     stop: int
 
 
-def make_shards(variable: str, servers: Sequence[int], sizes: Sequence[int]) -> tuple[Shard, ...]:
+def make_shards(
+    variable: str, servers: Sequence[int], sizes: Sequence[int]
+) -> tuple[VariableShard, ...]:
     """Returns shards with these numbers of rows on these servers.
 
     >>> [(shard.server, shard.start, shard.stop) for shard in make_shards("w", [0, 1, 0], [3, 2, 2])]
@@ -37,7 +39,7 @@ def make_shards(variable: str, servers: Sequence[int], sizes: Sequence[int]) -> 
     """
     stops = np.cumsum(sizes).tolist()
     return tuple(
-        Shard(f"{variable}/{index}", server, stop - size, stop)
+        VariableShard(f"{variable}/{index}", server, stop - size, stop)
         for index, (server, size, stop) in enumerate(zip(servers, sizes, stops, strict=True))
     )
 
@@ -50,7 +52,7 @@ class ShardedRows:
         rows: Row numbers, each of them in some shard.
     """
 
-    def __init__(self, shards: Sequence[Shard], rows: Array) -> None:
+    def __init__(self, shards: Sequence[VariableShard], rows: Array) -> None:
         self._shards = shards
         self._rows = rows
         if len(shards) == 1:
@@ -61,7 +63,7 @@ class ShardedRows:
         self._order = np.argsort(owner, kind="stable")
         self._stops = np.cumsum(np.bincount(owner, minlength=len(shards))).tolist()
 
-    def parts(self) -> Iterator[tuple[Shard, Array, Any]]:
+    def parts(self) -> Iterator[tuple[VariableShard, Array, Any]]:
         """Yields each shard that has some, the numbers of its rows in it, and their positions."""
         start = 0
         for shard, stop in zip(self._shards, self._stops, strict=True):
@@ -81,8 +83,12 @@ class ShardedRows:
 
 
 def split_operands(
-    shards: Sequence[Shard], shape: Sequence[int], operands: tuple[Array, ...], *, rows: bool
-) -> Iterator[tuple[Shard, tuple[Array, ...]]]:
+    shards: Sequence[VariableShard],
+    shape: Sequence[int],
+    operands: tuple[Array, ...],
+    *,
+    rows: bool,
+) -> Iterator[tuple[VariableShard, tuple[Array, ...]]]:
     """Yields the part of an update's operands for each shard that it concerns.
 
     Args:

@@ -8,15 +8,15 @@ from typing import Any
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.server.protocol_credentials import credentials_for
 from stratagem._src.transport import Credentials, Endpoint, Handler, Identity, Message
-from stratagem._src.worker_protocol.messages import read_parcel, written_parcel
 from stratagem._src.worker_protocol.shipping import pack, unpack
+from stratagem._src.worker_protocol.worker_messages import read_parcel, written_parcel
 
-__all__ = ["RPC_SERVER", "Server"]
+__all__ = ["RPC_SERVER", "RpcServer"]
 
 RPC_SERVER = Identity("rpc-server")
 
 
-class Server:
+class RpcServer:
     """Answers calls of registered functions, several at the same time.
 
     Who may call is decided as for ``distribute.Server``: by the cluster's secret or certificates.
@@ -43,13 +43,13 @@ class Server:
         self._endpoint: Endpoint | None = None
 
     @staticmethod
-    def create(rpc_layer: str, address: str) -> Server:
+    def create(rpc_layer: str, address: str) -> RpcServer:
         """Returns a server that will listen at an address, ``host:port``; port 0 chooses one.
 
         Raises:
             InvalidArgumentError: If ``rpc_layer`` is neither ``"grpc"`` nor ``"grpc+tls"``.
         """
-        return Server(address, credentials_for(rpc_layer))
+        return RpcServer(address, credentials_for(rpc_layer))
 
     @property
     def address(self) -> str:

@@ -12,7 +12,6 @@ import jax
 
 from stratagem._src.core.tracing import jax_core, mentioned_variables, with_constvars
 from stratagem._src.execution.program import Program, ResultLeaf
-from stratagem._src.execution.remote.access import NotedUpdate
 from stratagem._src.execution.remote.exchange import (
     CompiledStage,
     Passed,
@@ -21,6 +20,7 @@ from stratagem._src.execution.remote.exchange import (
     SentUpdate,
 )
 from stratagem._src.execution.remote.reads import Read, find_reads
+from stratagem._src.execution.remote.remote_access import NotedUpdate
 from stratagem._src.execution.remote.stages import StagedUpdate, cut
 from stratagem._src.execution.tracing_frames import FunctionFrame
 from stratagem._src.mesh.replica_group import ReplicaGroup

@@ -18,8 +18,8 @@ from stratagem._src.distributed_input.distributed_iterator import DistributedIte
 from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.runtime import context
-from stratagem._src.worker_protocol.messages import Define
 from stratagem._src.worker_protocol.shipping import unpack
+from stratagem._src.worker_protocol.worker_messages import Define
 
 __all__ = ["WorkerDefinitions"]
 

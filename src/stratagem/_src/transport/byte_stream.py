@@ -1,4 +1,4 @@
-"""``Stream``: the bytes of a connection, which one thread may send while another receives."""
+"""``ByteStream``: the bytes of a connection, which one thread may send while another receives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["PeerGone", "Stream", "TLSStream"]
+__all__ = ["ByteStream", "PeerGone", "TLSByteStream"]
 
 _TLS_PIECE_BYTES = 1024 * 1024
 _SECONDS_UNTIL_PROBED = 15
@@ -24,7 +24,7 @@ class PeerGone(ConnectionError):
     """The other end closed the connection."""
 
 
-class Stream:
+class ByteStream:
     """A socket whose two directions have deadlines of their own.
 
     Deadlines are times on the monotonic clock; ``None`` waits without an end.
@@ -138,7 +138,7 @@ class Stream:
             raise TimeoutError
 
 
-class TLSStream(Stream):
+class TLSByteStream(ByteStream):
     """A stream that TLS protects.
 
     Args:

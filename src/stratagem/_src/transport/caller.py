@@ -1,4 +1,4 @@
-"""``Channel``: how a task calls another."""
+"""``Caller``: how a task calls another."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from stratagem._src.transport.message import Message
 from stratagem._src.transport.remote_error import exception_from_bytes
 from stratagem._src.transport.wire_format import Kind
 
-__all__ = ["Channel"]
+__all__ = ["Caller"]
 
 _MOST_IDLE = 64
 
 
-class Channel:
+class Caller:
     """Calls the methods of one task, from any number of threads.
 
     Every concurrent call has a connection to itself; connections are kept for later calls. A call is
@@ -148,5 +148,5 @@ class Channel:
 
     def _unavailable(self, error: OSError) -> UnavailableError:
         if self._closed:
-            return UnavailableError(f"The channel to {self._peer} was closed.")
+            return UnavailableError(f"The caller of {self._peer} was closed.")
         return unavailable(self._peer, error)

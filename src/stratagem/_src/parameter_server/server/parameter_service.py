@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import cloudpickle
 
-from stratagem._src.parameter_server.messages import (
+from stratagem._src.parameter_server.parameter_messages import (
     decode_fields,
     decode_reads,
     decode_updates,

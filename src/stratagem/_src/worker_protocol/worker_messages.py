@@ -21,7 +21,7 @@ __all__ = [
     "HELLO",
     "LONGEST_WAIT_SECONDS",
     "VALUE",
-    "Call",
+    "ClosureCall",
     "Define",
     "Exchange",
     "Failed",
@@ -94,7 +94,7 @@ class Define(NamedTuple):
     references: tuple[Resource, ...]
 
 
-class Call(NamedTuple):
+class ClosureCall(NamedTuple):
     """A closure to run: a function, and the parcel of its arguments."""
 
     closure: int
@@ -118,7 +118,7 @@ class Exchange(NamedTuple):
 
     session: str
     definitions: list[Define]
-    calls: list[Call]
+    calls: list[ClosureCall]
     forgotten: list[int]
     released: list[int]
     recall: bool

@@ -19,7 +19,7 @@ import numpy as np
 
 from stratagem._src.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
 from stratagem._src.parameter_server.client.joint_sending import JointSending
-from stratagem._src.parameter_server.messages import (
+from stratagem._src.parameter_server.parameter_messages import (
     ReadRequest,
     UpdateRequest,
     decode_fields,
@@ -28,7 +28,7 @@ from stratagem._src.parameter_server.messages import (
     encode_updates,
 )
 from stratagem._src.parameter_server.server.stored_array import Array
-from stratagem._src.transport import Channel, Credentials, Identity, Message
+from stratagem._src.transport import Caller, Credentials, Identity, Message
 from stratagem._src.transport.remote_error import exception_from_bytes
 
 __all__ = ["ParameterClient", "ReadRequest", "UpdateRequest", "client_for"]
@@ -58,8 +58,8 @@ class ParameterClient:
     def __init__(self, servers: Sequence[str], credentials: Credentials) -> None:
         self.servers: tuple[str, ...] = tuple(servers)
         self._owner = uuid.uuid4().hex
-        self._channels = [
-            Channel(address, credentials, wanted=Identity.of_task("ps", index), own=_OWN)
+        self._callers = [
+            Caller(address, credentials, wanted=Identity.of_task("ps", index), own=_OWN)
             for index, address in enumerate(servers)
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(
@@ -71,7 +71,7 @@ class ParameterClient:
         ]
         self._garbage: collections.deque[tuple[int, str]] = collections.deque()
         self._closed = False
-        self._end = weakref.finalize(self, _end, self._threads, self._channels)
+        self._end = weakref.finalize(self, _end, self._threads, self._callers)
         self._end.atexit = False  # connections end with the process
 
     @property
@@ -94,7 +94,7 @@ class ParameterClient:
             while True:
                 remaining = deadline - time.monotonic()
                 try:
-                    self._channels[server].call("ps/attach", message, timeout=max(remaining, 0.1))
+                    self._callers[server].call("ps/attach", message, timeout=max(remaining, 0.1))
                     return
                 except (UnavailableError, DeadlineExceededError) as error:
                     if remaining <= _RETRY_SECONDS:
@@ -251,7 +251,7 @@ class ParameterClient:
             nbytes = work_bytes + sum(array.nbytes for array in message.arrays)
             timeout = _PATIENCE_SECONDS + nbytes / _SLOWEST_BYTES_PER_SECOND
         try:
-            return self._channels[server].call(method, message, timeout=timeout)
+            return self._callers[server].call(method, message, timeout=timeout)
         except (UnavailableError, DeadlineExceededError) as error:
             raise PSUnavailableError(f"Lost {self._name(server)}: {error}") from error
 
@@ -280,10 +280,10 @@ class ParameterClient:
         self._end()
 
 
-def _end(threads: concurrent.futures.Executor, channels: Sequence[Channel]) -> None:
+def _end(threads: concurrent.futures.Executor, callers: Sequence[Caller]) -> None:
     threads.shutdown(wait=False)
-    for channel in channels:
-        channel.close()
+    for caller in callers:
+        caller.close()
 
 
 def _task(index: int) -> str:

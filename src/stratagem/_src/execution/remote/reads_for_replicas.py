@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from stratagem._src.collectives.mapped_jaxpr import MappedInput, MappedJaxpr
-from stratagem._src.execution.remote.access import NotedUpdate
 from stratagem._src.execution.remote.reads import Read, find_reads
+from stratagem._src.execution.remote.remote_access import NotedUpdate
 from stratagem._src.execution.remote.stages import StagedUpdate, Stages, cut
 from stratagem._src.variables.access import StateFrame
 

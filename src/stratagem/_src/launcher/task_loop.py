@@ -1,4 +1,4 @@
-"""``EventLoop``: calls back when something can be read or a moment has come."""
+"""``TaskLoop``: the thread that watches the tasks of this machine."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["EventLoop"]
+__all__ = ["TaskLoop"]
 
 Callback = Callable[[], object]
 
 
-class EventLoop:
-    """Waits for several things at once, in the thread that calls it.
+class TaskLoop:
+    """Waits for all that the tasks of this machine do: their output, their ends, signals, deadlines.
 
-    Unlike asyncio's it runs inside another loop's callback, as a cell of a notebook is, and in any
-    thread.
+    It never waits for another machine: what travels between machines is received by threads of
+    ``transport``, which hand it over with ``call_soon``. Unlike asyncio's loop it runs inside another
+    loop's callback, as a cell of a notebook is, and in any thread.
 
     >>> import time
-    >>> from stratagem._src.launcher.event_loop import EventLoop
-    >>> with EventLoop() as loop:
+    >>> from stratagem._src.launcher.task_loop import TaskLoop
+    >>> with TaskLoop() as loop:
     ...     loop.call_at(time.monotonic(), lambda: print("now"))
     ...     loop.run_once()
     now
@@ -44,14 +45,14 @@ class EventLoop:
         self._timers: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
 
-    def add_reader(self, file: Any, callback: Callback) -> None:
-        """Calls back whenever the file can be read."""
-        self._selector.register(file, selectors.EVENT_READ, callback)
+    def add_reader(self, pipe: Any, callback: Callback) -> None:
+        """Calls back whenever a pipe, or a socket pair, of this process can be read."""
+        self._selector.register(pipe, selectors.EVENT_READ, callback)
 
-    def remove_reader(self, file: Any) -> None:
-        """Stops watching a file, if it was watched."""
-        if file in self._selector.get_map():
-            self._selector.unregister(file)
+    def remove_reader(self, pipe: Any) -> None:
+        """Stops watching a pipe, if it was watched."""
+        if pipe in self._selector.get_map():
+            self._selector.unregister(pipe)
 
     def call_at(self, moment: float, callback: Callback) -> None:
         """Calls back when ``time.monotonic()`` has reached the moment."""
@@ -81,7 +82,7 @@ class EventLoop:
         while self._timers and self._timers[0][0] <= time.monotonic():
             heapq.heappop(self._timers)[2]()
 
-    def __enter__(self) -> EventLoop:
+    def __enter__(self) -> TaskLoop:
         return self
 
     def __exit__(self, *_: object) -> None:

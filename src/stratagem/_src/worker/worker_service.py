@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
-from stratagem._src.transport import Channel, Credentials, Handler, Identity, Message
+from stratagem._src.transport import Caller, Credentials, Handler, Identity, Message
 from stratagem._src.worker.session import ValueMissing, WorkerSession
-from stratagem._src.worker_protocol.messages import (
+from stratagem._src.worker_protocol.shipping import Parcel
+from stratagem._src.worker_protocol.worker_messages import (
     BYE,
     EXCHANGE,
     HELLO,
@@ -27,7 +28,6 @@ from stratagem._src.worker_protocol.messages import (
     written,
     written_parcel,
 )
-from stratagem._src.worker_protocol.shipping import Parcel
 
 __all__ = ["WorkerService"]
 
@@ -74,7 +74,7 @@ class WorkerService:
         self._credentials = credentials
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
-        self._peers: dict[str, Channel] = {}
+        self._peers: dict[str, Caller] = {}
         self._background = Background(str(self._task))
         self._of_sessions: weakref.WeakSet[Background] = weakref.WeakSet()
         self._is_watching = False
@@ -142,7 +142,7 @@ class WorkerService:
     def _fetch_from_peer(self, where: ValueAt) -> Parcel:
         with self._lock:
             if where.address not in self._peers:
-                self._peers[where.address] = Channel(
+                self._peers[where.address] = Caller(
                     where.address, self._credentials, wanted=where.task, own=self._task
                 )
             peer = self._peers[where.address]

@@ -34,7 +34,7 @@ def report_to_json(report: Report) -> dict[str, Any]:
     """Returns a node's report as JSON.
 
     >>> from stratagem._src.launcher.events import NodeStopped
-    >>> from stratagem._src.launcher.messages import report_from_json, report_to_json
+    >>> from stratagem._src.launcher.events_as_json import report_from_json, report_to_json
     >>> report_to_json(NodeStopped(3))
     {'kind': 'NodeStopped', 'node': 3}
     >>> report_from_json(report_to_json(NodeStopped(3)))

@@ -11,20 +11,20 @@ import jax
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.tensor_spec import TensorSpec
-from stratagem._src.rpc.server import RPC_SERVER
+from stratagem._src.rpc.rpc_server import RPC_SERVER
 from stratagem._src.rpc.status_or_result import StatusOrResult
 from stratagem._src.server.protocol_credentials import credentials_for
-from stratagem._src.transport import Channel, Credentials, Identity
-from stratagem._src.worker_protocol.messages import read_parcel, written_parcel
+from stratagem._src.transport import Caller, Credentials, Identity
 from stratagem._src.worker_protocol.shipping import pack, unpack
+from stratagem._src.worker_protocol.worker_messages import read_parcel, written_parcel
 
-__all__ = ["Client"]
+__all__ = ["RpcClient"]
 
 _SECONDS_WITHOUT_TIMEOUT = 600.0
 _OWN = Identity("rpc-client")
 
 
-class Client:
+class RpcClient:
     """Calls the functions that a ``rpc.Server`` has registered.
 
     Differs from tf.distribute: without a timeout a call may take ten minutes, not forever;
@@ -32,12 +32,12 @@ class Client:
     """
 
     def __init__(self, address: str, credentials: Credentials, name: str, seconds: float) -> None:
-        self._channel = Channel(address, credentials, wanted=RPC_SERVER, own=_OWN, name=name)
+        self._caller = Caller(address, credentials, wanted=RPC_SERVER, own=_OWN, name=name)
         self._seconds = seconds
         self._background = Background(f"the client of {address}")
 
     @staticmethod
-    def create(rpc_layer: str, address: str, name: str = "", timeout_in_ms: int = 0) -> Client:
+    def create(rpc_layer: str, address: str, name: str = "", timeout_in_ms: int = 0) -> RpcClient:
         """Returns a client of the server at an address. It connects with the first call.
 
         Args:
@@ -47,7 +47,7 @@ class Client:
             timeout_in_ms: How long a call may take; 0 stands for ten minutes.
         """
         seconds = _to_seconds(timeout_in_ms) or _SECONDS_WITHOUT_TIMEOUT
-        return Client(address, credentials_for(rpc_layer), name, seconds)
+        return RpcClient(address, credentials_for(rpc_layer), name, seconds)
 
     def call(
         self,
@@ -70,7 +70,7 @@ class Client:
 
         def run() -> None:
             try:
-                answer = self._channel.call(method_name, message, timeout=seconds)
+                answer = self._caller.call(method_name, message, timeout=seconds)
                 result = unpack(read_parcel(answer))
                 _check(result, output_specs)
             except BaseException as error:
@@ -83,7 +83,7 @@ class Client:
 
     def close(self) -> None:
         """Ends the connections; calls under way fail with ``UnavailableError``."""
-        self._channel.close()
+        self._caller.close()
 
 
 def _to_seconds(milliseconds: int) -> float:

@@ -23,13 +23,13 @@ import jax
 import numpy as np
 
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
-from stratagem._src.execution.call_signature import Identity
+from stratagem._src.execution.call_signature import SameObject
 from stratagem._src.execution.dataset_loops.loaded_names import global_names
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["Snapshot"]
+__all__ = ["StepSnapshot"]
 
 # Objects of these packages do not change what a step computes, or say so by being another object.
 _BY_IDENTITY = frozenset(
@@ -53,7 +53,7 @@ class _Incomparable(Exception):
     """Something that may change without being another object, and cannot be looked into."""
 
 
-class Snapshot:
+class StepSnapshot:
     """What a step captures at one moment.
 
     Args:
@@ -143,7 +143,7 @@ class Snapshot:
         with contextlib.suppress(TypeError):
             reference = weakref.ref(value)
             self.needs.append(reference)
-        self._parts.append(Identity(value, reference))
+        self._parts.append(SameObject(value, reference))
 
     def _array(self, value: Any) -> None:
         if value.dtype.hasobject:

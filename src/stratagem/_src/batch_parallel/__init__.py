@@ -1,0 +1,1 @@
+"""Dividing a program that was written for a whole batch over the replicas."""

@@ -1,0 +1,88 @@
+"""``Division``: the replicas among which a program is divided, and how a value changes its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Layout, Partial, Split, Value
+from stratagem._src.collectives.nccl_all_reduce import sum_over_replicas
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+
+__all__ = ["Division"]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Works inside ``shard_map`` over the axis of the replicas.
+
+    Attributes:
+        group: The replicas.
+    """
+
+    group: ReplicaGroup
+
+    @property
+    def size(self) -> int:
+        """The number of replicas."""
+        return self.group.size
+
+    def can_split(self, length: int) -> bool:
+        """Returns whether a dimension of this length has an equal part for every replica."""
+        return length % self.size == 0
+
+    def local_shape(self, shape: Sequence[int], dim: int) -> tuple[int, ...]:
+        """Returns the shape of one replica's block."""
+        local = list(shape)
+        local[dim] //= self.size
+        return tuple(local)
+
+    def block(self, value: Value, dim: int) -> Value:
+        """Returns a whole value as one that is split."""
+        length = value.array.shape[dim] // self.size
+        start = jax.lax.axis_index(REPLICA_AXIS) * length
+        array = jax.lax.dynamic_slice_in_dim(value.array, start, length, dim)
+        return Value(array, Split(dim))
+
+    def addend(self, value: Value) -> Value:
+        """Returns a whole value as the sum of itself and zeros."""
+        if isinstance(value.layout, Partial):
+            return value
+        is_first = jax.lax.axis_index(REPLICA_AXIS) == 0
+        zeros = jnp.zeros_like(value.array)
+        return Value(
+            jax.lax.select(jnp.broadcast_to(is_first, zeros.shape), value.array, zeros), PARTIAL
+        )
+
+    def gathered(self, value: Value) -> Value:
+        """Returns a split value as a whole one."""
+        assert isinstance(value.layout, Split)
+        dim = value.layout.dim
+        return Value(jax.lax.all_gather(value.array, REPLICA_AXIS, axis=dim, tiled=True), WHOLE)
+
+    def summed(self, values: Sequence[Value]) -> list[Value]:
+        """Returns partial values as whole ones; they travel together."""
+        arrays = sum_over_replicas([value.array for value in values], self.group)
+        return [Value(array, WHOLE) for array in arrays]
+
+    def convert(self, value: Value, layout: Layout) -> Value:
+        """Returns a value in another layout."""
+        if value.layout == layout:
+            return value
+        whole = value
+        if isinstance(value.layout, Partial):
+            [whole] = self.summed([value])
+        elif isinstance(value.layout, Split):
+            whole = self.gathered(value)
+        if isinstance(layout, Split):
+            return self.block(whole, layout.dim)
+        return self.addend(whole) if isinstance(layout, Partial) else whole
+
+    def bind(self, primitive: Any, params: Any, arrays: Sequence[Any]) -> list[Any]:
+        """Applies a primitive to what this replica has."""
+        results = primitive.bind(*arrays, **primitive.get_bind_params(params))
+        return list(results) if primitive.multiple_results else [results]

@@ -1,0 +1,143 @@
+"""How ``Strategy.reduce`` combines values over the replicas and along an axis of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.collectives.replica_programs import spmd_map
+from stratagem._src.core.errors import ShapeMismatchError
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
+from stratagem._src.variables.as_per_replica import is_per_replica
+
+if TYPE_CHECKING:
+    from stratagem._src.strategies.extended import StrategyExtended
+
+__all__ = ["reduce_along"]
+
+
+def reduce_along(
+    extended: StrategyExtended, op: ReduceOp, value: Any, axes: tuple[int, ...]
+) -> Any:
+    """Returns a value combined over the replicas and along axes of each replica's array.
+
+    A mean divides by the true number of elements, also when replicas hold different numbers.
+
+    Args:
+        extended: Of the strategy, which combines over the replicas.
+        op: How to combine.
+        value: A per-replica value, or one that is the same for all.
+        axes: Dimensions of each replica's array.
+
+    Raises:
+        ShapeMismatchError: If the value has no such axis.
+        ValueError: If such values cannot be combined so.
+    """
+    if isinstance(value, IndexedSlices):
+        raise ValueError("IndexedSlices can be reduced over replicas only: use axis=None.")
+    group = extended.replica_group
+    if not is_per_replica(value):
+        if group.size > 1 and op is ReduceOp.SUM:
+            return extended.reduce_value(op, value)
+        array = jnp.asarray(narrowed(value))
+        dtype = _mean_dtype(array.dtype)
+        partial = _partial(op, array, axes)
+        return _combine(op, dtype, [partial], partial[1], lambda x: x[0])
+    if isinstance(value, SpmdPerReplica):
+        return _reduce_along_spmd(extended, op, value.local, axes)
+    if value.staged:
+        return spmd_map(lambda part: _reduce_along_spmd(extended, op, part, axes), [value], group)
+    partials = [_partial(op, jnp.asarray(narrowed(part)), axes) for part in value.values]
+    return _combine(
+        op,
+        _mean_dtype(jnp.asarray(value.values[0]).dtype),
+        partials,
+        _count_everywhere(group, partials),
+        lambda parts: (
+            extended.reduce_value(_across(op), PerReplica(parts, group))
+            if group.size > 1
+            else parts[0]
+        ),
+    )
+
+
+def _count_everywhere(group: ReplicaGroup, partials: list[tuple[Any, int]]) -> int:
+    """Returns how many elements went into the partial results of all replicas."""
+    count = sum(count for _, count in partials)
+    if not group.spans_processes:
+        return count
+    return sum(process_watch().exchange("counts", count, "reduce along an axis"))
+
+
+def _reduce_along_spmd(
+    extended: StrategyExtended, op: ReduceOp, local: Any, axes: tuple[int, ...]
+) -> Any:
+    partial, count = _partial(op, local, axes)
+    size = extended.replica_group.size
+    across = SpmdPerReplica(extended.replica_group, partial)
+    return _combine(
+        op,
+        _mean_dtype(local.dtype),
+        [(partial, count)] * size,
+        count * size,
+        lambda _: extended.reduce_value(_across(op), across),
+    )
+
+
+def _across(op: ReduceOp) -> ReduceOp:
+    return ReduceOp.SUM if op is ReduceOp.MEAN else op
+
+
+def _mean_dtype(dtype: Any) -> Any:
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.promote_types(dtype, jnp.float32)
+
+
+def _partial(op: ReduceOp, array: Any, axes: tuple[int, ...]) -> tuple[Any, int]:
+    """Returns one replica's array combined along ``axes``, and how many elements went into each."""
+    for axis in axes:
+        if not -array.ndim <= axis < array.ndim:
+            raise ShapeMismatchError(
+                f"reduce needs an axis of the value, which has {array.ndim} dimensions, got axis {axis}."
+            )
+    positions = tuple(axis % array.ndim for axis in axes)
+    count = math.prod(array.shape[position] for position in positions)
+    if op in (ReduceOp.SUM, ReduceOp.MEAN):
+        if op is ReduceOp.MEAN and array.dtype != jnp.float64:
+            # Half types too: a sum of many may not fit though their mean does.
+            wide = jnp.issubdtype(array.dtype, jnp.complexfloating)
+            array = array if wide else array.astype(jnp.promote_types(array.dtype, jnp.float32))
+        return jnp.sum(array, axis=positions), count
+    if array.dtype == jnp.bool_:
+        combine = jnp.any if op is ReduceOp.MAX else jnp.all
+        return combine(array, axis=positions), count
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(f"{op.name} needs numbers that have an order, got {array.dtype.name}.")
+    inexact = jnp.issubdtype(array.dtype, jnp.inexact)
+    low, high = (
+        (-np.inf, np.inf) if inexact else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+    )
+    if op is ReduceOp.MIN:
+        return jnp.min(array, axis=positions, initial=high), count
+    return jnp.max(array, axis=positions, initial=low), count
+
+
+def _combine(
+    op: ReduceOp,
+    dtype: Any,
+    partials: list[tuple[Any, int]],
+    total: int,
+    across: Callable[[list[Any]], Any],
+) -> Any:
+    if total == 0 and op in (ReduceOp.MIN, ReduceOp.MAX):
+        raise ShapeMismatchError(f"{op.name} of no elements at all is not defined.")
+    result = across([partial for partial, _ in partials])
+    return (result / total).astype(dtype) if op is ReduceOp.MEAN else result

@@ -1,0 +1,85 @@
+"""How values are brought into the form in which replicas' values are combined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from stratagem._src.core import structures
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.values.array_operators import array_of, operand_of
+from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica, check_size
+from stratagem._src.variables import access as state
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["flatten_reducible", "once_per_worker", "only_value", "own_value"]
+
+
+def flatten_reducible(value: Any) -> tuple[list[Any], Any]:
+    """Returns the values in a structure that are reduced one by one, and the structure."""
+    return structures.flatten(
+        value,
+        is_leaf=lambda x: isinstance(x, (PerReplica, Mirrored, Variable, IndexedSlices)),
+    )
+
+
+def only_value(value: Any, group: ReplicaGroup) -> Any:
+    """Returns the array of the only replica."""
+    if isinstance(value, PerReplica):
+        check_size(value, group)
+        return value.values[0]
+    return array_of(value)
+
+
+def once_per_worker(value: Any, group: ReplicaGroup) -> PerReplica:
+    """Returns a value of this process as one of its first replica, and zero of the others."""
+    array = jnp.asarray(operand_of(value))
+    frame = state.current_frame()
+    if frame is not None and frame.spmd:
+        return SpmdPerReplica(group, _in_first_replica(array, group))
+    if is_tracer(array):
+        return _staged_once_per_worker(array, group)
+    zeros = [jnp.zeros_like(array)] * (group.local_size - 1)
+    placed = zip([array, *zeros], group.local_devices, strict=True)
+    return PerReplica([jax.device_put(part, device) for part, device in placed], group)
+
+
+def _staged_once_per_worker(array: Any, group: ReplicaGroup) -> PerReplica:
+    def block(array: Any) -> Any:
+        own = _in_first_replica(array, group)
+        return own if own.ndim else own.reshape((1,))
+
+    blocks = jax.shard_map(
+        block,
+        mesh=group.mesh,
+        in_specs=PartitionSpec(),
+        out_specs=PartitionSpec(REPLICA_AXIS),
+        check_vma=False,
+    )(array)
+    return PerReplica.from_global(group, blocks, scalar=array.ndim == 0)
+
+
+def _in_first_replica(array: Any, group: ReplicaGroup) -> Any:
+    """Returns an array in the first replica of each process, and zero in the others."""
+    first = jax.lax.axis_index(REPLICA_AXIS) % group.local_size == 0
+    return jnp.where(first, array, jnp.zeros_like(array))
+
+
+def own_value(value: Any, group: ReplicaGroup) -> Any:
+    """Returns a per-replica value of these replicas, with numbers as arrays."""
+    if isinstance(value, (IndexedSlices, SpmdPerReplica)):
+        return value
+    check_size(value, group)
+    if value.kept_global is None and not all(hasattr(v, "dtype") for v in value.values):
+        arrays = [
+            jax.device_put(jnp.asarray(v), device)
+            for v, device in zip(value.values, group.local_devices, strict=True)
+        ]
+        return PerReplica(arrays, group)
+    return value

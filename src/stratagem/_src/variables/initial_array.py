@@ -1,0 +1,48 @@
+"""The array that a variable begins with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.errors import NotAnArrayError, VariableError
+from stratagem._src.core.narrowing import check_fits
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.values.array_operators import array_of
+from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables.operands import kind_of
+
+__all__ = ["initial_array"]
+
+
+def initial_array(value: Any, dtype: Any) -> Any:
+    """Returns the first value of a variable, whose memory nobody else changes.
+
+    Raises:
+        NotAnArrayError: If it is a value for each replica.
+        VariableError: If there is none.
+        InvalidArgumentError: If its numbers do not fit the dtype.
+    """
+    value = array_of(value)
+    if value is None:
+        raise VariableError("A variable needs an initial_value, got None.")
+    if isinstance(value, PerReplica):
+        raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        leaves = jax.tree.leaves(value)
+        natural = jnp.result_type(*leaves) if leaves else np.float32
+        value = np.asarray(value, natural if dtype is None else None)
+    kind_of(value.dtype)
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
+    if isinstance(value, (np.ndarray, np.generic)):
+        check_fits(value, dtype)
+    return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
+
+
+def _concrete(value: Any, dtype: Any) -> jax.Array:
+    # NumPy's memory may be changed by its owner later, so it is copied.
+    with jax.ensure_compile_time_eval():
+        return jnp.array(value, dtype, copy=not isinstance(value, jax.Array))

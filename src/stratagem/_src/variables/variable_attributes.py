@@ -1,0 +1,88 @@
+"""``VariableAttributes``: what a variable is called, what it holds and how replicas share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
+
+__all__ = ["VariableAttributes"]
+
+
+class VariableAttributes:
+    """What stays as it is from a variable's creation on, whatever its value."""
+
+    __slots__ = (
+        "_aggregation",
+        "_constraint",
+        "_dtype",
+        "_name",
+        "_shape",
+        "_synchronization",
+        "_trainable",
+    )
+
+    _aggregation: VariableAggregation
+    _constraint: Callable[[Any], Any] | None
+    _dtype: Any
+    _name: str
+    _shape: TensorShape
+    _synchronization: VariableSynchronization
+    _trainable: bool
+
+    @property
+    def name(self) -> str:
+        """The name, with the output number that TensorFlow appends."""
+        return f"{self._name}:0"
+
+    @property
+    def shape(self) -> TensorShape:
+        """The shape."""
+        return self._shape
+
+    def get_shape(self) -> TensorShape:
+        """Same as ``shape``."""
+        return self._shape
+
+    @property
+    def constraint(self) -> Callable[[Any], Any] | None:
+        """What an optimizer may apply to the value after an update, if given."""
+        return getattr(self, "_constraint", None)
+
+    def keep_constraint(self, constraint: Callable[[Any], Any] | None) -> None:
+        """Sets what ``constraint`` returns."""
+        self._constraint = constraint
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._shape.num_elements() or 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return np.dtype(self._dtype)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers should update it."""
+        return self._trainable
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """When the replicas' copies are brought together."""
+        return self._synchronization
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """How the replicas' updates or copies become one."""
+        return self._aggregation
