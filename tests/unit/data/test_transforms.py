@@ -348,3 +348,16 @@ def test_a_shard_hint_is_not_ignored():
         iter(hinted)
     with pytest.raises(InvalidArgumentError, match="index"):
         Dataset.range(6).shard(2, SHARD_HINT)
+
+
+def test_arguments_that_tf_data_has():
+    pair = (Dataset.range(2), Dataset.range(5, 7))
+    assert contents(Dataset.zip(datasets=pair)) == [(0, 5), (1, 6)]
+    with pytest.raises(InvalidArgumentError, match="got both"):
+        Dataset.zip(pair[0], datasets=pair)
+    doubled = Dataset.range(2).map(
+        lambda x: x * 2, synchronous=True, use_unbounded_threadpool=True, name="doubled"
+    )
+    assert contents(doubled) == [0, 2]
+    with pytest.raises(InvalidArgumentError, match="num_parallel_calls must be None, got 2"):
+        Dataset.range(2).map(lambda x: x, 2, synchronous=True)

@@ -30,6 +30,8 @@ class DatasetFunctions(PlannedElements):
         map_func: Callable[..., Any],
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
+        synchronous: bool | None = None,
+        use_unbounded_threadpool: bool = False,
         name: str | None = None,
     ) -> Dataset:
         """Returns ``map_func`` of every element; the components of a tuple are separate arguments.
@@ -47,8 +49,16 @@ class DatasetFunctions(PlannedElements):
             map_func: Takes NumPy arrays, returns a nest of arrays and numbers.
             num_parallel_calls: How many calls run at a time, ahead of the consumer.
             deterministic: ``False`` allows another order; the order is kept all the same.
+            synchronous: Whether calls must run where the consumer is, as they do without
+                ``num_parallel_calls``.
+            use_unbounded_threadpool: Has no effect: each step has threads of its own.
             name: Shown by ``repr``.
         """
+        if synchronous and num_parallel_calls is not None:
+            raise InvalidArgumentError(
+                "map with synchronous=True makes one call at a time, so num_parallel_calls must be "
+                f"None, got {num_parallel_calls!r}."
+            )
         return self._of(Map(self.plan, map_func, num_parallel_calls), name)
 
     def flat_map(self, map_func: Callable[..., Dataset], name: str | None = None) -> Dataset:

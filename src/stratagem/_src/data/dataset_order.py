@@ -98,7 +98,7 @@ class DatasetOrder(PlannedElements):
         return self._of(Shard(self.plan, num_shards, index), name)
 
     @classmethod
-    def zip(cls, *datasets: Any, name: str | None = None) -> Dataset:
+    def zip(cls, *args: Any, datasets: Any = None, name: str | None = None) -> Dataset:
         """Returns nests with one element of each dataset, until the shortest ends.
 
         >>> from stratagem.data import Dataset
@@ -107,10 +107,15 @@ class DatasetOrder(PlannedElements):
         [(0, 5), (1, 6)]
 
         Args:
-            *datasets: Datasets, or one nest of datasets.
+            *args: Datasets, or one nest of datasets.
+            datasets: That nest, by its older name.
             name: Shown by ``repr``.
         """
-        nest = datasets[0] if len(datasets) == 1 else datasets
+        if datasets is not None:
+            if args:
+                raise InvalidArgumentError("zip takes datasets, or datasets=, and got both.")
+            args = (datasets,)
+        nest = args[0] if len(args) == 1 else args
         plans = [plan_of(leaf, "zip() argument") for leaf in flatten(nest)]
         if not plans:
             raise InvalidArgumentError("zip needs at least one dataset, got none.")

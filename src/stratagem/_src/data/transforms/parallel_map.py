@@ -38,6 +38,7 @@ class ParallelMapStream(UnaryStream):
         return False
 
     def _fill(self) -> None:
+        self._anchors.forget_before(self._given)
         while len(self._pending) <= self._window:
             self._anchors.before_read()
             try:

@@ -133,6 +133,7 @@ class _Buffer:
                 self._is_filling = False
                 return False
             self._num_started += 1
+            self._anchors.forget_before(self._num_given)
             self._anchors.before_read()
             return True
 
@@ -183,6 +184,7 @@ class _Buffer:
 
     def resume(self, state: State, given: int) -> None:
         self._anchors.resume(state, given)
+        self._num_started = self._num_given = given
 
     def rest(self) -> None:
         with self._changed:
