@@ -123,6 +123,10 @@ class RaggedTensor:
         """Returns for each of ``values`` the number of its row."""
         return np.repeat(np.arange(self.nrows()), self.row_lengths())
 
+    def without_rows(self) -> RaggedTensor:
+        """Returns a value of the same kind that has no rows."""
+        return type(self)(self.flat_values[:0], tuple(s[:1] * 0 for s in self.nested_row_splits))
+
     def __len__(self) -> int:
         return self.nrows()
 
