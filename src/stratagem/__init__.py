@@ -7,10 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.core.version import __version__ as __version__
+from stratagem._src.core.when_imported import when_imported
 from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
-    from stratagem import config, data, distribute, io, testing, tpu, train
+    from stratagem import (
+        config,
+        data,
+        distribute,
+        io,
+        keras,
+        metrics,
+        nest,
+        nn,
+        testing,
+        tpu,
+        train,
+    )
+    from stratagem._src.data.tensor_spec import TensorSpec
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
@@ -22,6 +36,7 @@ if TYPE_CHECKING:
         bool_,
         complex64,
         complex128,
+        cond,
         constant,
         errors,
         float16,
@@ -43,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IndexedSlices",
     "TensorShape",
+    "TensorSpec",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
@@ -51,6 +67,7 @@ __all__ = [
     "bool_",
     "complex64",
     "complex128",
+    "cond",
     "config",
     "constant",
     "data",
@@ -66,6 +83,10 @@ __all__ = [
     "int32",
     "int64",
     "io",
+    "keras",
+    "metrics",
+    "nest",
+    "nn",
     "testing",
     "tpu",
     "train",
@@ -77,11 +98,24 @@ __all__ = [
 ]
 
 # Loaded when first asked for: the launcher and the process where workers meet need none of it, nor JAX.
-_MODULES = ("config", "data", "distribute", "io", "testing", "tpu", "train")
+_MODULES = (
+    "config",
+    "data",
+    "distribute",
+    "io",
+    "keras",
+    "metrics",
+    "nest",
+    "nn",
+    "testing",
+    "tpu",
+    "train",
+)
 _find = lazy_names(
     __name__,
     {name: ("stratagem.public_names", name) for name in __all__}
-    | {name: (f"stratagem.{name}", None) for name in _MODULES},
+    | {name: (f"stratagem.{name}", None) for name in _MODULES}
+    | {"TensorSpec": ("stratagem._src.data.tensor_spec", "TensorSpec")},
 )
 
 
@@ -93,6 +127,16 @@ def _default_frame() -> context.Frame:
 
 
 context.register_default_strategy(_default_frame)
+
+
+def _bridge_keras() -> None:
+    # Imported when used: it needs Keras.
+    from stratagem._src.integrations.keras.bridge import bridge
+
+    bridge()
+
+
+when_imported("keras", _bridge_keras)
 
 if not TYPE_CHECKING:
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.data.applied import assert_cardinality
 from stratagem._src.data.options import (
     AUTOTUNE,
@@ -21,3 +24,6 @@ __all__ = [
     "DistributeOptions",
     "assert_cardinality",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

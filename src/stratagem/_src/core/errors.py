@@ -8,12 +8,15 @@
     ├── ReplicaMismatchError (RuntimeError)    replicas did not all take part in the same thing
     ├── DeviceError (ValueError)               a device that does not exist or cannot be used
     ├── BackendStartedError (RuntimeError)     too late to change the devices
+    ├── KerasBackendError (RuntimeError)       Keras runs on something else than JAX
+    ├── MissingExtraError (ImportError)        a library that is not installed
     ├── ShapeMismatchError (ValueError)        shapes that do not fit together
     ├── NotAnArrayError (ValueError)           a per-replica value used as one array
     ├── VariableError (ValueError)             an update or read that a variable cannot do
     │   ├── OperandTypeError (also TypeError)  an update with something of another type
     │   └── UnsupportedError (also NotImplementedError) what variables of this kind do not have
     ├── TracedValueError (TypeError)           Python needed the value of a traced array
+    ├── SignatureMismatchError (TypeError)     a call that does not match its input_signature
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
@@ -33,6 +36,10 @@ Each also derives from the built-in exception that ``tf.distribute`` raises in i
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
 
 
 class StratagemError(Exception):
@@ -59,6 +66,14 @@ class BackendStartedError(StratagemError, RuntimeError):
     """A device setting changed after the JAX backend had started."""
 
 
+class KerasBackendError(StratagemError, RuntimeError):
+    """Keras was loaded with another backend than JAX."""
+
+
+class MissingExtraError(StratagemError, ImportError):
+    """A library that an optional part needs is not installed."""
+
+
 class ShapeMismatchError(StratagemError, ValueError):
     """Shapes that do not fit the operation."""
 
@@ -81,6 +96,10 @@ class UnsupportedError(VariableError, NotImplementedError):
 
 class TracedValueError(StratagemError, TypeError):
     """Python control flow needed the value of an array that is only known on the device."""
+
+
+class SignatureMismatchError(StratagemError, TypeError):
+    """A call of a compiled function that does not match the ``input_signature`` it was made with."""
 
 
 class InvalidArgumentError(StratagemError, ValueError):
@@ -133,3 +152,7 @@ class PSUnavailableError(UnavailableError):
 
 class ShippingError(StratagemError, TypeError):
     """A function, argument or result that cannot be sent to another process."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names("stratagem.errors")  # its public name

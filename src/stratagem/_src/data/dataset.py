@@ -16,6 +16,7 @@ from stratagem._src.data.dataset_mixing import DatasetMixing
 from stratagem._src.data.dataset_order import DatasetOrder
 from stratagem._src.data.dataset_saving import DatasetSaving
 from stratagem._src.data.dataset_sources import DatasetSources
+from stratagem._src.data.element_views import ElementIterator
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.options import INFINITE_CARDINALITY, Options
 from stratagem._src.data.plan.node import Node, known
@@ -67,7 +68,7 @@ class Dataset(
         return Dataset(plan, name)
 
     def __iter__(self) -> DatasetIterator:
-        return DatasetIterator(self.plan)
+        return ElementIterator(self.plan)
 
     def __len__(self) -> int:
         size = self.cardinality()
@@ -109,7 +110,7 @@ class Dataset(
         >>> list(Dataset.range(3).as_numpy_iterator())
         [np.int64(0), np.int64(1), np.int64(2)]
         """
-        return iter(self)
+        return DatasetIterator(self.plan)
 
     def options(self) -> Options:
         """Returns the options of this dataset and of those it is made from.

@@ -15,7 +15,9 @@ from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.execution.tracing_frames import GradientFrame
 from stratagem._src.values.regroup import is_array
 from stratagem._src.variables import access as state
+from stratagem._src.variables.place_names import name_by_place
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.stand_ins import is_variable, variable_of
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["value_and_grad"]
@@ -32,7 +34,7 @@ def value_and_grad(
 
     Args:
         fn: Returns a scalar, or with ``has_aux`` a pair of a scalar and anything.
-        variables: A variable, or any structure of variables.
+        variables: A variable, or any structure of variables; Keras variables, too.
         has_aux: Whether ``fn`` returns a pair.
 
     Returns:
@@ -49,13 +51,15 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (18.0, 12.0)
     """
-    leaves, structure = structures.flatten(variables, is_leaf=lambda x: isinstance(x, Variable))
+    leaves, structure = structures.flatten(variables, is_leaf=is_variable)
+    leaves = [variable_of(leaf) for leaf in leaves]
     for leaf in leaves:
         if not isinstance(leaf, Variable):
             raise VariableError(
                 f"value_and_grad needs variables to differentiate, got {type(leaf).__name__}. For "
                 "arrays use jax.value_and_grad."
             )
+    name_by_place(variables)
 
     @functools.wraps(fn)
     def value_and_gradients(*args: Any, **kwargs: Any) -> Any:

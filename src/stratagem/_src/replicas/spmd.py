@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate
 
 import jax
 import jax.numpy as jnp
 
 from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.collectives.mapped_jaxpr import MappedInput, MappedJaxpr
+from stratagem._src.collectives.taking_part import check_taking_part
 from stratagem._src.core import structures
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, ShapeMismatchError
@@ -55,12 +56,15 @@ class SpmdChannel:
         self._group = group
         self._frame = frame
 
-    def replica_id(self) -> Any:
+    def replica_id(self) -> jax.Array:
         """Returns the position on the mesh axis."""
         return jax.lax.axis_index(REPLICA_AXIS)
 
     def merge_call(
-        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        merge_fn: Callable[Concatenate[StrategyProtocol, ...], Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Calls ``merge_fn`` with traced arguments as per-replica values."""
         wrap = self._wrap_traced
@@ -179,6 +183,8 @@ def run_spmd(
     if lifting is not None and not creates():
         jaxpr, captured = lifting.lift(jaxpr, captured)
     consts = [_placed(const, group) for const in captured]
+    of_arrays = [item.per_replica for item in arrays]
+    check_taking_part(jaxpr, [*(v.sharded_in_program for v in variables), *of_arrays], group.size)
     variable_values = [parent.read(v) for v in variables] if parent is not None else []
     replicas = MappedJaxpr(
         jaxpr,

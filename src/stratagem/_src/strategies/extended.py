@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from stratagem._src.values.regroup import map_values
 from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
 from stratagem._src.variables.asked_shape import check_shape
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.stand_ins import variable_of
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
@@ -160,6 +161,7 @@ class StrategyExtended:
 
     def variable_created_in_scope(self, v: Variable) -> bool:
         """Returns whether ``v`` was created in this strategy's scope."""
+        v = variable_of(v)
         return isinstance(v, DistributedVariable) and v.strategy is self._strategy
 
     @contextlib.contextmanager
@@ -296,7 +298,10 @@ class StrategyExtended:
     # --- running ----------------------------------------------------------------------------------
 
     def call_for_each_replica(
-        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Runs ``fn`` in every replica; what ``Strategy.run`` calls."""
         return call_for_each_replica(self._strategy, self._group, fn, args, dict(kwargs or {}))
@@ -339,7 +344,7 @@ class StrategyExtended:
     def _update_merged(
         self,
         var: Variable,
-        fn: Callable[..., Any],
+        fn: Callable[Concatenate[Variable, ...], Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         group: bool,
@@ -351,7 +356,11 @@ class StrategyExtended:
         return result if group else self._strategy.experimental_local_results(result)
 
     def update_where_it_lives(
-        self, var: Variable, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        var: Variable,
+        fn: Callable[Concatenate[Variable, ...], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Calls ``fn(var, *args, **kwargs)``, in cross-replica context."""
         if isinstance(var, SyncOnReadVariable) and self._group.size > 1:

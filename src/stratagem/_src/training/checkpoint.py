@@ -38,8 +38,9 @@ class Checkpoint:
     them see. The leader writes what they have in common, each worker the variables that are its own.
 
     Args:
-        **objects: Variables and ``Optimizer`` objects, or structures of them, by name. The state that an
-            optimizer has on parameter servers is saved for the variables given here.
+        **objects: Variables, ``Optimizer`` objects, and Keras layers, models, optimizers and metrics that
+            are built, or structures of them, by name. The state that an optimizer has on parameter
+            servers is saved for the variables given here.
 
     Raises:
         InvalidArgumentError: If something else is given, or two have the same name.
@@ -57,6 +58,8 @@ class Checkpoint:
 
     def __init__(self, **objects: Any) -> None:
         self._objects: CheckpointObjects = named_objects(objects)
+        for name, variable in self._objects.variables.items():
+            variable.take_name(name)
 
     def save(self, file_prefix: str | os.PathLike[str]) -> str:
         """Saves everything in a new directory, ``file_prefix`` with a number behind it.

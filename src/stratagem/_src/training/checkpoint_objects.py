@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import jax
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.variables.place_names import place_name
+from stratagem._src.variables.stand_ins import held_variables, is_variable, variable_of
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["CheckpointObjects", "named_objects"]
@@ -28,6 +31,8 @@ class CheckpointObjects(NamedTuple):
 def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     """Returns the variables and optimizers in a structure, with the ways to them as names.
 
+    Of a metric they are its variables.
+
     >>> import stratagem as sg
     >>> list(named_objects({"model": {"w": sg.Variable(1.0), "b": sg.Variable(0.0)}}).variables)
     ['model/b', 'model/w']
@@ -35,16 +40,16 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     Raises:
         InvalidArgumentError: If there is something else, or two of them have the same name.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(
-        dict(objects), is_leaf=lambda leaf: isinstance(leaf, (Variable, Optimizer))
-    )
+    opened = jax.tree.map(_open, dict(objects), is_leaf=_is_object)
+    leaves = jax.tree_util.tree_leaves_with_path(opened, is_leaf=_is_object)
     found: dict[str, Variable | Optimizer] = {}
     ways: dict[str, str] = {}
     for path, leaf in leaves:
-        name = "/".join(_part(key) for key in path)
+        name = place_name(path)
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
-                f"A Checkpoint holds variables and Optimizers, got {type(leaf).__name__} for {name!r}."
+                "A Checkpoint holds variables, Optimizers, metrics and Keras objects, got "
+                f"{type(leaf).__name__} for {name!r}."
             )
         way = jax.tree_util.keystr(path)
         if name in found:
@@ -65,8 +70,13 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     return CheckpointObjects(variables, optimizers)
 
 
-def _part(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
+def _is_object(leaf: Any) -> bool:
+    return isinstance(leaf, (Optimizer, Metric)) or is_variable(leaf)
+
+
+def _open(leaf: Any) -> Any:
+    """Returns the variables of what holds some, or stands for one."""
+    if isinstance(leaf, Metric):
+        return leaf.named_variables
+    held = held_variables(leaf)
+    return variable_of(leaf) if held is None else held

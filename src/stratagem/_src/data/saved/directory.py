@@ -24,7 +24,7 @@ from google_crc32c import value as crc32c
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 from stratagem._src.data.saved.spec_json import spec_from_json, spec_to_json
 
-__all__ = ["SavedDataset", "Shard", "check_free", "commit", "new_run", "read_saved"]
+__all__ = ["SavedDataset", "SavedShard", "check_free", "commit", "new_run", "read_saved"]
 
 _FORMAT = "stratagem dataset"
 _VERSION = 1
@@ -34,7 +34,7 @@ _SHARD = re.compile(r"[0-9]{5,}\.records")
 
 
 @dataclass(frozen=True)
-class Shard:
+class SavedShard:
     """One file of a saved dataset.
 
     Attributes:
@@ -62,7 +62,7 @@ class SavedDataset:
     run: Path
     element_spec: Any
     compression: str
-    shards: tuple[Shard, ...]
+    shards: tuple[SavedShard, ...]
 
 
 def check_free(path: Path) -> None:
@@ -189,7 +189,7 @@ def read_saved(path: Path) -> SavedDataset:
 
 
 def _checked(path: Path, content: dict[str, Any]) -> SavedDataset:
-    shards = tuple(Shard(**shard) for shard in content["shards"])
+    shards = tuple(SavedShard(**shard) for shard in content["shards"])
     names = [(_RUN, content["run"]), *((_SHARD, shard.file) for shard in shards)]
     for pattern, name in names:
         if not pattern.fullmatch(name):

@@ -14,7 +14,7 @@ from stratagem._src.data.plan.node import Node, known
 from stratagem._src.data.plan.peek import peek
 from stratagem._src.data.plan.rows import concat_rows, num_rows, row, slice_rows
 from stratagem._src.data.plan.stream import State, Stream
-from stratagem._src.data.saved.directory import SavedDataset, Shard
+from stratagem._src.data.saved.directory import SavedDataset, SavedShard
 from stratagem._src.data.sources.elements import Elements
 from stratagem._src.data.sources.files import FileFormat, ReadFiles
 from stratagem._src.data.sources.tensors import TensorSlices
@@ -49,12 +49,12 @@ def saved_plan(saved: SavedDataset, element_spec: Any) -> Node:
     return _plan(saved, element_spec, saved.shards)
 
 
-def shard_plan(saved: SavedDataset, element_spec: Any, shard: Shard) -> Node:
+def shard_plan(saved: SavedDataset, element_spec: Any, shard: SavedShard) -> Node:
     """Returns the plan of the elements of one shard."""
     return _plan(saved, element_spec, (shard,))
 
 
-def _plan(saved: SavedDataset, element_spec: Any, shards: tuple[Shard, ...]) -> Node:
+def _plan(saved: SavedDataset, element_spec: Any, shards: tuple[SavedShard, ...]) -> Node:
     names = TensorSlices([str(saved.run / shard.file) for shard in shards])
     return SavedElements(names, _SavedFormat(saved, element_spec), len(shards))
 

@@ -14,7 +14,7 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.dataset_spec import spec_of
 from stratagem._src.data.element_format import encode_leaves
 from stratagem._src.data.plan.rows import num_rows, stack_elements
-from stratagem._src.data.saved.directory import SavedDataset, Shard, commit, new_run
+from stratagem._src.data.saved.directory import SavedDataset, SavedShard, commit, new_run
 from stratagem._src.data.saved.spec_json import spec_to_json
 from stratagem._src.data.structure import flatten
 from stratagem._src.data.tfrecord.record_format import written_record
@@ -131,8 +131,8 @@ class _ShardWriter:
         self._num_elements += num_rows(rows)
         self._num_bytes += len(record)
 
-    def finish(self) -> Shard:
+    def finish(self) -> SavedShard:
         self._flush()
         with self.path.open("ab") as file:
             os.fsync(file.fileno())
-        return Shard(self.path.name, self._num_elements, self._num_bytes)
+        return SavedShard(self.path.name, self._num_elements, self._num_bytes)

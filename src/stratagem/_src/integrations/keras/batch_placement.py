@@ -1,0 +1,100 @@
+"""Where a batch lies: its rows divided between the replicas, or all of them in each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.sparse import JAXSparse
+
+from stratagem._src.core.dtypes import is_host_only
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.base import Strategy
+from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.values.per_replica import PerReplica
+
+__all__ = ["place_batch"]
+
+
+def place_batch(batch: Any, strategy: Strategy, *, divide: bool = True) -> Any:
+    """Returns a batch as global arrays over the strategy's replicas.
+
+    Rows are divided if they divide evenly. Otherwise every replica gets all of them: examples that
+    fill up would change the statistics that layers such as ``BatchNormalization`` take of a batch.
+
+    Args:
+        batch: A structure of arrays, with the same number of rows in each; of ``PerReplica`` values; or
+            of what this function returned.
+        strategy: The replicas.
+        divide: Whether rows may be divided.
+    """
+    group = strategy.replica_group
+    leaves, structure = jax.tree.flatten(batch, is_leaf=_is_leaf)
+    if any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
+        leaves = [_whole(leaf, strategy) for leaf in leaves]
+    divided = divide and _divides(leaves, group.size)
+    placed = [_placed(leaf, strategy, divided=divided and np.ndim(leaf) > 0) for leaf in leaves]
+    return jax.tree.unflatten(structure, placed)
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, (PerReplica, Mirrored, JAXSparse))
+
+
+def _divides(leaves: list[Any], size: int) -> bool:
+    rows = {np.shape(leaf)[0] for leaf in leaves if np.ndim(leaf)}
+    if size == 1 or len(rows) != 1 or any(isinstance(leaf, JAXSparse) for leaf in leaves):
+        return False
+    [num_rows] = rows
+    return num_rows > 0 and num_rows % size == 0
+
+
+def _whole(leaf: Any, strategy: Strategy) -> Any:
+    """Returns the rows of all replicas of a per-replica value as one array."""
+    group = strategy.replica_group
+    if isinstance(leaf, Mirrored):
+        return leaf.values[0]
+    if not isinstance(leaf, PerReplica):
+        return leaf
+    if leaf.scalar:
+        raise InvalidArgumentError(
+            "A distributed dataset for Keras must be batched, so that each array has a row for each "
+            f"example, got a number for each replica: {leaf!r}."
+        )
+    joined = leaf.global_array(group)
+    if joined is not None:
+        return joined
+    if not group.spans_processes:
+        return np.concatenate([np.asarray(part) for part in leaf.values])
+    return np.asarray(strategy.gather(leaf, axis=0))
+
+
+def _placed(leaf: Any, strategy: Strategy, *, divided: bool) -> Any:
+    group = strategy.replica_group
+    sharding = group.sharded if divided else group.replicated
+    if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+        return leaf
+    if isinstance(leaf, JAXSparse):
+        return jax.tree.map(lambda part: _placed(part, strategy, divided=False), leaf)
+    if not isinstance(leaf, jax.Array):
+        leaf = np.asarray(leaf)
+        if is_host_only(leaf.dtype):
+            raise InvalidArgumentError(
+                f"Keras on JAX trains on numbers, got an array of dtype {leaf.dtype}. Turn it into "
+                "numbers in the dataset, for example with keras.layers.StringLookup."
+            )
+    if not group.spans_processes:
+        return jax.device_put(leaf, sharding)
+    if divided:
+        return group.join(_local_parts(leaf, group))
+    # Every worker read its own copy; were they not the same, the workers' weights would drift apart.
+    return group.replicate(strategy.extended.leader_value(leaf, "a batch that is not divided"))
+
+
+def _local_parts(leaf: Any, group: ReplicaGroup) -> list[Any]:
+    host = np.asarray(leaf)
+    rows = host.shape[0] // group.size
+    starts = [(group.first_local + i) * rows for i in range(group.local_size)]
+    return [host[start : start + rows] for start in starts]

@@ -1,0 +1,100 @@
+"""What Keras calls for each step: ``train_function``, ``test_function`` and ``predict_function``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem._src.integrations.keras.batch_placement import place_batch
+from stratagem._src.integrations.keras.model_state import give_back, note
+from stratagem._src.integrations.keras.step_program import StepProgram
+from stratagem._src.strategies.base import Strategy
+
+__all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction"]
+
+TRAIN_PARTS = (
+    "trainable_variables",
+    "non_trainable_variables",
+    "optimizer_variables",
+    "metrics_variables",
+)
+TEST_PARTS = ("trainable_variables", "non_trainable_variables", "metrics_variables")
+PREDICT_PARTS = ("trainable_variables", "non_trainable_variables")
+
+
+class StepFunction:
+    """Takes batches from an iterator, and the state of a model through a step with each.
+
+    Args:
+        model: The Keras model.
+        step: Its ``train_step``, ``test_step`` or ``predict_step``, which returns a result and the state.
+        parts: What the state consists of, as the model calls it.
+        strategy: Whose replicas share the work.
+        returns_rows: Whether results are rows for each example, of which none may be left out.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        step: Callable[..., Any],
+        parts: tuple[str, ...],
+        strategy: Strategy,
+        *,
+        returns_rows: bool = False,
+    ) -> None:
+        self._model = model
+        self._step = step
+        self._parts = parts
+        self._returns_rows = returns_rows
+        self.strategy = strategy
+        self._program: StepProgram | None = None
+        if not model.run_eagerly and model.jit_compile:
+            self._program = StepProgram(
+                step,
+                strategy.replica_group,
+                f"a step of Keras over {', '.join(parts)}",
+                # Only a step of training gives all of its state a new value.
+                gives_away=parts is TRAIN_PARTS,
+            )
+
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
+        """Returns the result of the next ``steps_per_execution`` steps, and the state after them."""
+        note(self._model, self._parts, state)
+        try:
+            results = [self._run(state, next(iterator))]
+            for _ in range(self._model.steps_per_execution - 1):
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    break
+                results.append(self._run(results[-1][1], batch))
+        except BaseException:
+            give_back(self._model, self.strategy.replica_group)
+            raise
+        outputs, state = results[-1]
+        if self._returns_rows and len(results) > 1:
+            rows = [output for output, _ in results]
+            outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
+        return outputs, state
+
+    def _run(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        results: list[tuple[Any, Any]] = []
+        try:
+            # Step by step a program cannot be divided: every replica then computes all of it.
+            batch = place_batch(batch, self.strategy, divide=self._program is not None)
+            if self._program is None:
+                # Each process on its own, with values that are the same in all.
+                local = jax.tree.map(self.strategy.replica_group.local_view, (state, batch))
+                results.append(self._step(*local))
+            else:
+                self._program.run(state, batch, results)
+        finally:
+            if results:
+                note(self._model, self._parts, results[0][1])
+        [(outputs, state)] = results
+        if self._returns_rows:
+            outputs = jax.tree.map(self.strategy.replica_group.local_view, outputs)
+        return outputs, state

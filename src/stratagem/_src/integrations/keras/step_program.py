@@ -1,0 +1,190 @@
+"""One step of Keras as a program over the replicas, and how it is launched."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from itertools import starmap
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import Var
+
+from stratagem._src.batch_parallel.divided_program import divide
+from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.execution.callbacks import guard_callbacks
+from stratagem._src.mesh.program_queue import (
+    LAUNCH_LOCK,
+    check_not_in_callback,
+    note_launched,
+    process_watch,
+    wait_for_previous,
+)
+from stratagem._src.mesh.replica_group import ReplicaGroup
+
+__all__ = ["StepProgram", "keeps_state"]
+
+
+class _Prepared(NamedTuple):
+    """The step for batches of one kind.
+
+    Args:
+        program: It, compiled.
+        fingerprint: Equal for the same program in all processes.
+        errors: Where its host callbacks put their exceptions; ``None`` if there are none.
+    """
+
+    program: _Jitted
+    fingerprint: str
+    errors: list[BaseException] | None
+
+
+class StepProgram:
+    """A compiled ``step(state, batch)`` that returns ``(result, new_state)``.
+
+    The step sees the batch of all replicas, as on one device; what it computes is divided.
+
+    Args:
+        step: The function, as of Keras: pure.
+        group: The replicas.
+        name: What it does; the same in all processes.
+        gives_away: Whether the state is given to the program, which needs less memory. It is kept
+            anyway if the program may fail while it runs.
+    """
+
+    def __init__(
+        self, step: Callable[..., Any], group: ReplicaGroup, name: str, *, gives_away: bool
+    ) -> None:
+        self._step = step
+        self._group = group
+        self._name = name
+        self._gives_away = gives_away and not keeps_state(group)
+        self._prepared: dict[Any, _Prepared] = {}
+
+    def run(self, state: Any, batch: Any, results: list[Any]) -> None:
+        """Runs the step and appends what it returns to ``results``, also if it is interrupted."""
+        prepared = self._prepare(state, batch)
+        # An interrupt can arrive between a call and an assignment, when the state has been given away
+        # already: a list that is extended from C has the new one then.
+        finished: list[list[Any]] = []
+        try:
+            if self._group.serialize_programs or self._group.spans_processes:
+                check_not_in_callback()
+                with LAUNCH_LOCK:
+                    wait_for_previous()
+                    self._launch(prepared, state, batch, finished)
+            else:
+                finished += starmap(prepared.program.jitted, ((state, batch),))
+        finally:
+            if finished:
+                results.append(prepared.program.result(finished[0], state, batch))
+        if prepared.errors is not None:
+            self._wait_for_callbacks(prepared.errors, results)
+
+    def _launch(
+        self, prepared: _Prepared, state: Any, batch: Any, finished: list[list[Any]]
+    ) -> None:
+        jitted = prepared.program.jitted
+        if self._group.spans_processes:
+            watch = process_watch()
+            watch.before_launch(self._name, prepared.fingerprint)
+            finished += starmap(watch.run, ((lambda: jitted(state, batch),),))
+            return
+        finished += starmap(jitted, ((state, batch),))
+        for array in finished[0][:1]:
+            note_launched(array)
+
+    def _prepare(self, state: Any, batch: Any) -> _Prepared:
+        leaves, structure = jax.tree.flatten(batch)
+        key = (structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves))
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepared[key] = self._compile(state, batch)
+        return prepared
+
+    def _compile(self, state: Any, batch: Any) -> _Prepared:
+        """Compiles, before any lock is taken."""
+        examples = jax.tree.map(_example, (state, batch))
+        traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
+        errors: list[BaseException] = []
+        guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
+        arrays = jax.tree.leaves((state, batch))
+        split = [array.sharding == self._group.sharded for array in arrays]
+        compute = divide(traced.replace(jaxpr=guarded), split, self._group)
+
+        donates = self._gives_away and not has_callbacks
+        program = _Jitted(compute, guarded, jax.tree.structure(shapes), donates=donates)
+        program.compile(state, batch)
+        kinds = [(array.shape, str(array.dtype), str(array.sharding.spec)) for array in arrays]
+        fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
+        return _Prepared(program, fingerprint, errors if has_callbacks else None)
+
+    def _wait_for_callbacks(self, errors: list[BaseException], results: list[Any]) -> None:
+        """Waits for the program's host callbacks; drops its results and raises if one failed."""
+        jax.block_until_ready(results[-1])
+        jax.effects_barrier()
+        error = errors[0] if errors else None
+        errors.clear()
+        if self._group.spans_processes:
+            told = None if error is None else repr(error)
+            every = process_watch().exchange("callbacks", told, f"callbacks of {self._name}")
+            failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
+            if error is None and failed:
+                error = ReplicaMismatchError(
+                    f"A host callback of {self._name} failed in another process, so that no variable "
+                    f"is updated here either; {'; '.join(failed)}."
+                )
+        if error is not None:
+            results.clear()
+            raise error
+
+
+class _Jitted:
+    """A compiled function of a state and a batch.
+
+    Args:
+        compute: Takes their arrays, and returns those of the results.
+        jaxpr: What it computes.
+        structure: Of the results.
+        donates: Whether the state is given away.
+    """
+
+    def __init__(
+        self, compute: Callable[..., list[Any]], jaxpr: Any, structure: Any, *, donates: bool
+    ) -> None:
+        inputs = {variable: i for i, variable in enumerate(jaxpr.invars)}
+        # What comes out as it went in, such as weights in a step of evaluation, need not be copied.
+        returned = [
+            inputs.get(atom) if isinstance(atom, Var) and not donates else None
+            for atom in jaxpr.outvars
+        ]
+
+        def step(state: Any, batch: Any) -> list[Any]:
+            results = compute(*jax.tree.leaves((state, batch)))
+            return [result for result, kept in zip(results, returned, strict=True) if kept is None]
+
+        self.jitted = jax.jit(step, donate_argnums=0 if donates else ())
+        self._returned = returned
+        self._structure = structure
+
+    def compile(self, state: Any, batch: Any) -> None:
+        """Compiles for arguments like these."""
+        self.jitted.lower(state, batch).compile()
+
+    def result(self, computed: list[Any], state: Any, batch: Any) -> Any:
+        """Returns the results, given what was computed."""
+        remaining = iter(computed)
+        given = jax.tree.leaves((state, batch))
+        return self._structure.unflatten(
+            [next(remaining) if kept is None else given[kept] for kept in self._returned]
+        )
+
+
+def keeps_state(group: ReplicaGroup) -> bool:
+    """Returns whether a program never gets its state for good: another process may be gone meanwhile."""
+    return group.spans_processes and process_watch().waits_for_programs
+
+
+def _example(array: Any) -> jax.ShapeDtypeStruct:
+    """Returns what an array is, but not where it lies."""
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type)

@@ -1,0 +1,271 @@
+"""Keras' trainer under a strategy: ``fit``, ``evaluate``, ``predict`` and those for one batch.
+
+Keras' own loops, callbacks and steps stay. What is put in their places is how a step becomes a program,
+where batches lie, and what becomes of a model's values if something fails. Models that belong to no
+strategy are left to Keras.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
+from stratagem._src.integrations.keras.batch_placement import place_batch
+from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
+from stratagem._src.integrations.keras.model_state import give_back, put_back, take
+from stratagem._src.integrations.keras.model_strategy import (
+    check_created_with,
+    note_creation,
+    strategy_of_model,
+    strategy_to_compile_for,
+)
+from stratagem._src.integrations.keras.placed_data import PlacedData
+from stratagem._src.integrations.keras.running_call import begin_call, running_call
+from stratagem._src.integrations.keras.step_function import (
+    PREDICT_PARTS,
+    TEST_PARTS,
+    TRAIN_PARTS,
+    StepFunction,
+)
+from stratagem._src.integrations.keras.step_program import keeps_state
+from stratagem._src.integrations.keras.trainer_internals import (
+    JAXTrainer,
+    Trainer,
+    data_adapter_of,
+    distribute_data,
+    has_state_apart,
+    is_built,
+    replace_data_adapter_of,
+    replace_distribute_data,
+    state_apart,
+)
+from stratagem._src.integrations.keras.worker_callbacks import callbacks_of_worker, leads
+from stratagem._src.strategies.base import Strategy
+
+__all__ = ["install_trainer"]
+
+_CALLS = (
+    "fit",
+    "evaluate",
+    "predict",
+    "train_on_batch",
+    "test_on_batch",
+    "predict_on_batch",
+)
+
+
+@functools.cache
+def install_trainer() -> None:
+    """Has models that belong to a strategy trained by it, from now on."""
+    JAXTrainer.__init__ = _noting_creation(JAXTrainer.__init__)
+    Trainer.compile = _compiling(Trainer.compile)
+    Trainer._symbolic_build = _building(Trainer._symbolic_build)
+    for name in _CALLS:
+        setattr(JAXTrainer, name, _calling(getattr(JAXTrainer, name)))
+    JAXTrainer.make_train_function = _making(
+        JAXTrainer.make_train_function, "train_function", _train_function
+    )
+    JAXTrainer.make_test_function = _making(
+        JAXTrainer.make_test_function, "test_function", _test_function
+    )
+    JAXTrainer.make_predict_function = _making(
+        JAXTrainer.make_predict_function, "predict_function", _predict_function
+    )
+    JAXTrainer._get_jax_state = _taking_state(JAXTrainer._get_jax_state)
+    JAXTrainer.jax_state_sync = _putting_back_state(JAXTrainer.jax_state_sync)
+    replace_data_adapter_of(_data_adapter_of)
+    replace_distribute_data(_distribute_data)
+
+
+def _noting_creation(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(self, *args, **kwargs)
+        note_creation(self)
+
+    return __init__
+
+
+def _compiling(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def compile(
+        self: Any,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        **options: Any,
+    ) -> None:
+        strategy = strategy_to_compile_for(self)
+        given = keras.tree.flatten((optimizer, metrics, weighted_metrics))
+        check_created_with(strategy, given)
+        args = (optimizer, loss, loss_weights, metrics, weighted_metrics)
+        if strategy is None:
+            original(self, *args, **options)
+            return
+        with strategy.scope():
+            original(self, *args, **options)
+
+    return compile
+
+
+def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = strategy_of_model(self)
+        if strategy is None:
+            return original(self, *args, **kwargs)
+        if strategy.replica_group.spans_processes:
+            kwargs = _arguments_of_worker(signature.bind(self, *args, **kwargs), strategy)
+            args = ()
+        with begin_call(self, strategy), _scope_to_build(self, strategy):
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException:
+                give_back(self, strategy.replica_group)
+                raise
+
+    return call
+
+
+def _scope_to_build(model: Any, strategy: Strategy) -> AbstractContextManager[object]:
+    """Returns the scope for a model that gets its variables with its first batch.
+
+    Not for others: what callbacks make, or Keras while it saves, does not belong to the strategy.
+    """
+    return contextlib.nullcontext() if is_built(model) else strategy.scope()
+
+
+def _building(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:
+        strategy = strategy_of_model(self)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            original(self, *args, **kwargs)
+
+    return symbolic_build
+
+
+def _arguments_of_worker(bound: inspect.BoundArguments, strategy: Strategy) -> dict[str, Any]:
+    """Returns the arguments of a call for this one of several workers, of which one prints."""
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    del arguments["self"]
+    arguments.update(arguments.pop("kwargs", {}))
+    if "verbose" in arguments and not leads(strategy):
+        arguments["verbose"] = 0
+    callbacks = arguments.get("callbacks", ())
+    if "callbacks" in arguments and not isinstance(callbacks, keras.callbacks.CallbackList):
+        trains = "epochs" in arguments
+        given = keras.tree.flatten(callbacks) if callbacks else []
+        arguments["callbacks"] = callbacks_of_worker(given, strategy, trains=trains)
+    return arguments
+
+
+def _making(
+    original: Callable[..., Any], attribute: str, make: Callable[[Any, Strategy], StepFunction]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make_function(self: Any, force: bool = False) -> Any:
+        call = running_call()
+        is_running = call is not None and call.model is self
+        strategy = call.strategy if call and is_running else strategy_of_model(self)
+        if strategy is None:
+            return original(self, force)
+        if force or getattr(self, attribute) is None:
+            setattr(self, attribute, make(self, strategy))
+        return getattr(self, attribute)
+
+    return make_function
+
+
+def _taking_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_state(self: Any, purge_model_variables: bool = False, **wanted: bool) -> Any:
+        strategy = strategy_of_model(self)
+        if strategy is None:
+            return original(self, purge_model_variables=purge_model_variables, **wanted)
+        parts = tuple(part for part in TRAIN_PARTS if wanted.get(part))
+        group = strategy.replica_group
+        trains = parts == TRAIN_PARTS and not keeps_state(group)
+        return take(self, parts, group, for_good=trains)
+
+    return get_state
+
+
+def _putting_back_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def sync_state(self: Any) -> None:
+        apart = state_apart(self)
+        if not apart or not has_state_apart(self):
+            return
+        strategy = strategy_of_model(self)
+        if strategy is None:
+            original(self)
+        else:
+            put_back(self, tuple(apart), tuple(apart.values()), strategy.replica_group)
+
+    return sync_state
+
+
+def _train_function(model: Any, strategy: Strategy) -> StepFunction:
+    return StepFunction(model, model.train_step, TRAIN_PARTS, strategy)
+
+
+def _test_function(model: Any, strategy: Strategy) -> StepFunction:
+    return StepFunction(model, model.test_step, TEST_PARTS, strategy)
+
+
+def _predict_function(model: Any, strategy: Strategy) -> StepFunction:
+    def predict_step(state: Any, batch: Any) -> Any:
+        outputs, non_trainable_variables = model.predict_step(state, batch)
+        return outputs, (state[0], non_trainable_variables)
+
+    return StepFunction(model, predict_step, PREDICT_PARTS, strategy, returns_rows=True)
+
+
+def _data_adapter_of(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    batch_size: int | None = None,
+    steps_per_epoch: int | None = None,
+    shuffle: Any = False,
+    class_weight: Any = None,
+) -> Any:
+    """Returns what feeds Keras with data; placed on the replicas if a strategy's model asks."""
+    call = running_call()
+    if is_dataset(x):
+        strategy = None if call is None else call.strategy
+        adapter = DatasetAdapter(x, y, sample_weight, class_weight, steps_per_epoch, strategy)
+    else:
+        adapter = data_adapter_of(
+            x, y, sample_weight, batch_size, steps_per_epoch, shuffle, class_weight
+        )
+    if call is None and isinstance(x, DistributedDataset):
+        raise InvalidArgumentError(
+            "A distributed dataset feeds a model of the strategy that distributed it, got a model that "
+            "belongs to none. Make and compile it inside of `with strategy.scope():`."
+        )
+    if call is None or isinstance(adapter, PlacedData):
+        return adapter
+    return PlacedData(adapter, call.strategy, divide=call.compiles)
+
+
+def _distribute_data(batch: Any, *args: Any) -> Any:
+    """Puts a batch on the devices; on the replicas if a strategy's model asks."""
+    call = running_call()
+    if call is None or args:
+        return distribute_data(batch, *args)
+    return place_batch(batch, call.strategy, divide=call.compiles)

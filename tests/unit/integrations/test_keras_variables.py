@@ -1,0 +1,159 @@
+"""Keras variables whose value is that of a variable of ours."""
+
+import copy
+
+import jax
+import numpy as np
+import pytest
+
+import stratagem as sg
+
+keras = sg.keras
+
+# Of ordinary Keras variables, in NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+@pytest.fixture
+def mirrored():
+    return sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def dense(**options):
+    layer = keras.layers.Dense(2, **options)
+    layer.build((None, 3))
+    return layer
+
+
+def test_variables_of_a_scope_are_the_strategys(mirrored):
+    with mirrored.scope():
+        layer = dense()
+        metric = keras.metrics.Mean()
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(layer.trainable_variables)
+    for variable in [*layer.variables, *metric.variables, *optimizer.variables]:
+        assert isinstance(variable, keras.Variable)
+        assert variable.strategy is mirrored
+        assert mirrored.extended.variable_created_in_scope(variable)
+    assert len(mirrored.experimental_local_results(layer.kernel)) == 2
+    assert layer.kernel.twin.name == f"{layer.kernel.path}:0"
+
+
+def test_keras_and_the_twin_see_the_same_value(mirrored):
+    with mirrored.scope():
+        layer = dense()
+    layer.kernel.assign(np.full((3, 2), 2.0))
+    layer.kernel.assign_add(np.ones((3, 2)))
+    assert float(layer.kernel.twin.read_value()[0, 0]) == 3
+    layer.kernel.twin.assign_sub(np.ones((3, 2)))
+    assert float(layer.kernel.value[0, 0]) == 2
+    assert layer.get_weights()[0].tolist() == [[2, 2]] * 3
+    layer.set_weights([np.zeros((3, 2)), np.ones(2)])
+    assert layer(np.ones((1, 3))).tolist() == [[1, 1]]
+    layer.kernel._value = None  # as Keras' trainer does while it works
+    assert layer.kernel.value.tolist() == [[0, 0]] * 3
+
+
+def test_functional_models_are_built_in_a_scope(mirrored):
+    with mirrored.scope():
+        inputs = keras.Input((3,))
+        hidden = keras.layers.BatchNormalization()(keras.layers.Dense(2)(inputs))
+        model = keras.Model(inputs, hidden)
+    assert model(np.ones((2, 3))).shape == (2, 2)
+    assert {variable.strategy for variable in model.variables} == {mirrored}
+
+
+def test_models_go_in_and_out_of_scopes_by_saving(mirrored, tmp_path):
+    with mirrored.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        copied = copy.deepcopy(model)
+        cloned = keras.models.clone_model(model)
+    model.save(tmp_path / "model.keras")
+    outside = keras.models.load_model(tmp_path / "model.keras")
+    with mirrored.scope():
+        inside = keras.models.load_model(tmp_path / "model.keras")
+        from_outside = copy.deepcopy(outside)
+    x = np.arange(6.0).reshape(2, 3)
+    for other in (outside, inside, copied, from_outside):
+        np.testing.assert_allclose(other(x), model(x), rtol=1e-6)
+    assert not hasattr(outside.weights[0], "strategy")
+    for other in (inside, copied, cloned, from_outside):
+        assert other.weights[0].strategy is mirrored
+    copied.weights[0].assign(np.zeros((3, 2)))
+    assert float(np.abs(model.weights[0].value).sum()) > 0
+
+
+@pytest.fixture
+def parameter_server_strategy():
+    server = sg.distribute.Server({"ps": {0: "127.0.0.1:0"}}, "ps", 0)
+    address = server.target.removeprefix("grpc://")
+    cluster = sg.train.ClusterSpec({"ps": [address], "worker": ["127.0.0.1:1"]})
+    resolver = sg.distribute.cluster_resolver.SimpleClusterResolver(cluster)
+    strategy = sg.distribute.ParameterServerStrategy(resolver)
+    yield strategy
+    strategy.client.close()
+    server.shutdown()
+
+
+def test_strategies_that_place_variables_elsewhere_are_refused(parameter_server_strategy):
+    central = sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"])
+    for strategy in (central, parameter_server_strategy):
+        with strategy.scope(), pytest.raises(NotImplementedError, match="scope of a Mirrored"):
+            dense()
+
+
+def test_variables_of_other_classes_are_refused(mirrored):
+    class Special(keras.Variable):
+        pass
+
+    with mirrored.scope(), pytest.raises(NotImplementedError, match="got Special"):
+        Special(1.0)
+    assert float(Special(1.0).value) == 1
+
+
+def test_keras_alone_is_left_alone():
+    layer = dense()
+    assert type(layer.kernel) is keras.Variable
+    assert not hasattr(layer.kernel, "twin")
+
+    @jax.jit
+    def functional(values, x):
+        return layer.stateless_call(values, [], x)[0]
+
+    x = np.ones((1, 3), "float32")
+    values = [variable.value for variable in layer.variables]
+    np.testing.assert_allclose(functional(values, x), layer(x), rtol=1e-6)
+
+
+def test_functions_of_no_strategy_read_and_write_ordinary_variables():
+    layer, metric = dense(), keras.metrics.Sum()
+    optimizer = keras.optimizers.SGD(0.5)
+
+    @sg.function
+    def step(x):
+        loss, gradients = sg.value_and_grad(
+            lambda: keras.ops.sum(layer(x)), layer.trainable_variables
+        )()
+        optimizer.apply(gradients, layer.trainable_variables)
+        metric.update_state(loss)
+        return loss
+
+    before = layer.bias.value.tolist()
+    x = np.ones((1, 3), "float32")
+    losses = [float(step(x)) for _ in range(2)]
+    assert losses[1] == pytest.approx(losses[0] - 2 * 0.5 * (3 + 1))
+    assert layer.bias.value.tolist() == [b - 1 for b in before]
+    assert int(optimizer.iterations) == 2
+    assert float(metric.result()) == pytest.approx(sum(losses))
+
+
+def test_private_names_of_keras_are_there():
+    from stratagem._src.integrations.keras import keras_internals
+
+    for name in keras_internals.__all__:
+        assert getattr(keras_internals, name) is not None
+    assert keras_internals.OPTIMIZER is not keras.Optimizer
+    with keras.StatelessScope([(variable := keras.Variable(1.0), np.float32(2))]):
+        assert keras_internals.in_stateless_scope()
+        assert float(keras_internals.stateless_value(variable)) == 2
+    assert keras_internals.stateless_value(variable) is None
