@@ -42,7 +42,6 @@ _TOP = {
     "UnconnectedGradients": "zeros, which is what sg.value_and_grad returns for what was not used",
     "assert_equal": "assert, or jax.experimental.checkify.check in compiled code",
     "case": "jax.lax.switch(index, branches, *operands)",
-    "cond": "jax.lax.cond(predicate, true_fn, false_fn, *operands)",
     "control_dependencies": "nothing: what a function does to variables happens in the order written",
     "custom_gradient": "jax.custom_vjp",
     "device": "jax.default_device(device), a context manager too",
