@@ -11,7 +11,7 @@ from stratagem._src.core.when_imported import when_imported
 from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
-    from stratagem import config, data, distribute, io, keras, testing, tpu, train
+    from stratagem import config, data, distribute, io, keras, metrics, nn, testing, tpu, train
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
@@ -68,6 +68,8 @@ __all__ = [
     "int64",
     "io",
     "keras",
+    "metrics",
+    "nn",
     "testing",
     "tpu",
     "train",
@@ -79,7 +81,18 @@ __all__ = [
 ]
 
 # Loaded when first asked for: the launcher and the process where workers meet need none of it, nor JAX.
-_MODULES = ("config", "data", "distribute", "io", "keras", "testing", "tpu", "train")
+_MODULES = (
+    "config",
+    "data",
+    "distribute",
+    "io",
+    "keras",
+    "metrics",
+    "nn",
+    "testing",
+    "tpu",
+    "train",
+)
 _find = lazy_names(
     __name__,
     {name: ("stratagem.public_names", name) for name in __all__}

@@ -57,9 +57,9 @@ def take_steps(strategy, execute, transformation):
 def test_steps_as_optax_takes_them(strategy, execute):
     transformation = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1))
     optimizer = take_steps(strategy, execute, transformation)
-    # The state of Adam: a count, and two moments of each variable.
-    assert len(optimizer.variables) == 5
-    assert int(optimizer.variables[0]) == 3
+    # Updates so far, and the state of Adam: a count, and two moments of each variable.
+    assert len(optimizer.variables) == 6
+    assert int(optimizer.variables[0]) == int(optimizer.iterations) == 3
 
 
 @pytest.mark.skipif(IN_WORKERS, reason="workers have no parameter servers")
@@ -129,3 +129,117 @@ def test_transformations_with_random_keys(strategy, tmp_path):
     checkpoint.restore(path)
     np.testing.assert_array_equal(v.numpy(), first)
     np.testing.assert_allclose(steps(1), last, rtol=1e-6)
+
+
+LOCAL = ["workers"] if IN_WORKERS else ["default", "mirrored2", "central2"]
+
+
+@pytest.mark.parametrize("strategy", LOCAL, indirect=True)
+def test_everything_together(strategy, execute, tmp_path):
+    """Schedule, clipping, accumulation and loss scaling, saved in the middle and continued exactly."""
+    with strategy.scope():
+        model = {"kernel": sg.Variable([1.0, 2.0], name="kernel"), "bias": [sg.Variable(0.5)]}
+        sums = sg.Variable(jnp.zeros(()), aggregation=sg.VariableAggregation.SUM)
+    rates = optax.exponential_decay(0.5, 1, 0.5)
+
+    def make():
+        return sg.train.Optimizer(
+            optax.sgd,
+            learning_rate=rates,
+            global_clipnorm=1.0,
+            gradient_accumulation_steps=2,
+            loss_scale="dynamic",
+        )
+
+    optimizer = make()
+    optimizer.build(model)
+    n = strategy.num_replicas_in_sync
+
+    def step(factor):
+        def loss():
+            per_replica = factor * (jnp.sum(model["kernel"] * 3.0) + 4.0 * model["bias"][0]) / n
+            return optimizer.scale_loss(per_replica), {"loss": per_replica}
+
+        (_, aux), gradients = sg.value_and_grad(loss, model, has_aux=True)()
+        sums.assign_add(aux["loss"])
+        optimizer.apply(gradients, model)
+
+    def steps(*factors):
+        for factor in factors:
+            execute(lambda x: strategy.run(step, (x,)), jnp.float32(factor))
+
+    def numbers():
+        return [*model["kernel"].numpy(), float(model["bias"][0])]
+
+    steps(1.0, 3.0)  # mean factor 2, and the gradient's norm is clipped to 1
+    by_hand = np.array([1.0, 2.0, 0.5]) - 0.5 * np.array([3.0, 3.0, 4.0]) / np.sqrt(34)
+    np.testing.assert_allclose(numbers(), by_hand, rtol=1e-5)
+    assert int(optimizer.iterations) == 1
+    assert float(optimizer.learning_rate) == 0.25
+    steps(0.01, np.inf)  # of which the second is left out
+    np.testing.assert_allclose(numbers(), by_hand, rtol=1e-5)
+    held = {v.name: v for v in optimizer.variables}
+    assert float(held["optimizer/loss_scale:0"]) == 2.0**14
+    assert "optimizer/accumulated/kernel:0" in held
+    checkpoint = sg.train.Checkpoint(model=model, optimizer=optimizer)
+    path = checkpoint.save(tmp_path / "kit")
+    steps(0.01)
+    by_hand -= 0.25 * 0.01 * np.array([3.0, 3.0, 4.0])
+    np.testing.assert_allclose(numbers(), by_hand, rtol=1e-5)
+    after = numbers()
+    for again in (optimizer, make()):
+        sg.train.Checkpoint(model=model, optimizer=again).restore(path)
+        assert int(again.iterations) == 1
+        optimizer = again
+        optimizer.build(model)
+        steps(0.01)
+        np.testing.assert_array_equal(numbers(), after)
+        assert int(again.iterations) == 2
+
+
+@pytest.mark.parametrize("strategy", LOCAL, indirect=True)
+def test_learning_rate_is_assigned_and_saved(strategy, execute, tmp_path):
+    with strategy.scope():
+        w = sg.Variable(1.0)
+    optimizer = sg.train.Optimizer(optax.sgd, learning_rate=0.5)
+    optimizer.learning_rate = 0.25
+    scale = 1.0 / strategy.num_replicas_in_sync
+
+    def take():
+        execute(lambda: strategy.run(lambda: optimizer.apply([jnp.float32(scale)], [w])))
+        return float(w)
+
+    assert take() == pytest.approx(0.75)
+    optimizer.learning_rate = 0.125
+    assert take() == pytest.approx(0.625)
+    path = sg.train.Checkpoint(w=w, optimizer=optimizer).save(tmp_path / "rate")
+    other = sg.train.Optimizer(optax.sgd, learning_rate=0.5)
+    sg.train.Checkpoint(w=w, optimizer=other).restore(path)
+    assert float(other.learning_rate) == 0.125
+    optimizer = other
+    assert take() == pytest.approx(0.5)
+    assert float(other.learning_rate) == 0.125
+
+
+@pytest.mark.skipif(IN_WORKERS, reason="workers have no parameter servers")
+@pytest.mark.parametrize("strategy", ["parameter_server2"], indirect=True)
+def test_options_on_parameter_servers(strategy, execute):
+    with strategy.scope():
+        table, bias = sg.Variable(jnp.zeros((4, 1))), sg.Variable(0.0)
+    optimizer = sg.train.Optimizer(optax.sgd, learning_rate=0.5, global_clipnorm=1.0)
+    optimizer.learning_rate = 1.0
+    optimizer.build([table, bias])
+
+    def step():
+        # Both replicas' and both of a row: 12 in all, and 16 for the bias.
+        rows = sg.IndexedSlices(jnp.full((2, 1), 3.0), jnp.array([2, 2]))
+        optimizer.apply([rows, jnp.float32(8)], [table, bias])
+
+    execute(lambda: strategy.run(step))
+    np.testing.assert_allclose(table.numpy()[:, 0], [0, 0, -0.6, 0], rtol=1e-5)
+    assert float(bias) == pytest.approx(-0.8)
+    with pytest.raises(sg.errors.UnsupportedError, match="schedule"):
+        optimizer.learning_rate = 0.1
+    for options in ({"gradient_accumulation_steps": 2}, {"loss_scale": "dynamic"}):
+        with pytest.raises(sg.errors.UnsupportedError, match="on parameter servers"):
+            sg.train.Optimizer(optax.sgd(1.0), **options).apply([1.0], [bias])

@@ -152,8 +152,8 @@ class Training:
         (ADAM, MOMENTUM, r"TraceState\.trace\[0\].*has.*ScaleByAdamState\.count"),
         (RMSPROP, MOMENTUM, r"TraceState\.trace\[0\].*has.*ScaleByRmsState\.nu"),
         (ADAM, optax.adabelief(0.1), r"ScaleByBeliefState.*has.*ScaleByAdamState"),
-        (optax.sgd(0.1), ADAM, r"ScaleByAdamState.*the checkpoint has \[\]"),
-        (ADAM, optax.sgd(0.1), r"the state \[\], but the checkpoint has"),
+        (optax.sgd(0.1), ADAM, r"ScaleByAdamState.*the checkpoint has \['iterations'\]"),
+        (ADAM, optax.sgd(0.1), r"the state \['iterations'\], but the checkpoint has"),
     ],
     ids=[
         "adam to momentum",
@@ -381,20 +381,21 @@ def write_version_1(directory, arrays, optimizers=()):
 @pytest.mark.parametrize("built", [0, 1])
 def test_checkpoints_of_version_1_are_read(strategy, tmp_path, built):
     first = Training(strategy, ADAM, steps=3)
-    w, b, *state = (np.asarray(value, np.float32) for value in first.everything())
+    w, b, _, *state = (np.asarray(value, np.float32) for value in first.everything())
     state[0] = state[0].astype(np.int32)
     here = {f"optimizer/here/{k}": leaf for k, leaf in enumerate(state)}
     path = write_version_1(tmp_path / "old-1", {"model/w": w, "model/b": b, **here}, ["optimizer"])
     again = Training(strategy, ADAM, steps=built)
     again.checkpoint.restore(path)
     new = again.checkpoint.save(tmp_path / "new")  # as it is, if it has not been used
-    for training in (first, again):
-        training.steps(2)
-    assert again.everything() == first.everything()
     third = Training(strategy, ADAM)
     third.checkpoint.restore(new)
-    third.steps(2)
-    assert third.everything() == first.everything()
+    for training in (first, again, third):
+        training.steps(2)
+    for training in (again, third):
+        assert int(training.optimizer.iterations) == 2  # it did not count them
+        without = [training.everything(), first.everything()]
+        assert len({str([*every[:2], *every[3:]]) for every in without}) == 1
     wrong = Training(strategy, RMSPROP, steps=1)
     before = wrong.everything()
     with pytest.raises(ValueError, match="another optimizer"):

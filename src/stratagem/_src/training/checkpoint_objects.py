@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.optimizer import Optimizer
 from stratagem._src.variables.stand_ins import held_variables, is_variable, variable_of
 from stratagem._src.variables.variable import Variable
@@ -29,6 +30,8 @@ class CheckpointObjects(NamedTuple):
 def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     """Returns the variables and optimizers in a structure, with the ways to them as names.
 
+    Of a metric they are its variables.
+
     >>> import stratagem as sg
     >>> list(named_objects({"model": {"w": sg.Variable(1.0), "b": sg.Variable(0.0)}}).variables)
     ['model/b', 'model/w']
@@ -44,7 +47,7 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
         name = "/".join(_part(key) for key in path)
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
-                "A Checkpoint holds variables, Optimizers and Keras objects, got "
+                "A Checkpoint holds variables, Optimizers, metrics and Keras objects, got "
                 f"{type(leaf).__name__} for {name!r}."
             )
         way = jax.tree_util.keystr(path)
@@ -67,11 +70,13 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
 
 
 def _is_object(leaf: Any) -> bool:
-    return isinstance(leaf, Optimizer) or is_variable(leaf)
+    return isinstance(leaf, (Optimizer, Metric)) or is_variable(leaf)
 
 
 def _open(leaf: Any) -> Any:
     """Returns the variables of what holds some, or stands for one."""
+    if isinstance(leaf, Metric):
+        return leaf.named_variables
     held = held_variables(leaf)
     return variable_of(leaf) if held is None else held
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.parameter_server.server.server_optimizer import StateLeaf
@@ -29,6 +30,35 @@ class LocalState:
     leaves: tuple[str, ...] | None
     values: tuple[Any, ...]
     variables: tuple[Variable | None, ...] | None
+
+    def counted(self, wanted: Sequence[str]) -> LocalState:
+        """Returns the same state; one from before updates were counted begins to count them.
+
+        Args:
+            wanted: What the optimizer's state consists of.
+        """
+        missing = (
+            len(self.values) == len(wanted) - 1
+            if self.leaves is None
+            else "iterations" not in self.leaves
+        )
+        if not missing or "iterations" not in wanted:
+            return self
+        place = wanted.index("iterations")
+
+        def insert(before: tuple[Any, ...], new: Any) -> tuple[Any, ...]:
+            return (*before[:place], new, *before[place:])
+
+        leaves = None if self.leaves is None else insert(self.leaves, "iterations")
+        return LocalState(leaves, insert(self.values, np.int32(0)), self.variables)
+
+    def replace(self, leaf: str, value: Any) -> LocalState:
+        """Returns the same state with another array of a name, if it has one of it."""
+        if self.leaves is None or leaf not in self.leaves:
+            return self
+        pairs = zip(self.leaves, self.values, strict=True)
+        values = tuple(value if name == leaf else old for name, old in pairs)
+        return LocalState(self.leaves, values, self.variables)
 
     def check(
         self, wanted: Sequence[StateLeaf], variables: Sequence[Variable], optimizer: str

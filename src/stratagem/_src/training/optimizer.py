@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-import contextlib
+import dataclasses
 import threading
 import uuid
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -15,23 +15,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.core.errors import InvalidArgumentError, VariableError
+from stratagem._src.core import structures
+from stratagem._src.core.errors import (
+    InvalidArgumentError,
+    UnsupportedError,
+    VariableError,
+)
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.core.leaf_names import leaf_names
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
-from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction, StateLeaf
+from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
 from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
-from stratagem._src.training.keyless_transformation import KeylessTransformation
-from stratagem._src.training.local_state import LocalState, static_shape
-from stratagem._src.values.array_operators import array_of
+from stratagem._src.training.gradient_clipping import Clipping
+from stratagem._src.training.local_state import LocalState
+from stratagem._src.training.loss_scaling import LossScale
+from stratagem._src.training.optimizer_step import OptimizerStep
+from stratagem._src.training.state_variables import StateVariables
+from stratagem._src.values.array_operators import array_of, operand_of
+from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.variables import access as state
 from stratagem._src.variables import remote_batch
-from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.updates import Update, update_on_server
 from stratagem._src.variables.variable import Variable
 
@@ -41,68 +48,192 @@ __all__ = ["Optimizer"]
 class Optimizer:
     """Applies gradients to variables by an optax transformation, wherever the variables are.
 
+    **The replicas' gradients are summed, not averaged.** So a replica's loss must be its part of the loss
+    of the global batch: divide by the global batch size, which ``sg.nn.compute_average_loss`` does.
+
     A variable on a parameter server is updated there: the gradient travels, and the optimizer's state
     stays beside the variable, shard by shard. Of an ``IndexedSlices`` gradient, as the rows of a table
     have, only these rows and their state are touched. The state of all other variables is kept in
     variables of their strategy, and the transformation sees them together.
 
-    In replica context the replicas' gradients are summed first, so scale the loss by the global batch
-    size.
-
     Args:
-        transformation: An optax ``GradientTransformation``. What it does for one variable on a server
-            must not depend on others: a clip by global norm is one by the norm of each shard there.
-        name: Name of its state in checkpoints.
+        transformation: An optax ``GradientTransformation``, as ``optax.adam(1e-3)``; or with a
+            ``learning_rate`` what makes one of it, as ``optax.adam``. What it does for one variable on a
+            server must not depend on others.
+        name: Name of its state in checkpoints and messages.
+        learning_rate: A number, which can be changed later by assigning to ``learning_rate``; or a
+            schedule, a function of the number of updates.
+        clipnorm: Largest norm of the gradient of each variable.
+        clipvalue: Largest absolute value of each element of a gradient.
+        global_clipnorm: Largest norm of all gradients together. Gradients are clipped after they have
+            been summed over the replicas.
+        gradient_accumulation_steps: Number of calls whose gradients are averaged for one update.
+        loss_scale: For half precision: a factor, or ``"dynamic"`` for one that is halved, and the step
+            left out, when a gradient is not finite, and doubled after 2000 finite steps. Differentiate
+            ``optimizer.scale_loss(loss)``; gradients are scaled back before they are used.
 
     >>> import optax
     >>> import stratagem as sg
     >>> w = sg.Variable(3.0)
-    >>> optimizer = sg.train.Optimizer(optax.sgd(0.5))
+    >>> optimizer = sg.train.Optimizer(optax.sgd, learning_rate=0.5)
+    >>> optimizer.apply({"w": 2.0}, {"w": w})
+    >>> float(w), int(optimizer.iterations)
+    (2.0, 1)
+    >>> optimizer.learning_rate = 0.25
     >>> optimizer.apply_gradients([(2.0, w)])
     >>> float(w)
-    2.0
+    1.5
     """
 
-    def __init__(self, transformation: Any, name: str = "optimizer") -> None:
-        if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
-            raise InvalidArgumentError(
-                "Optimizer needs an optax transformation, such as optax.adam(1e-3), got "
-                f"{transformation!r}."
-            )
-        self._set_up(uuid.uuid4().hex, transformation, name)
+    def __init__(
+        self,
+        transformation: Any,
+        name: str = "optimizer",
+        *,
+        learning_rate: float | Callable[[Any], Any] | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        loss_scale: float | str | None = None,
+    ) -> None:
+        recipe = OptimizerStep(
+            transformation,
+            learning_rate,
+            Clipping(clipnorm, clipvalue, global_clipnorm),
+            1 if gradient_accumulation_steps is None else gradient_accumulation_steps,
+            None if loss_scale is None else LossScale.of(loss_scale),
+        )
+        self._set_up(uuid.uuid4().hex, recipe, name)
         with _known_lock:
             _known[self._id] = self
 
-    def _set_up(self, identity: str, transformation: Any, name: str) -> None:
+    def _set_up(self, identity: str, recipe: OptimizerStep, name: str) -> None:
         self._id = identity
-        self.transformation = transformation
-        self._keyless = KeylessTransformation(transformation)
+        self._recipe = recipe
         self.name = name
         self._function: bytes | None = None
-        self._variables: list[Variable] = []
-        self._state: list[Variable] = []
-        self._structure: Any = None
-        self._leaves: tuple[str, ...] = ()
-        self._restored: LocalState | None = None
-        self._step = jax.jit(self._new_values_and_state)
+        self._sent = False
+        self._here = StateVariables(recipe, name)
+        self._form: Any = None
+        self._step = jax.jit(recipe.update)
+        self._clip = jax.jit(recipe.clipping.apply)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _receive, (self._id, self.transformation, self.name)
+        self._sent = True
+        return _receive, (self._id, self._recipe, self.name)
+
+    @property
+    def transformation(self) -> Any:
+        """What it was made with."""
+        return self._recipe.transformation
 
     @property
     def variables(self) -> list[Variable]:
         """The variables that hold its state; not what is on parameter servers."""
-        return list(self._state)
+        return list(self._here.held)
 
     @property
     def server_function(self) -> bytes:
         """What a parameter server needs to take a step of it."""
         if self._function is None:
-            self._function = cloudpickle.dumps(OptimizerFunction(self._id, self._keyless))
+            self._function = cloudpickle.dumps(OptimizerFunction(self._id, self._recipe.optax()))
         return self._function
 
+    # --- numbers of its own -------------------------------------------------------------------------
+
+    @property
+    def iterations(self) -> Any:
+        """Number of updates so far; steps that were accumulated or left out do not count.
+
+        Not for variables on parameter servers, whose updates are counted there for each variable.
+        """
+        return self._here.number("iterations", np.int32(0))
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate: a variable once there is state, or what the schedule gives.
+
+        Raises:
+            AttributeError: If it is inside a transformation that does not show it.
+        """
+        rate = self._recipe.learning_rate
+        if callable(rate):
+            return rate(self.iterations)
+        return self._here.number("learning_rate", None if rate is None else np.float32(rate))
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if callable(self._recipe.learning_rate) or callable(value):
+            raise InvalidArgumentError(
+                "A schedule is part of the steps that were compiled: it can neither be assigned nor be "
+                "replaced. Make the Optimizer with a schedule that says it all, or with a number."
+            )
+        current = self.learning_rate
+        if isinstance(current, Variable):
+            current.assign(jnp.asarray(operand_of(value), current.dtype))
+            return
+        if self._sent or self._function is not None:
+            raise UnsupportedError(
+                f"The learning rate of Optimizer {self.name!r} is on its way to parameter servers and "
+                "workers and cannot be changed any more. Use a schedule."
+            )
+        number = float(np.asarray(operand_of(value)))
+        self._recipe = dataclasses.replace(self._recipe, learning_rate=number)
+        self._here.assign_number("learning_rate", np.float32(number))
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Returns the loss times the loss scale: what is to be differentiated. See ``loss_scale``.
+
+        Raises:
+            VariableError: If ``build`` has not been called yet.
+        """
+        if self._recipe.loss_scale is None:
+            return loss
+        if not self._here.built:
+            raise VariableError(
+                f"Optimizer {self.name!r} has no loss scale yet. Call optimizer.build(variables) before "
+                "the first step."
+            )
+        scale = self._here.number("loss_scale", None).read_value()
+        return jax.tree.map(lambda x: x * scale.astype(jnp.result_type(x)), loss)
+
+    # --- applying gradients ---------------------------------------------------------------------------
+
+    def apply(self, gradients: Any, variables: Any = None) -> None:
+        """Updates each variable by its gradient, **summed over the replicas**.
+
+        Args:
+            gradients: Any structure of gradients, as ``value_and_grad`` returns it.
+            variables: The same structure of variables; default those that ``build`` was given, or that
+                were updated before.
+
+        Raises:
+            VariableError: As ``apply_gradients`` does, and if the structures differ.
+        """
+        if variables is None:
+            if not self._here.built:
+                raise VariableError(
+                    "apply() without variables updates those that the Optimizer has state for, and there "
+                    "are none yet. Give them, or call optimizer.build(variables) before."
+                )
+            variables = jax.tree.unflatten(self._form, self._here.of)
+        found, form = _flatten_variables(variables)
+        leaves, other = structures.flatten(
+            gradients,
+            is_leaf=lambda x: x is None or isinstance(x, IndexedSlices) or is_value_leaf(x),
+        )
+        if form != other:
+            raise VariableError(
+                "apply() takes gradients and variables of the same structure, got "
+                f"{other} for gradients and {form} for variables."
+            )
+        self.apply_gradients(zip(leaves, found, strict=True))
+        if len(found) == len(self._here.of):
+            self._form = form
+
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
-        """Updates each variable by its gradient.
+        """Updates each variable by its gradient, **summed over the replicas**.
 
         Args:
             grads_and_vars: Pairs of a gradient, an array or ``IndexedSlices``, and a variable. Pairs
@@ -142,6 +273,13 @@ class Optimizer:
         self._apply(values, variables)
 
     def _apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+        remote = [isinstance(variable, RemoteVariable) for variable in variables]
+        if any(remote):
+            self._check_remote(all(remote))
+            if self._recipe.clipping:
+                gradients = self._clip(
+                    [_arrays(g, v.dtype) for g, v in zip(gradients, variables, strict=True)]
+                )
         here: list[tuple[Any, Variable]] = []
         on_servers: list[tuple[RemoteVariable, Update, Any]] = []
         for gradient, variable in zip(gradients, variables, strict=True):
@@ -160,6 +298,19 @@ class Optimizer:
         if here:
             self._apply_here([g for g, _ in here], [v for _, v in here])
 
+    def _check_remote(self, all_remote: bool) -> None:
+        recipe = self._recipe
+        if recipe.accumulation_steps > 1 or recipe.loss_scale is not None:
+            raise UnsupportedError(
+                "gradient_accumulation_steps and loss_scale need state beside the replicas, but the "
+                "variables are on parameter servers, whose workers do not step together. Leave them out."
+            )
+        if recipe.clipping and not all_remote:
+            raise UnsupportedError(
+                "Gradients of variables on parameter servers and of others cannot be clipped together. Use "
+                "an Optimizer for each group."
+            )
+
     def _update_for(self, gradient: Any) -> Update:
         rows = isinstance(gradient, IndexedSlices)
         return update_on_server(ROW_FUNCTION if rows else WHOLE_FUNCTION, self.server_function)
@@ -167,65 +318,42 @@ class Optimizer:
     # --- variables of this process ----------------------------------------------------------------
 
     def _apply_here(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-        self.build(variables)
+        self.build(list(variables))
         values = [variable.read_value() for variable in variables]
-        before = jax.tree.unflatten(self._structure, [v.read_value() for v in self._state])
         dense = [_dense(*each) for each in zip(gradients, variables, values, strict=True)]
-        new_values, new_state = self._step(dense, before, values)
+        new_values, new_state = self._step(dense, self._here.read(), values)
         for variable, value in zip(variables, new_values, strict=True):
             variable.assign(value)
-        for variable, value in zip(self._state, jax.tree.leaves(new_state), strict=True):
-            variable.assign(value)
+        self._here.write(new_state)
 
-    def _new_values_and_state(self, gradients: Any, state: Any, values: Any) -> Any:
-        updates, state = self._keyless.update(gradients, state, values)
-        new = [(value + u).astype(value.dtype) for value, u in zip(values, updates, strict=True)]
-        return new, state
-
-    def build(self, variables: Sequence[Variable]) -> None:
+    def build(self, variables: Any) -> None:
         """Makes the state for variables that are not on parameter servers, if there is none yet.
+
+        Without it the first step does.
+
+        Args:
+            variables: Any structure of variables.
 
         Raises:
             VariableError: If there is state for other variables.
         """
-        local = [v for v in variables if not isinstance(v, RemoteVariable)]
-        if self._structure is not None:
-            if [id(v) for v in local] != [id(v) for v in self._variables]:
-                raise VariableError(
-                    "An Optimizer is always given the same variables in the same order, got "
-                    f"{[v.name for v in local]} after {[v.name for v in self._variables]}. Use one "
-                    "Optimizer for each group of variables."
-                )
-            return
-        with jax.ensure_compile_time_eval():
-            initial = self._initial_state(local)
-        names = tuple(leaf_names(initial))
-        leaves, structure = jax.tree.flatten(initial)
-        leaves = [np.asarray(leaf) for leaf in leaves]
-        if self._restored is not None:
-            found = [StateLeaf(n, x.shape, x.dtype) for n, x in zip(names, leaves, strict=True)]
-            self._restored.check(found, local, f"Optimizer {self.name!r}")
-            leaves = list(self._restored.values)
-        with _scope_of(local):
-            self._state = [
-                Variable(leaf, trainable=False, name=f"{self.name}/{index}")
-                for index, leaf in enumerate(leaves)
-            ]
-        self._variables = local
-        self._structure = structure
-        self._leaves = names
-        self._restored = None
-
-    def _initial_state(self, variables: Sequence[Variable]) -> Any:
-        return self._keyless.init([np.asarray(v._eager_value()) for v in variables])
+        found, form = _flatten_variables(variables)
+        _check_distinct(found)
+        local = [v for v in found if not isinstance(v, RemoteVariable)]
+        if len(local) < len(found):
+            self._check_remote(not local)
+        if local:
+            first = not self._here.built
+            self._here.build(local)
+            if first:
+                whole = len(local) == len(found)
+                self._form = form if whole else jax.tree.structure([0] * len(local))
 
     # --- checkpoints --------------------------------------------------------------------------------
 
     def local_state(self) -> LocalState | None:
         """Returns the state of variables that are not on parameter servers, if there is any yet."""
-        if self._structure is None:
-            return self._restored
-        return LocalState(self._leaves, tuple(self._state), tuple(self._variables))
+        return self._here.local_state()
 
     def check_local_state(self, restored: LocalState, name: str) -> None:
         """Checks that ``restore_local_state`` can be called, as far as it is known by now.
@@ -237,22 +365,7 @@ class Optimizer:
         Raises:
             InvalidArgumentError: If it is the state of another optimizer, or of other variables.
         """
-        variables: Sequence[Variable | None] | None = restored.variables
-        if self._structure is not None:
-            leaves = [
-                StateLeaf(leaf, static_shape(v), v.dtype)
-                for leaf, v in zip(self._leaves, self._state, strict=True)
-            ]
-            restored.check(leaves, self._variables, name)
-        elif variables is not None and not any(v is None for v in variables):
-            known = [v for v in variables if v is not None]
-            shapes = [jax.ShapeDtypeStruct(static_shape(v), v.dtype) for v in known]
-            state = jax.eval_shape(self._keyless.init, shapes)
-            leaves = [
-                StateLeaf(leaf, tuple(x.shape), np.dtype(x.dtype))
-                for leaf, x in zip(leaf_names(state), jax.tree.leaves(state), strict=True)
-            ]
-            restored.check(leaves, known, name)
+        self._here.check(restored, name)
 
     def restore_local_state(self, restored: LocalState | None) -> None:
         """Sets the state of variables that are not on parameter servers, also before there is any.
@@ -260,15 +373,15 @@ class Optimizer:
         Args:
             restored: The state; ``None`` for that from before the first step.
         """
-        if self._structure is None:
-            self._restored = restored
-            return
-        if restored is not None:
-            values = list(restored.values)
-        else:
-            values = jax.tree.leaves(self._initial_state(self._variables))
-        for variable, value in zip(self._state, values, strict=True):
-            variable.assign(np.asarray(value))
+        self._here.restore(restored)
+
+
+def _flatten_variables(variables: Any) -> tuple[list[Variable], Any]:
+    leaves, form = structures.flatten(variables, is_leaf=lambda x: isinstance(x, Variable))
+    for leaf in leaves:
+        if not isinstance(leaf, Variable):
+            raise VariableError(f"An Optimizer updates variables, got {type(leaf).__name__}.")
+    return leaves, form
 
 
 def _check_distinct(variables: Sequence[Variable]) -> None:
@@ -279,14 +392,6 @@ def _check_distinct(variables: Sequence[Variable]) -> None:
             "apply_gradients takes one gradient for each variable, got "
             f"{counts[id(twice)]} for {twice.name!r}. Add them first, and pass their sum."
         )
-
-
-def _scope_of(variables: Sequence[Variable]) -> contextlib.AbstractContextManager[object]:
-    """Returns the scope in which variables like these are created."""
-    first = variables[0] if variables else None
-    if not isinstance(first, DistributedVariable) or context.get_strategy() is first.strategy:
-        return contextlib.nullcontext()
-    return first.strategy.scope()
 
 
 def _arrays(gradient: Any, dtype: np.dtype[Any]) -> Any:
@@ -314,12 +419,13 @@ _known: weakref.WeakValueDictionary[str, Optimizer] = weakref.WeakValueDictionar
 _known_lock = threading.Lock()
 
 
-def _receive(identity: str, transformation: Any, name: str) -> Optimizer:
+def _receive(identity: str, recipe: OptimizerStep, name: str) -> Optimizer:
     """Returns this process's object for an optimizer that was sent to it."""
     with _known_lock:
         optimizer = _known.get(identity)
         if optimizer is None:
             optimizer = Optimizer.__new__(Optimizer)
-            optimizer._set_up(identity, transformation, name)
+            optimizer._set_up(identity, recipe, name)
+            optimizer._sent = True
             _known[identity] = optimizer
         return optimizer

@@ -37,7 +37,7 @@ class SyncOnReadVariable(DistributedVariable):
     """
 
     # `_parts` holds the replicas' values after eager updates, `_array` after everything else.
-    __slots__ = ("_parts",)
+    __slots__ = ("_adds_once", "_parts")
 
     # --- storage ----------------------------------------------------------------------------------
 
@@ -229,6 +229,10 @@ class SyncOnReadVariable(DistributedVariable):
         size = self.group.size
         if self._aggregation is not VariableAggregation.SUM:
             return [value] * size
+        if update in (updates.ASSIGN_ADD, updates.ASSIGN_SUB) and getattr(
+            self, "_adds_once", False
+        ):
+            return [value, *[jnp.zeros_like(value)] * (size - 1)]
         if update is not updates.ASSIGN:
             raise VariableError(
                 f"{update.name}() of {self.name!r} (ON_READ, aggregation SUM) in cross-replica context "
@@ -239,6 +243,13 @@ class SyncOnReadVariable(DistributedVariable):
             return [value / size] * size
         share = value // size
         return [value - share * (size - 1), *[share] * (size - 1)]
+
+    def add_once_across_replicas(self) -> None:
+        """Makes ``assign_add`` and ``assign_sub`` in cross-replica context change the sum by their value.
+
+        Without it they are refused, as in TensorFlow: they could also mean each replica's part.
+        """
+        self._adds_once = True
 
     def __repr__(self) -> str:
         return self._describe_components("SyncOnReadVariable")

@@ -1,0 +1,95 @@
+"""``Clipping``: bounds for gradients, applied to what all replicas have together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.indexed_slices import IndexedSlices
+
+__all__ = ["NO_CLIPPING", "Clipping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """How gradients are bounded; at most one way is set.
+
+    Attributes:
+        clipnorm: Largest norm of each variable's gradient.
+        clipvalue: Largest absolute value of each element.
+        global_clipnorm: Largest norm of all gradients together.
+    """
+
+    clipnorm: float | None = None
+    clipvalue: float | None = None
+    global_clipnorm: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {
+            name: bound
+            for name in ("clipnorm", "clipvalue", "global_clipnorm")
+            if (bound := getattr(self, name)) is not None
+        }
+        if len(given) > 1:
+            raise InvalidArgumentError(
+                f"Only one of clipnorm, clipvalue and global_clipnorm can be set, got {given}."
+            )
+        for name, bound in given.items():
+            if not bound > 0:
+                raise InvalidArgumentError(f"{name} must be positive, got {bound}.")
+
+    def __bool__(self) -> bool:
+        return (self.clipnorm, self.clipvalue, self.global_clipnorm) != (None, None, None)
+
+    def apply(self, gradients: Sequence[Any]) -> list[Any]:
+        """Returns the gradients, arrays or ``IndexedSlices``, within the bounds."""
+        whole = [_distinct_rows(g) if isinstance(g, IndexedSlices) else g for g in gradients]
+        if self.clipvalue is not None:
+            bound = self.clipvalue
+            return [_map(lambda x: jnp.clip(x, -bound, bound), gradient) for gradient in whole]
+        squares = [_sum_of_squares(gradient) for gradient in whole]
+        if self.global_clipnorm is not None:
+            total = sum(squares, jnp.zeros(()))
+            return [_scaled(gradient, total, self.global_clipnorm) for gradient in whole]
+        assert self.clipnorm is not None
+        return [_scaled(g, own, self.clipnorm) for g, own in zip(whole, squares, strict=True)]
+
+
+NO_CLIPPING = Clipping()
+"""No bounds."""
+
+
+def _map(fn: Any, gradient: Any) -> Any:
+    if isinstance(gradient, IndexedSlices):
+        return IndexedSlices(fn(gradient.values), gradient.indices, gradient.dense_shape)
+    return fn(jnp.asarray(gradient))
+
+
+def _sum_of_squares(gradient: Any) -> Any:
+    values = gradient.values if isinstance(gradient, IndexedSlices) else jnp.asarray(gradient)
+    # As float32, which holds squares that half types do not.
+    return jnp.sum(jnp.square(jnp.abs(values.astype(jnp.promote_types(values.dtype, jnp.float32)))))
+
+
+def _scaled(gradient: Any, sum_of_squares: Any, bound: float) -> Any:
+    norm = jnp.sqrt(sum_of_squares)
+    factor = jnp.where(norm > bound, bound / norm, 1)
+    return _map(lambda x: (x * factor).astype(x.dtype), gradient)
+
+
+def _distinct_rows(slices: IndexedSlices) -> IndexedSlices:
+    """Returns slices with all of a row in one place, and zeros where it occurs again."""
+    values, indices = jnp.asarray(slices.values), jnp.asarray(slices.indices).reshape((-1,))
+    if indices.size < 2:
+        return IndexedSlices(values, indices, slices.dense_shape)
+    order = jnp.argsort(indices)
+    ordered = indices[order]
+    begins = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
+    sums = jax.ops.segment_sum(values[order], jnp.cumsum(begins) - 1, indices.size)
+    rows = jnp.zeros_like(ordered).at[jnp.cumsum(begins) - 1].set(ordered)
+    return IndexedSlices(sums, rows, slices.dense_shape)

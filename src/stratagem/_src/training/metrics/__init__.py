@@ -1,0 +1,1 @@
+"""Metrics: numbers about a run that add up over replicas and steps."""

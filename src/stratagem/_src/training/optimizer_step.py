@@ -1,0 +1,175 @@
+"""``OptimizerStep``: what an optimizer does with gradients, as a pure function of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.training.gradient_clipping import NO_CLIPPING, Clipping
+from stratagem._src.training.keyless_transformation import KeylessTransformation
+from stratagem._src.training.loss_scaling import LossScale, all_finite
+
+__all__ = ["OptimizerStep"]
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OptimizerStep:
+    """The options of an optimizer, and what they make of gradients.
+
+    Its state is a dictionary with ``iterations``, the number of updates; ``transformation``, the state
+    of the optax transformation; and what the options need: ``learning_rate``, ``accumulated`` and
+    ``accumulated_steps``, ``loss_scale`` and ``finite_steps``.
+
+    Attributes:
+        transformation: An optax transformation, or with a learning rate what makes one of it.
+        learning_rate: A number, or a function of the number of updates.
+        clipping: Bounds for gradients.
+        accumulation_steps: Number of calls whose gradients are averaged for one update.
+        loss_scale: By what the loss was multiplied.
+    """
+
+    transformation: Any
+    learning_rate: float | Callable[[Any], Any] | None = None
+    clipping: Clipping = NO_CLIPPING
+    accumulation_steps: int = 1
+    loss_scale: LossScale | None = None
+
+    def __post_init__(self) -> None:
+        complete = hasattr(self.transformation, "init") and hasattr(self.transformation, "update")
+        if self.learning_rate is not None and (complete or not callable(self.transformation)):
+            raise InvalidArgumentError(
+                "With a learning_rate an Optimizer needs what makes a transformation of it, as in "
+                f"Optimizer(optax.adam, learning_rate=1e-3), got {self.transformation!r}."
+            )
+        if self.learning_rate is None and not complete:
+            raise InvalidArgumentError(
+                "Optimizer needs an optax transformation, such as optax.adam(1e-3), or "
+                f"Optimizer(optax.adam, learning_rate=1e-3), got {self.transformation!r}."
+            )
+        if self.accumulation_steps < 1:
+            raise InvalidArgumentError(
+                "gradient_accumulation_steps is the number of calls for one update, got "
+                f"{self.accumulation_steps}."
+            )
+
+    def optax(self, learning_rate: Any = None) -> KeylessTransformation:
+        """Returns the transformation with a learning rate; default the one to begin with."""
+        if self.learning_rate is None:
+            return KeylessTransformation(self.transformation)
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        return KeylessTransformation(self.transformation(learning_rate=rate))
+
+    def init(self, values: Sequence[Any]) -> State:
+        """Returns the state to begin with, for variables with these values."""
+        rate: Any = self.learning_rate
+        if callable(rate):
+            rate = rate(jnp.zeros((), jnp.int32))
+        if rate is not None:
+            rate = jnp.asarray(rate, jnp.float32)
+        state: State = {"iterations": jnp.zeros((), jnp.int32)}
+        state["transformation"] = self.optax(rate).init(list(values))
+        if rate is not None and not callable(self.learning_rate):
+            state["learning_rate"] = rate
+        if self.accumulation_steps > 1:
+            state["accumulated"] = [jnp.zeros(np.shape(v), v.dtype) for v in values]
+            state["accumulated_steps"] = jnp.zeros((), jnp.int32)
+        if self.loss_scale is not None:
+            state["loss_scale"] = jnp.asarray(self.loss_scale.initial, jnp.float32)
+            if self.loss_scale.dynamic:
+                state["finite_steps"] = jnp.zeros((), jnp.int32)
+        return state
+
+    def update(
+        self, gradients: list[Any], state: State, values: list[Any]
+    ) -> tuple[list[Any], State]:
+        """Returns the next values of the variables, and the next state."""
+        if self.loss_scale is None:
+            return self._accumulate(gradients, state, values)
+        factor = 1 / state["loss_scale"]
+        gradients = [_times(gradient, factor) for gradient in gradients]
+        if not self.loss_scale.dynamic:
+            return self._accumulate(gradients, state, values)
+        scale = self.loss_scale
+
+        def step(gradients: list[Any], state: State, values: list[Any]) -> tuple[list[Any], State]:
+            after = scale.after_finite(state["loss_scale"], state["finite_steps"])
+            values, state = self._accumulate(gradients, state, values)
+            return values, state | dict(zip(("loss_scale", "finite_steps"), after, strict=True))
+
+        def skip(_: list[Any], state: State, values: list[Any]) -> tuple[list[Any], State]:
+            after = scale.after_overflow(state["loss_scale"], state["finite_steps"])
+            return values, state | dict(zip(("loss_scale", "finite_steps"), after, strict=True))
+
+        return _cond(all_finite(gradients), step, skip, gradients, state, values)
+
+    def _accumulate(
+        self, gradients: list[Any], state: State, values: list[Any]
+    ) -> tuple[list[Any], State]:
+        if self.accumulation_steps == 1:
+            return self._take_step(gradients, state, values)
+        steps = state["accumulated_steps"] + 1
+        sums = [a + g for a, g in zip(state["accumulated"], gradients, strict=True)]
+
+        def step(sums: list[Any], state: State, values: list[Any]) -> tuple[list[Any], State]:
+            means = [_times(total, 1 / self.accumulation_steps) for total in sums]
+            values, state = self._take_step(means, state, values)
+            zeros = {
+                "accumulated": jax.tree.map(jnp.zeros_like, sums),
+                "accumulated_steps": jnp.zeros_like(steps),
+            }
+            return values, state | zeros
+
+        def keep(sums: list[Any], state: State, values: list[Any]) -> tuple[list[Any], State]:
+            return values, state | {"accumulated": sums, "accumulated_steps": steps}
+
+        return _cond(steps == self.accumulation_steps, step, keep, sums, state, values)
+
+    def _take_step(
+        self, gradients: list[Any], state: State, values: list[Any]
+    ) -> tuple[list[Any], State]:
+        if self.clipping:
+            gradients = self.clipping.apply(gradients)
+        iterations = state["iterations"]
+        rate = state.get("learning_rate")
+        if callable(self.learning_rate):
+            rate = self.learning_rate(iterations)
+        updates, inner = self.optax(rate).update(gradients, state["transformation"], values)
+        new = [(value + u).astype(value.dtype) for value, u in zip(values, updates, strict=True)]
+        return new, state | {"transformation": inner, "iterations": iterations + 1}
+
+
+def _cond(
+    predicate: Any,
+    step: Callable[..., tuple[list[Any], State]],
+    otherwise: Callable[..., tuple[list[Any], State]],
+    gradients: list[Any],
+    state: State,
+    values: list[Any],
+) -> tuple[list[Any], State]:
+    # Transformations may change weak types and the like, in which branches must agree.
+    kinds = jax.tree.map(lambda x: jnp.asarray(x).dtype, state)
+
+    def settled(branch: Callable[..., tuple[list[Any], State]]) -> Callable[..., Any]:
+        def call(*args: Any) -> tuple[list[Any], State]:
+            values, after = branch(*args)
+            return values, jax.tree.map(lambda x, kind: jnp.asarray(x).astype(kind), after, kinds)
+
+        return call
+
+    result: tuple[list[Any], State] = jax.lax.cond(
+        predicate, settled(step), settled(otherwise), gradients, state, values
+    )
+    return result
+
+
+def _times(gradient: Any, factor: Any) -> Any:
+    wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
+    return (wide * factor).astype(gradient.dtype)

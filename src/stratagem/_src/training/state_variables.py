@@ -1,0 +1,204 @@
+"""``StateVariables``: where the state of an optimizer for variables of this process is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem._src.core.errors import ContextError, VariableError
+from stratagem._src.core.leaf_names import leaf_names
+from stratagem._src.parameter_server.server.server_optimizer import StateLeaf
+from stratagem._src.runtime import context
+from stratagem._src.training.local_state import LocalState, static_shape
+from stratagem._src.training.optimizer_step import OptimizerStep
+from stratagem._src.training.state_names import state_variable_names
+from stratagem._src.variables import access
+from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["StateVariables"]
+
+
+class StateVariables:
+    """The state of an optimizer, in variables of the strategy whose variables it is for.
+
+    Args:
+        recipe: What the optimizer does.
+        name: The optimizer's name.
+
+    Attributes:
+        held: The variables that hold the state.
+        of: The variables that it is for.
+    """
+
+    def __init__(self, recipe: OptimizerStep, name: str) -> None:
+        self._recipe = recipe
+        self._name = name
+        self.held: list[Variable] = []
+        self.of: list[Variable] = []
+        self._structure: Any = None
+        self._leaves: tuple[str, ...] = ()
+        self._restored: LocalState | None = None
+        self._assigned: dict[str, Any] = {}
+
+    @property
+    def built(self) -> bool:
+        """Whether there is any."""
+        return self._structure is not None
+
+    def build(self, variables: Sequence[Variable]) -> None:
+        """Makes the state for ``variables``, if there is none yet.
+
+        Raises:
+            VariableError: If there is state for other variables.
+        """
+        if self.built:
+            if [id(v) for v in variables] != [id(v) for v in self.of]:
+                raise VariableError(
+                    "An Optimizer is always given the same variables in the same order, got "
+                    f"{[v.name for v in variables]} after {[v.name for v in self.of]}. Use one "
+                    "Optimizer for each group of variables."
+                )
+            return
+        with jax.ensure_compile_time_eval():
+            initial = self._initial(variables)
+        names = tuple(_leaf_names(initial))
+        leaves, structure = jax.tree.flatten(initial)
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        if self._restored is not None:
+            found = [StateLeaf(n, x.shape, x.dtype) for n, x in zip(names, leaves, strict=True)]
+            restored = self._restored.counted(names)
+            restored.check(found, variables, f"Optimizer {self._name!r}")
+            leaves = list(restored.values)
+        shown = state_variable_names(initial, [v.name.removesuffix(":0") for v in variables])
+        with _scope_of(variables):
+            self.held = [
+                Variable(leaf, trainable=False, name=f"{self._name}/{name}")
+                for name, leaf in zip(shown, leaves, strict=True)
+            ]
+        self.of = list(variables)
+        self._structure = structure
+        self._leaves = names
+        self._restored = None
+
+    def _initial(self, variables: Sequence[Variable]) -> Any:
+        state = self._recipe.init([np.asarray(v._eager_value()) for v in variables])
+        return state | {name: np.asarray(value) for name, value in self._assigned.items()}
+
+    def read(self) -> Any:
+        """Returns the state."""
+        return jax.tree.unflatten(self._structure, [v.read_value() for v in self.held])
+
+    def write(self, state: Any) -> None:
+        """Sets the state, apart from the learning rate, which steps only read."""
+        for leaf, variable, value in zip(
+            self._leaves, self.held, jax.tree.leaves(state), strict=True
+        ):
+            if leaf != "learning_rate":
+                variable.assign(value)
+
+    # --- numbers ------------------------------------------------------------------------------------
+
+    def number(self, name: str, initial: Any) -> Any:
+        """Returns a number of the state: the variable that holds it, or its value before there is any.
+
+        Args:
+            name: Its name: a key of the state, or a hyperparameter that optax keeps in its own.
+            initial: What it will be; ``None`` if the state may have no such number.
+
+        Raises:
+            ContextError: If there is no variable yet, and the value would be compiled in.
+            AttributeError: If there is no such number.
+        """
+        hyperparameter = f".hyperparams[{name!r}]"
+        for leaf, variable in zip(self._leaves, self.held, strict=True):
+            if leaf == name or leaf.endswith(hyperparameter):
+                return variable
+        if initial is None:
+            raise AttributeError(
+                f"Optimizer {self._name!r} does not show its {name}, which is inside the transformation. "
+                f"Make it by Optimizer(optax.adam, {name}=1e-3), or with optax.inject_hyperparams, and "
+                "call optimizer.build(variables)."
+            )
+        if access.current_frame() is not None:
+            raise ContextError(
+                f"The {name} of Optimizer {self._name!r} is asked for in a compiled function before the "
+                "optimizer has state, so that it would be compiled in. Call optimizer.build(variables) "
+                "first."
+            )
+        restored = self._restored
+        if restored is not None and restored.leaves and name in restored.leaves:
+            return np.asarray(restored.values[restored.leaves.index(name)])
+        return self._assigned.get(name, initial)
+
+    def assign_number(self, name: str, value: Any) -> None:
+        """Says what a number of the state will be, before there is any."""
+        self._assigned[name] = value
+        if self._restored is not None:
+            self._restored = self._restored.replace(name, value)
+
+    # --- checkpoints --------------------------------------------------------------------------------
+
+    def local_state(self) -> LocalState | None:
+        """Returns the state, if there is any yet."""
+        if not self.built:
+            return self._restored
+        return LocalState(self._leaves, tuple(self.held), tuple(self.of))
+
+    def check(self, restored: LocalState, name: str) -> None:
+        """Checks that ``restore`` can be called, as far as it is known by now.
+
+        Raises:
+            InvalidArgumentError: If it is the state of another optimizer, or of other variables.
+        """
+        variables: Sequence[Variable | None] | None = restored.variables
+        if self.built:
+            leaves = [
+                StateLeaf(leaf, static_shape(v), v.dtype)
+                for leaf, v in zip(self._leaves, self.held, strict=True)
+            ]
+            restored.counted(self._leaves).check(leaves, self.of, name)
+        elif variables is not None and not any(v is None for v in variables):
+            known = [v for v in variables if v is not None]
+            shapes = [jax.ShapeDtypeStruct(static_shape(v), v.dtype) for v in known]
+            state = jax.eval_shape(self._recipe.init, shapes)
+            leaves = [
+                StateLeaf(leaf, tuple(x.shape), np.dtype(x.dtype))
+                for leaf, x in zip(_leaf_names(state), jax.tree.leaves(state), strict=True)
+            ]
+            restored.counted([leaf.name for leaf in leaves]).check(leaves, known, name)
+
+    def restore(self, restored: LocalState | None) -> None:
+        """Sets the state, also before there is any; to that from before the first step if ``None``."""
+        if not self.built:
+            self._restored = restored
+            return
+        values: Sequence[Any] = () if restored is None else restored.counted(self._leaves).values
+        if restored is None:
+            values = jax.tree.leaves(self._initial(self.of))
+        for variable, value in zip(self.held, values, strict=True):
+            variable.assign(np.asarray(value))
+
+
+def _leaf_names(state: Any) -> list[str]:
+    """Returns what each number and array of a state is called in checkpoints."""
+    names = []
+    for name in leaf_names(state):
+        key, _, inner = name.removeprefix("['").partition("']")
+        names.append(inner if key == "transformation" else key + inner)
+    return names
+
+
+@contextlib.contextmanager
+def _scope_of(variables: Sequence[Variable]) -> Iterator[None]:
+    """Creates variables like these in the block."""
+    first = variables[0] if variables else None
+    if not isinstance(first, DistributedVariable) or context.get_strategy() is first.strategy:
+        yield
+    else:
+        with first.strategy.scope():
+            yield

@@ -1,0 +1,23 @@
+"""Names that TensorFlow keeps under ``tf.keras.metrics``."""
+
+from stratagem._src.training.metrics.accuracy import (
+    Accuracy,
+    BinaryAccuracy,
+    SparseCategoricalAccuracy,
+)
+from stratagem._src.training.metrics.auc import AUC
+from stratagem._src.training.metrics.metric import Metric
+from stratagem._src.training.metrics.reductions import Mean, MeanMetricWrapper, Sum
+from stratagem._src.training.metrics.regression import MeanSquaredError
+
+__all__ = [
+    "AUC",
+    "Accuracy",
+    "BinaryAccuracy",
+    "Mean",
+    "MeanMetricWrapper",
+    "MeanSquaredError",
+    "Metric",
+    "SparseCategoricalAccuracy",
+    "Sum",
+]
