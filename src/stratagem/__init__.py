@@ -11,7 +11,20 @@ from stratagem._src.core.when_imported import when_imported
 from stratagem._src.runtime import context
 
 if TYPE_CHECKING:
-    from stratagem import config, data, distribute, io, keras, metrics, nn, testing, tpu, train
+    from stratagem import (
+        config,
+        data,
+        distribute,
+        io,
+        keras,
+        metrics,
+        nest,
+        nn,
+        testing,
+        tpu,
+        train,
+    )
+    from stratagem._src.data.tensor_spec import TensorSpec
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
@@ -44,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IndexedSlices",
     "TensorShape",
+    "TensorSpec",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
@@ -69,6 +83,7 @@ __all__ = [
     "io",
     "keras",
     "metrics",
+    "nest",
     "nn",
     "testing",
     "tpu",
@@ -88,6 +103,7 @@ _MODULES = (
     "io",
     "keras",
     "metrics",
+    "nest",
     "nn",
     "testing",
     "tpu",
@@ -96,7 +112,8 @@ _MODULES = (
 _find = lazy_names(
     __name__,
     {name: ("stratagem.public_names", name) for name in __all__}
-    | {name: (f"stratagem.{name}", None) for name in _MODULES},
+    | {name: (f"stratagem.{name}", None) for name in _MODULES}
+    | {"TensorSpec": ("stratagem._src.data.tensor_spec", "TensorSpec")},
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stratagem._src.core.errors import (
     CardinalityError,
     DataLossError,
@@ -9,6 +11,7 @@ from stratagem._src.core.errors import (
     NotFoundError,
     OutOfRangeError,
 )
+from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.data.auto_shard import (
     num_files,
     seed_shuffles,
@@ -59,3 +62,6 @@ __all__ = [
     "shard_by_data",
     "shard_by_file",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

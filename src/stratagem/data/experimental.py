@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -19,3 +22,6 @@ __all__ = [
     "AutoShardPolicy",
     "DistributeOptions",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

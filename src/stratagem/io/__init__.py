@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.data.tfrecord.features import FixedLenFeature, VarLenFeature
 from stratagem._src.data.tfrecord.parse import SparseValues, parse_example, parse_single_example
 from stratagem._src.data.tfrecord.writer import TFRecordOptions, TFRecordWriter
@@ -15,3 +18,6 @@ __all__ = [
     "parse_example",
     "parse_single_example",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

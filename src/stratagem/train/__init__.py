@@ -1,6 +1,9 @@
 """Names that TensorFlow keeps under ``tf.train``: clusters, example records, optimizers, checkpoints."""
 
+from typing import TYPE_CHECKING
+
 from stratagem._src.cluster import ClusterDef, ClusterSpec, JobDef, ServerDef
+from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.data.tfrecord.example_message import (
     BytesList,
     Example,
@@ -27,3 +30,6 @@ __all__ = [
     "ServerDef",
     "latest_checkpoint",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

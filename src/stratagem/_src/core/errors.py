@@ -16,6 +16,7 @@
     │   ├── OperandTypeError (also TypeError)  an update with something of another type
     │   └── UnsupportedError (also NotImplementedError) what variables of this kind do not have
     ├── TracedValueError (TypeError)           Python needed the value of a traced array
+    ├── SignatureMismatchError (TypeError)     a call that does not match its input_signature
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
@@ -35,6 +36,10 @@ Each also derives from the built-in exception that ``tf.distribute`` raises in i
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
 
 
 class StratagemError(Exception):
@@ -93,6 +98,10 @@ class TracedValueError(StratagemError, TypeError):
     """Python control flow needed the value of an array that is only known on the device."""
 
 
+class SignatureMismatchError(StratagemError, TypeError):
+    """A call of a compiled function that does not match the ``input_signature`` it was made with."""
+
+
 class InvalidArgumentError(StratagemError, ValueError):
     """An argument, or an element of a dataset, that breaks a rule."""
 
@@ -143,3 +152,7 @@ class PSUnavailableError(UnavailableError):
 
 class ShippingError(StratagemError, TypeError):
     """A function, argument or result that cannot be sent to another process."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names("stratagem.errors")  # its public name

@@ -74,6 +74,10 @@ class DatasetSources(PlannedElements):
     ) -> Dataset:
         """Returns a dataset of what ``generator(*args)`` yields, called anew for each iteration.
 
+        Elements are cast to the types asked for, as tf.data does: a float64 array to float32, whole
+        numbers to floats or to fewer bits. Differs from tf.data: numbers that would become others (a
+        fraction or 2**40 as int32, 1e10 as float16) raise.
+
         An iterator is restored by calling the generator and dropping what it had given, so a
         generator should give the same elements each time.
 

@@ -24,6 +24,11 @@ class CompiledFunction(abc.ABC):
     def python_function(self) -> Callable[..., Any]:
         """The function as it was written."""
 
+    @property
+    @abc.abstractmethod
+    def replica_function(self) -> Callable[..., Any]:
+        """What a replica calls where something around it is compiled or nothing is."""
+
     @abc.abstractmethod
     def run_in_replicas(
         self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -59,6 +64,11 @@ class BoundFunction(CompiledFunction):
         """The method as it was written."""
         method: Callable[..., Any] = self._unbound.python_function.__get__(self.__self__)
         return method
+
+    @property
+    def replica_function(self) -> Callable[..., Any]:
+        """What a replica calls where something around it is compiled or nothing is."""
+        return self._unbound.method_of(self.__self__)
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how many programs have been compiled for this instance."""

@@ -7,7 +7,7 @@ import functools
 import logging
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from stratagem._src.core import jax_settings
@@ -59,6 +59,20 @@ class Function(CompiledFunction):
     def python_function(self) -> Callable[..., Any]:
         """The function as it was written."""
         return self._python_function
+
+    @property
+    def replica_function(self) -> Callable[..., Any]:
+        """What a replica calls where something around it is compiled or nothing is."""
+        return self._python_function
+
+    def method_of(self, instance: Any) -> Callable[..., Any]:
+        """Returns ``replica_function`` of the method that this is in the class of ``instance``."""
+        method: Callable[..., Any] = self._python_function.__get__(instance)
+        return method
+
+    def _of_method(self, method: Callable[..., Any]) -> Function:
+        """Returns a function like this one, that compiles this one's method of one instance."""
+        return Function(method)
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how many programs have been compiled: one for each signature."""
@@ -164,7 +178,7 @@ class Function(CompiledFunction):
             return python_function(reference(), *args, **kwargs)
 
         functools.update_wrapper(method, python_function)
-        function = Function(method)
+        function = self._of_method(method)
         methods[key] = (reference, function)
         return BoundFunction(self, function, instance)
 
@@ -212,14 +226,50 @@ class Function(CompiledFunction):
 
 
 @overload
-def function(func: None = None) -> type[Function]: ...
+def function(
+    func: None = None,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: str | None = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Mapping[str, Any] | None = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+) -> Callable[[Callable[..., Any]], Function]: ...
 
 
 @overload
-def function(func: Callable[..., Any]) -> Function: ...
+def function(
+    func: Callable[..., Any],
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: str | None = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Mapping[str, Any] | None = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+) -> Function: ...
 
 
-def function(func: Callable[..., Any] | None = None) -> type[Function] | Function:
+def function(
+    func: Callable[..., Any] | None = None,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: str | None = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Mapping[str, Any] | None = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+) -> Callable[[Callable[..., Any]], Function] | Function:
     """Compiles a function into one program for each kind of arguments it gets.
 
     Inside, ``strategy.run``, collectives, reads and assignments of variables all become part of the
@@ -227,9 +277,30 @@ def function(func: Callable[..., Any] | None = None) -> type[Function] | Functio
     run what was compiled. If a call fails, variables keep the values they had; what was
     sent to parameter servers is not taken back. Use as a decorator.
 
-    Python numbers in the arguments are constants of the program: pass what changes as an array.
-    ``next(iterator)`` of a distributed dataset draws the element before the program runs. A function
-    that loops over a distributed dataset runs as a Python loop whose ``strategy.run`` is compiled.
+    Python numbers in the arguments are constants of the program: pass what changes as an array, or
+    declare it in ``input_signature``. ``next(iterator)`` of a distributed dataset draws the element
+    before the program runs. A function that loops over a distributed dataset runs as a Python loop whose
+    ``strategy.run`` is compiled.
+
+    Args:
+        func: The function; without it a decorator is returned.
+        input_signature: A ``TensorSpec`` for each argument, or a nest of them, or the ``element_spec`` of a
+            distributed dataset. Calls that do not match raise ``SignatureMismatchError``, a
+            ``TypeError``. Numbers of Python and NumPy become arrays of the type declared.
+        autograph: Taken as it is, and without effect: Python's ``if`` and ``while`` on arrays raise either
+            way. Use ``jax.lax.cond`` and ``jax.lax.while_loop``.
+        jit_compile: Without effect: everything is compiled by XLA, for which ``False`` is no exception.
+            ``stratagem.config.run_functions_eagerly(True)`` compiles nothing.
+        reduce_retracing: Without effect: XLA's programs have fixed shapes, so each shape is traced.
+        experimental_implements: Without effect, as there is no graph to note it in.
+        experimental_autograph_options: Like ``autograph``.
+        experimental_attributes: Like ``experimental_implements``.
+        experimental_relax_shapes: The older name of ``reduce_retracing``.
+        experimental_compile: The older name of ``jit_compile``.
+        experimental_follow_type_hints: Without effect, as it is in TensorFlow by now.
+
+    Differs from tf.distribute: an ``input_signature`` with unknown sizes declares what is allowed, and
+    each size still has a program of its own.
 
     JAX equivalent: ``jax.jit``, with variables lifted to donated arguments.
 
@@ -245,4 +316,10 @@ def function(func: Callable[..., Any] | None = None) -> type[Function] | Functio
     >>> step.experimental_get_tracing_count()
     1
     """
-    return Function if func is None else Function(func)
+    make: Callable[[Callable[..., Any]], Function] = Function
+    if input_signature is not None:
+        # Imported when used, for few functions declare what they take.
+        from stratagem._src.execution.signed_function import signed
+
+        make = signed(input_signature)
+    return make if func is None else make(func)

@@ -15,6 +15,7 @@ from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.execution.tracing_frames import GradientFrame
 from stratagem._src.values.regroup import is_array
 from stratagem._src.variables import access as state
+from stratagem._src.variables.place_names import name_by_place
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.stand_ins import is_variable, variable_of
 from stratagem._src.variables.variable import Variable
@@ -58,6 +59,7 @@ def value_and_grad(
                 f"value_and_grad needs variables to differentiate, got {type(leaf).__name__}. For "
                 "arrays use jax.value_and_grad."
             )
+    name_by_place(variables)
 
     @functools.wraps(fn)
     def value_and_gradients(*args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ import jax
 
 from stratagem._src.cluster.resolve import resolve_cluster
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
 from stratagem._src.core.communication_options import (
     CommunicationImplementation,
     CommunicationOptions,
@@ -61,7 +62,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     ) -> None:
         options = communication_options or CommunicationOptions()
         resolver = cluster_resolver or resolve_cluster().resolver
-        self._cluster_resolver = resolver
+        self._cluster_resolver = resolver or TFConfigClusterResolver()
         self._joined = _join(resolver, options)
         group = ReplicaGroup.of(_devices(self._joined))
         extended = MultiWorkerExtended(self, group, options)
@@ -76,8 +77,8 @@ class MultiWorkerMirroredStrategy(Strategy):
             )
 
     @property
-    def cluster_resolver(self) -> ClusterResolver | None:
-        """What says which machines take part."""
+    def cluster_resolver(self) -> ClusterResolver:
+        """What says which machines take part; without a cluster one whose ``task_type`` is ``None``."""
         return self._cluster_resolver
 
     def __repr__(self) -> str:

@@ -49,7 +49,7 @@ def call_for_each_replica(
     if isinstance(fn, CompiledFunction):
         if not staged and not config.functions_run_eagerly():
             return fn.run_in_replicas(strategy, tuple(args), kwargs)
-        fn = fn.python_function
+        fn = fn.replica_function
     if frame is not None and frame.spmd:
         raise ContextError(
             "strategy.run() cannot be called from merge_call inside a compiled step, which is one "

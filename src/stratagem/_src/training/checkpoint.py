@@ -58,6 +58,8 @@ class Checkpoint:
 
     def __init__(self, **objects: Any) -> None:
         self._objects: CheckpointObjects = named_objects(objects)
+        for name, variable in self._objects.variables.items():
+            variable.take_name(name)
 
     def save(self, file_prefix: str | os.PathLike[str]) -> str:
         """Saves everything in a new directory, ``file_prefix`` with a number behind it.

@@ -10,6 +10,7 @@ import jax
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.variables.place_names import place_name
 from stratagem._src.variables.stand_ins import held_variables, is_variable, variable_of
 from stratagem._src.variables.variable import Variable
 
@@ -44,7 +45,7 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     found: dict[str, Variable | Optimizer] = {}
     ways: dict[str, str] = {}
     for path, leaf in leaves:
-        name = "/".join(_part(key) for key in path)
+        name = place_name(path)
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
                 "A Checkpoint holds variables, Optimizers, metrics and Keras objects, got "
@@ -79,10 +80,3 @@ def _open(leaf: Any) -> Any:
         return leaf.named_variables
     held = held_variables(leaf)
     return variable_of(leaf) if held is None else held
-
-
-def _part(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from stratagem._src.core.narrowing import narrowed
+from stratagem._src.jax_internals.numpy_method import give_arrays_a_numpy_method
 
 __all__ = ["ArrayOperators", "array_of", "operand_of"]
 
@@ -175,3 +176,7 @@ def operand_of(value: Any) -> Any:
 def array_of(value: Any) -> Any:
     """Returns the array that ``value`` stands for, or ``value`` itself."""
     return value._value() if isinstance(value, ArrayOperators) else value
+
+
+# What is read from variables and returned by strategies are JAX's arrays.
+give_arrays_a_numpy_method()

@@ -28,7 +28,7 @@ from stratagem._src.variables.initial_array import initial_array
 from stratagem._src.variables.operands import checked_operand
 from stratagem._src.variables.update_methods import UpdateMethods
 from stratagem._src.variables.updates import Update
-from stratagem._src.variables.variable_attributes import VariableAttributes
+from stratagem._src.variables.variable_attributes import UNNAMED, VariableAttributes
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 from stratagem._src.variables.variable_ref import VariableRef
 
@@ -66,7 +66,8 @@ class Variable(
         initial_value: Array, number, or a function without arguments that returns one.
         trainable: Whether optimizers should update it. Default: ``True``, but ``False`` for
             ``ON_READ``.
-        name: Name shown in messages and checkpoints.
+        name: Name shown in messages. Default: its place in the first structure that ``Checkpoint`` or
+            ``value_and_grad`` is given, as in ``"layer1/w"``; until then ``"Variable"``.
         dtype: Element type; default that of the initial value.
         constraint: A function that an optimizer of yours may apply to the value after an update; kept
             as ``variable.constraint``, and not applied by ``assign``.
@@ -103,7 +104,7 @@ class Variable(
                 initial_value = initial_value()
         value = initial_array(initial_value, dtype)
         on_read = synchronization is VariableSynchronization.ON_READ
-        self._name = name or "Variable"
+        self._name = name or UNNAMED
         self._dtype = value.dtype
         self._shape = TensorShape(value.shape)
         self._trainable = (not on_read) if trainable is None else bool(trainable)

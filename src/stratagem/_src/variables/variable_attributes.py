@@ -10,11 +10,14 @@ import numpy as np
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
-__all__ = ["VariableAttributes"]
+__all__ = ["UNNAMED", "VariableAttributes"]
+
+UNNAMED = "Variable"
+"""What variables are called that were given no name, as in TensorFlow."""
 
 
 class VariableAttributes:
-    """What stays as it is from a variable's creation on, whatever its value."""
+    """What stays as it is from a variable's creation on, whatever its value; a name may be given later."""
 
     __slots__ = (
         "_aggregation",
@@ -36,8 +39,17 @@ class VariableAttributes:
 
     @property
     def name(self) -> str:
-        """The name, with the output number that TensorFlow appends."""
+        """The name, with the output number that TensorFlow appends.
+
+        A variable without a name takes that of its place in the first structure that ``Checkpoint`` or
+        ``value_and_grad`` is given: that of ``{"layer1": {"w": v}}`` is ``"layer1/w:0"``.
+        """
         return f"{self._name}:0"
+
+    def take_name(self, name: str) -> None:
+        """Sets the name, unless the variable has one."""
+        if self._name == UNNAMED:
+            self._name = name
 
     @property
     def shape(self) -> TensorShape:

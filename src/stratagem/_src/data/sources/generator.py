@@ -142,13 +142,36 @@ class _GeneratorStream(Stream):
 
 def _convert(spec: TensorSpec, value: Any, number: int) -> Any:
     array = to_array(value)
-    if array.dtype != spec.dtype and not hasattr(value, "dtype"):
-        # A Python number takes the type that was asked for, if that loses nothing.
-        converted = array.astype(spec.dtype) if array.dtype.kind in "biuf" else array
-        if spec.dtype.kind in "fc" or np.array_equal(converted, array):
-            array = converted
+    if array.dtype != spec.dtype:
+        array = _cast(array, spec, number)
     if not spec.is_compatible_with(array):
         raise InvalidArgumentError(
             f"Element {number} of the generator must match {spec}, got {TensorSpec.of(array)}."
         )
     return array[()] if array.ndim == 0 else array
+
+
+def _cast(array: np.ndarray[Any, Any], spec: TensorSpec, number: int) -> np.ndarray[Any, Any]:
+    """Returns the array as the type that was asked for.
+
+    Raises:
+        InvalidArgumentError: If a number would become another: floats may be rounded to a shorter
+            float, and nothing else is lost.
+    """
+    kinds = array.dtype.kind, spec.dtype.kind
+    if "O" in kinds or (kinds[0] == "c" and kinds[1] != "c"):
+        return array  # and does not match
+    with np.errstate(all="ignore"):
+        converted = array.astype(spec.dtype)
+    if spec.dtype.kind == "b" and array.dtype.kind in "iu":
+        same = True  # any number but 0 is True
+    elif spec.dtype.kind in "biu":
+        same = np.array_equal(converted, array)
+    else:
+        same = np.array_equal(np.isfinite(converted), np.isfinite(array))
+    if not same:
+        raise InvalidArgumentError(
+            f"Element {number} of the generator does not fit {spec}: its {array.dtype.name} numbers "
+            "would change. Yield numbers of that type, or ask for another."
+        )
+    return converted

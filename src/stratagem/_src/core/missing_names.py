@@ -1,0 +1,62 @@
+"""The error for a public name that does not exist, which says what to write instead."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["missing_name"]
+
+
+def missing_name(module_name: str, name: str) -> AttributeError:
+    """Returns the error for ``name``, which a public module does not have.
+
+    If TensorFlow has it, the error says what takes its place; otherwise which name is close to it.
+
+    Args:
+        module_name: The module's name in ``sys.modules``, such as ``"stratagem.data"``.
+        name: What was asked for.
+
+    >>> print(missing_name("stratagem", "reduce_sum"))
+    module 'stratagem' has no attribute 'reduce_sum'. For tf.reduce_sum use jax.numpy.sum(x, axis).
+    """
+    text = f"module {module_name!r} has no attribute {name!r}"
+    if not name.startswith("_"):  # Python, pickle and tools ask for those, and expect a quick no
+        text += _translation(module_name, name) or _suggestion(module_name, name)
+    # With a name and without an object Python adds no suggestion of its own.
+    return AttributeError(text, name=name)
+
+
+def _translation(module_name: str, name: str) -> str:
+    # Imported when used: few programs make this mistake, and the table is long.
+    from stratagem._src.core.tensorflow_names import TRANSLATIONS
+
+    full_name = f"{module_name}.{name}".partition(".")[2]
+    if full_name in TRANSLATIONS:
+        return f". For tf.{full_name} use {_sentence(TRANSLATIONS[full_name])}"
+    inside = {key: text for key, text in TRANSLATIONS.items() if key.startswith(f"{full_name}.")}
+    return f". For what TensorFlow has in tf.{full_name} use\n{_list(inside)}" if inside else ""
+
+
+def _list(translations: dict[str, str]) -> str:
+    same_names: dict[str, list[str]] = {}
+    lines = []
+    for key, text in translations.items():
+        name, (module, _, translated) = key.rpartition(".")[2], text.rpartition(".")
+        if name == translated:
+            same_names.setdefault(module, []).append(name)
+        else:
+            lines.append(f"    tf.{key}: {text}")
+    same = [f"    the same names of {module}: {', '.join(n)}" for module, n in same_names.items()]
+    return "\n".join([*same, *lines])
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _suggestion(module_name: str, name: str) -> str:
+    import difflib  # as above
+
+    known = [n for n in dir(sys.modules.get(module_name)) if not n.startswith("_")]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    return f". Did you mean {close[0]!r}?" if close else ""

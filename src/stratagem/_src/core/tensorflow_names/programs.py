@@ -1,0 +1,222 @@
+"""Names that say how a program runs: gradients, control flow, saving, files, devices, and the rest."""
+
+__all__ = ["PROGRAMS"]
+
+_TAPE = """\
+sg.value_and_grad, for JAX differentiates functions and keeps no tape.
+
+    with tf.GradientTape() as tape:
+        loss = loss_of(model(x), y)
+    gradients = tape.gradient(loss, variables)
+    optimizer.apply_gradients(zip(gradients, variables))
+
+becomes
+
+    def compute_loss():
+        return loss_of(model(x), y)
+
+    loss, gradients = sg.value_and_grad(compute_loss, variables)()
+    optimizer.apply_gradients(zip(gradients, variables))
+
+What else compute_loss returns comes back with has_aux=True. For gradients with respect to arrays
+make them arguments: jax.grad(f)(x); for second derivatives jax.hessian(f)(x)."""
+_NO_GRAPH = "nothing: there are no graphs and sessions; sg.function compiles what it calls"
+_VISIBLE = (
+    "JAX_PLATFORMS=cpu or CUDA_VISIBLE_DEVICES=0,1 in the environment, or name the devices: "
+    "sg.distribute.MirroredStrategy(['GPU:0', 'GPU:1'])"
+)
+_ERRORS = "ValueError, TypeError and RuntimeError, and those of sg.errors"
+
+_TOP = {
+    "Assert": "assert, or jax.experimental.checkify.check in compiled code",
+    "CriticalSection": "threading.Lock",
+    "DeviceSpec": "a string such as 'GPU:0', or jax.Device",
+    "GradientTape": _TAPE,
+    "Graph": _NO_GRAPH,
+    "Module": "any class, dict or list that holds sg.Variable; sg.train.Checkpoint saves it",
+    "Operation": _NO_GRAPH,
+    "RegisterGradient": "jax.custom_vjp",
+    "Session": _NO_GRAPH,
+    "SparseTensorSpec": "sg.TensorSpec of the values and of the indices",
+    "TypeSpec": "sg.TensorSpec",
+    "UnconnectedGradients": "zeros, which is what sg.value_and_grad returns for what was not used",
+    "assert_equal": "assert, or jax.experimental.checkify.check in compiled code",
+    "case": "jax.lax.switch(index, branches, *operands)",
+    "cond": "jax.lax.cond(predicate, true_fn, false_fn, *operands)",
+    "control_dependencies": "nothing: what a function does to variables happens in the order written",
+    "custom_gradient": "jax.custom_vjp",
+    "device": "jax.default_device(device), a context manager too",
+    "executing_eagerly": "not isinstance(x, jax.core.Tracer)",
+    "foldl": "jax.lax.scan(fn, initial, xs)[0], where fn returns (carry, None)",
+    "foldr": "jax.lax.scan(fn, initial, xs, reverse=True)[0], where fn returns (carry, None)",
+    "get_logger": "logging.getLogger('stratagem')",
+    "global_variables_initializer": "nothing: a variable has its value when it is made",
+    "gradients": "jax.grad(f)(x), or sg.value_and_grad for variables",
+    "group": "nothing: what a function does to variables happens in the order written",
+    "hessians": "jax.hessian(f)(x)",
+    "init_scope": "jax.ensure_compile_time_eval()",
+    "inside_function": "isinstance(x, jax.core.Tracer)",
+    "map_fn": "jax.lax.map(fn, x), or jax.vmap(fn)(x)",
+    "name_scope": "jax.named_scope(name)",
+    "no_op": "nothing at all, or None",
+    "nondifferentiable_batch_function": "jax.vmap",
+    "numpy_function": "jax.pure_callback(fn, result_shape_dtypes, *args)",
+    "placeholder": "an argument of a function: sg.function",
+    "print": "jax.debug.print('{x}', x=x), which also prints from compiled code",
+    "py_function": "jax.pure_callback, or jax.experimental.io_callback if it has effects",
+    "recompute_grad": "jax.checkpoint(fn)",
+    "scan": "jax.lax.scan(fn, initial, xs), where fn returns (carry, output)",
+    "stop_gradient": "jax.lax.stop_gradient(x)",
+    "switch_case": "jax.lax.switch(index, branches, *operands)",
+    "timestamp": "time.time()",
+    "trainable_variables": "a list of yours: [v for v in variables if v.trainable]",
+    "tuple": "a Python tuple",
+    "vectorized_map": "jax.vmap(fn)(x)",
+    "while_loop": "jax.lax.while_loop(condition, body, initial)",
+}
+_MODULES = {
+    "app": "absl.app, or plain Python: if __name__ == '__main__'",
+    "audio": "scipy.io.wavfile, or soundfile, in Dataset.map",
+    "autodiff": "jax.jvp and jax.vjp",
+    "autograph": (
+        "jax.lax.cond, jax.lax.while_loop and jax.numpy.where: Python's if and while are not rewritten"
+    ),
+    "compat": "the names of TensorFlow 2: there is no tf.compat.v1, and sessions have no equal",
+    "contrib": "nothing: TensorFlow itself has dropped it",
+    "dtensor": "jax.sharding.Mesh and jax.sharding.NamedSharding",
+    "estimator": "a loop of your own over sg.function, or Keras",
+    "experimental.numpy": "jax.numpy",
+    "feature_column": "jax.nn.one_hot and table[ids], in Dataset.map or in the model",
+    "flags": "argparse, or absl.flags",
+    "initializers": "jax.nn.initializers",
+    "layers": "keras.layers or flax.nnx",
+    "lite": "jax.export.export(jax.jit(f))(*args), and tools that read StableHLO",
+    "logging": "logging.getLogger('stratagem')",
+    "lookup.StaticHashTable": "a dict, in Dataset.map",
+    "losses": "optax.losses, or keras.losses",
+    "optimizers": "sg.train.Optimizer(optax.adam(0.001)), or keras.optimizers",
+    "profiler.experimental": "jax.profiler.start_trace(log_dir) and jax.profiler.stop_trace()",
+    "ragged": "a list of arrays, or padded arrays: Dataset.padded_batch of sg.data",
+    "raw_ops": "jax.numpy and jax.lax",
+    "saved_model": (
+        "sg.train.Checkpoint for the values of variables; jax.export.export(jax.jit(f))(*args).serialize() "
+        "for a function to serve"
+    ),
+    "strings": "methods of bytes and str, in Dataset.map",
+    "summary": "tensorboardX.SummaryWriter(log_dir).add_scalar(name, value, step), or a tracking tool",
+    "sysconfig": "jax.print_environment_info()",
+    "test": "pytest, and sg.testing.run_cluster for programs of several processes",
+    "version": "sg.__version__ and jax.__version__",
+    "xla.experimental": "sg.function, which always compiles with XLA",
+}
+_DEBUGGING = {
+    "debugging.assert_all_finite": "jax.numpy.isfinite(x).all(), or jax.debug_nans",
+    "debugging.assert_equal": "numpy.testing.assert_array_equal outside of compiled code",
+    "debugging.assert_near": "numpy.testing.assert_allclose outside of compiled code",
+    "debugging.assert_shapes": "assert x.shape == shape, for shapes are known while a function is traced",
+    "debugging.check_numerics": "jax.numpy.isfinite(x).all(), or jax.debug_nans",
+    "debugging.enable_check_numerics": "jax.debug_nans(True)",
+    "debugging.experimental": "jax.debug",
+    "debugging.set_log_device_placement": "x.sharding and x.devices() of a jax.Array",
+}
+_CONFIG = {
+    "config.experimental.enable_op_determinism": (
+        "--xla_gpu_deterministic_ops=true in XLA_FLAGS; on CPUs programs of JAX are deterministic"
+    ),
+    "config.experimental.get_device_details": "jax.devices()[i].device_kind",
+    "config.experimental.get_memory_info": "jax.devices()[i].memory_stats()",
+    "config.experimental.get_memory_usage": "jax.devices()[i].memory_stats()['bytes_in_use']",
+    "config.experimental.reset_memory_stats": "jax.devices()[i].memory_stats(), which only counts on",
+    "config.experimental.enable_tensor_float_32_execution": "jax.default_matmul_precision('tensorfloat32')",
+    "config.experimental.get_memory_growth": "XLA_PYTHON_CLIENT_PREALLOCATE in the environment",
+    "config.experimental.get_visible_devices": _VISIBLE,
+    "config.experimental.set_memory_growth": (
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false in the environment, before the program starts"
+    ),
+    "config.experimental.set_visible_devices": _VISIBLE,
+    "config.experimental_connect_to_host": "sg.config.experimental_connect_to_cluster(resolver)",
+    "config.experimental_functions_run_eagerly": "sg.config.functions_run_eagerly()",
+    "config.experimental_run_functions_eagerly": "sg.config.run_functions_eagerly(True)",
+    "config.get_soft_device_placement": "nothing: a device that does not exist is an error",
+    "config.get_visible_devices": _VISIBLE,
+    "config.optimizer": "sg.function, which always compiles with XLA",
+    "config.set_soft_device_placement": "nothing: a device that does not exist is an error",
+    "config.set_visible_devices": _VISIBLE,
+    "config.threading": "PJRT_NPROC in the environment, before the program starts",
+}
+_DATA = {
+    "data.FixedLengthRecordDataset": "sg.data.NumpyDataset, or sg.data.Dataset.from_generator",
+    "data.Iterator": "sg.data.DatasetIterator",
+    "data.NumpyIterator": "sg.data.Dataset.as_numpy_iterator",
+    "data.experimental.TFRecordWriter": "sg.io.TFRecordWriter",
+    "data.experimental.assert_cardinality": "dataset.apply(...): sg.data.Dataset.cardinality() tells it",
+    "data.experimental.cardinality": "dataset.cardinality(): sg.data.Dataset.cardinality",
+    "data.experimental.enumerate_dataset": "dataset.enumerate(start): sg.data.Dataset.enumerate",
+    "data.experimental.make_csv_dataset": "sg.data.CsvDataset",
+    "data.experimental.map_and_batch": "dataset.map(fn).batch(n): sg.data.Dataset.map",
+    "data.experimental.parallel_interleave": "sg.data.Dataset.interleave(fn, num_parallel_calls=n)",
+    "data.experimental.prefetch_to_device": (
+        "strategy.experimental_distribute_dataset(dataset) of any sg.distribute.Strategy"
+    ),
+    "data.experimental.service": "sg.data on each worker, which reads its own shard",
+    "data.experimental.shuffle_and_repeat": "dataset.shuffle(n).repeat(): sg.data.Dataset.shuffle",
+    "data.experimental.unbatch": "dataset.unbatch(): sg.data.Dataset.unbatch",
+    "data.make_initializable_iterator": "iter(dataset) of sg.data.Dataset",
+    "data.make_one_shot_iterator": "iter(dataset) of sg.data.Dataset",
+}
+_IO = {
+    "gfile": "open, os, glob and shutil, Python's own",
+    "io.decode_csv": "sg.data.CsvDataset",
+    "io.decode_image": "PIL.Image.open(io.BytesIO(data)), in Dataset.map",
+    "io.decode_jpeg": "PIL.Image.open(io.BytesIO(data)), in Dataset.map",
+    "io.decode_png": "PIL.Image.open(io.BytesIO(data)), in Dataset.map",
+    "io.decode_raw": "numpy.frombuffer(data, dtype)",
+    "io.gfile": "open, os, glob and shutil, Python's own",
+    "io.matching_files": "sg.data.Dataset.list_files(pattern)",
+    "io.parse_tensor": "numpy.load(io.BytesIO(data))",
+    "io.read_file": "open(name, 'rb').read(), Python's own",
+    "io.serialize_tensor": "numpy.save(file, x)",
+    "io.write_file": "open(name, 'wb').write(data), Python's own",
+}
+_TRAIN = {
+    "train.AdamOptimizer": "sg.train.Optimizer(optax.adam(rate))",
+    "train.CheckpointManager": (
+        "sg.train.Checkpoint(...).save(prefix) and sg.train.latest_checkpoint(directory); old ones stay "
+        "until you remove their directories"
+    ),
+    "train.Coordinator": "threads of your own, and threading.Event",
+    "train.ExponentialMovingAverage": "optax.ema(decay)",
+    "train.GradientDescentOptimizer": "sg.train.Optimizer(optax.sgd(rate))",
+    "train.MomentumOptimizer": "sg.train.Optimizer(optax.sgd(rate, momentum))",
+    "train.MonitoredTrainingSession": "a loop, and sg.train.Checkpoint",
+    "train.Saver": "sg.train.Checkpoint",
+    "train.Server": "sg.distribute.Server",
+    "train.create_global_step": "sg.Variable(0, trainable=False)",
+    "train.get_or_create_global_step": "sg.Variable(0, trainable=False)",
+}
+_DISTRIBUTE = {
+    "distribute.experimental.PreemptionCheckpointHandler": (
+        "sg.train.Checkpoint every few steps, restored at the start, and stratagem run --max-restarts"
+    ),
+    "distribute.experimental.PreemptionWatcher": "signal.signal(signal.SIGTERM, handler)",
+    "distribute.experimental.TerminationConfig": (
+        "sg.train.Checkpoint every few steps, restored at the start, and stratagem run --max-restarts"
+    ),
+    "tpu.experimental.embedding": "sg.Variable and table[ids]",
+}
+_NAMES_OF_ERRORS = (
+    "AbortedError AlreadyExistsError FailedPreconditionError InternalError OpError "
+    "ResourceExhaustedError UnimplementedError UnknownError"
+)
+
+PROGRAMS: dict[str, str] = (
+    _TOP
+    | _MODULES
+    | _DEBUGGING
+    | _CONFIG
+    | _DATA
+    | _IO
+    | _TRAIN
+    | _DISTRIBUTE
+    | {f"errors.{name}": _ERRORS for name in _NAMES_OF_ERRORS.split()}
+)

@@ -1,0 +1,104 @@
+"""``SignedFunction``: a compiled function whose calls must match an ``input_signature``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stratagem._src.execution.function import Function
+from stratagem._src.execution.input_signature import InputSignature, check_specs
+from stratagem._src.runtime.protocols import StrategyProtocol
+
+__all__ = ["SignedFunction", "signed"]
+
+
+class SignedFunction(Function):
+    """A compiled function that checks its arguments, and makes arrays of numbers among them.
+
+    Args:
+        python_function: The function.
+        specs: The ``input_signature``.
+        parameters: Those of the function, if they are not what can be read from it.
+    """
+
+    def __init__(
+        self,
+        python_function: Callable[..., Any],
+        specs: Sequence[Any],
+        parameters: inspect.Signature | None = None,
+    ) -> None:
+        super().__init__(python_function)
+        self._specs = specs
+        self._parameters = parameters
+
+    @functools.cached_property
+    def _input_signature(self) -> InputSignature:
+        # Not before a call: a method in its class still has a parameter for the instance.
+        parameters = self._parameters or inspect.signature(self._python_function)
+        return InputSignature(parameters, self._specs)
+
+    @functools.cached_property
+    def _in_replica(self) -> Function:
+        return Function(self.replica_function)
+
+    @property
+    def replica_function(self) -> Callable[..., Any]:
+        """The function as it was written, behind a check of what it gets."""
+        return _checked(self._python_function, self._input_signature)
+
+    def method_of(self, instance: Any) -> Callable[..., Any]:
+        """Returns the method of ``instance`` as it was written, behind a check of what it gets."""
+        method: Callable[..., Any] = self._python_function.__get__(instance)
+        return _checked(method, InputSignature(self._parameters_of_method(), self._specs))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function with arguments that match the signature.
+
+        Raises:
+            SignatureMismatchError: If they do not match.
+        """
+        return super().__call__(*self._input_signature.conform(args, kwargs))
+
+    def run_in_replicas(
+        self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs this function in every replica of ``strategy``; what each of them gets must match."""
+        return self._in_replica.run_in_replicas(strategy, args, kwargs)
+
+    def _of_method(self, method: Callable[..., Any]) -> Function:
+        return SignedFunction(method, self._specs, self._parameters_of_method())
+
+    def _parameters_of_method(self) -> inspect.Signature:
+        parameters = inspect.signature(self._python_function)
+        without_instance = list(parameters.parameters.values())[1:]
+        return parameters.replace(parameters=without_instance)
+
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how many programs have been compiled: one for each signature of a call."""
+        in_replicas = self.__dict__.get("_in_replica")
+        inside = 0 if in_replicas is None else in_replicas.experimental_get_tracing_count()
+        return super().experimental_get_tracing_count() + inside
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels as the function it was made from and its signature."""
+        return SignedFunction, (self._python_function, self._specs, self._parameters)
+
+
+def signed(specs: Sequence[Any]) -> Callable[[Callable[..., Any]], Function]:
+    """Returns a decorator that makes a ``SignedFunction``.
+
+    Raises:
+        SignatureMismatchError: If ``specs`` is no ``input_signature``.
+    """
+    check_specs(specs)
+    return lambda python_function: SignedFunction(python_function, specs)
+
+
+def _checked(python_function: Callable[..., Any], signature: InputSignature) -> Callable[..., Any]:
+    @functools.wraps(python_function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return python_function(*signature.conform(args, kwargs))
+
+    return call

@@ -1,0 +1,27 @@
+"""Older names of ``stratagem.config``, as TensorFlow keeps them."""
+
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.mesh.physical_devices import (
+    LogicalDeviceConfiguration as VirtualDeviceConfiguration,
+)
+from stratagem._src.mesh.physical_devices import (
+    get_logical_device_configuration as get_virtual_device_configuration,
+)
+from stratagem._src.mesh.physical_devices import list_physical_devices
+from stratagem._src.mesh.physical_devices import (
+    set_logical_device_configuration as set_virtual_device_configuration,
+)
+from stratagem._src.mesh.process_settings import list_logical_devices
+
+__all__ = [
+    "VirtualDeviceConfiguration",
+    "get_virtual_device_configuration",
+    "list_logical_devices",
+    "list_physical_devices",
+    "set_virtual_device_configuration",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

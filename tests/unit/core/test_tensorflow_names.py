@@ -1,0 +1,167 @@
+"""Names of TensorFlow that are not here raise errors that say what to write, and that is true."""
+
+import copy
+import importlib
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import optax
+import pytest
+
+import stratagem as sg
+from stratagem._src.core.tensorflow_names import TRANSLATIONS
+
+PAGE = Path(__file__).parents[3] / "docs" / "tensorflow_names.md"
+_DOTTED = re.compile(r"(?<![\w.])(?:sg|jax|numpy|optax)(?:\.[A-Za-z_]\w*)+")
+
+
+def error_of(full_name):
+    """Returns the message of the error that ``tf.full_name`` ends in."""
+    found = sg
+    try:
+        for name in full_name.split("."):
+            found = getattr(found, name)
+    except AttributeError as error:
+        return str(error)
+    pytest.fail(f"sg.{full_name} exists: take it out of the table of TensorFlow's names")
+
+
+def resolve(dotted):
+    root, *names = dotted.split(".")
+    found = sg if root == "sg" else importlib.import_module(root)
+    path = found.__name__
+    for name in names:
+        path = f"{path}.{name}"
+        if not hasattr(found, name):
+            importlib.import_module(path)
+        found = getattr(found, name)
+    return found
+
+
+def test_every_name_says_its_translation():
+    """Also: none of them hides a name that exists."""
+    for name, translation in TRANSLATIONS.items():
+        message = error_of(name)
+        if translation not in message:  # listed by the names that are the same
+            module, _, same_name = translation.rpartition(".")
+            line = next(line for line in message.splitlines() if f"same names of {module}:" in line)
+            assert same_name in re.split(r"[:,] ", line)[1:], name
+
+
+def test_every_name_in_a_translation_exists():
+    dotted = {found for text in TRANSLATIONS.values() for found in _DOTTED.findall(text)}
+    assert len(dotted) > 200
+    for name in sorted(dotted):
+        resolve(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "translation"),
+    [
+        ("reduce_sum", "jax.numpy.sum"),
+        ("cast", "x.astype("),
+        ("print", "jax.debug.print"),
+        ("convert_to_tensor", "jax.numpy.asarray"),
+        ("concat", "jax.numpy.concatenate"),
+        ("Tensor", "jax.Array"),
+        ("random.normal", "jax.random.normal(key"),
+        ("math.reduce_mean", "jax.numpy.mean"),
+        ("nn.relu", "jax.nn"),
+        ("linalg.inv", "jax.numpy.linalg"),
+        ("saved_model.save", "sg.train.Checkpoint"),
+        ("summary.scalar", "add_scalar"),
+        ("estimator.Estimator", "sg.function"),
+        ("compat.v1", "TensorFlow 2"),
+        ("data.experimental.cardinality", "sg.data.Dataset.cardinality"),
+        ("distribute.experimental.PreemptionCheckpointHandler", "sg.train.Checkpoint"),
+        ("train.Saver", "sg.train.Checkpoint"),
+        ("io.gfile", "open"),
+        ("errors.OpError", "sg.errors"),
+    ],
+)
+def test_name_that_people_write(name, translation):
+    assert translation in error_of(name)
+
+
+def test_gradient_tape_shows_a_step_that_runs():
+    message = error_of("GradientTape")
+    assert "with tf.GradientTape() as tape:" in message
+    code = message.partition("becomes\n")[2].partition("What else")[0]
+    w = sg.Variable(3.0)
+
+    scope = {
+        "sg": sg,
+        "x": 2.0,
+        "y": 1.0,
+        "variables": [w],
+        "model": lambda x: w * x,
+        "loss_of": lambda prediction, y: (prediction - y) ** 2,
+        "optimizer": sg.train.Optimizer(optax.sgd(0.1)),
+    }
+    exec(textwrap.dedent(code), scope)
+    assert float(scope["loss"]) == 25.0
+    np.testing.assert_allclose(w.numpy(), 3.0 - 0.1 * 2 * 5 * 2)
+
+
+@pytest.mark.parametrize(
+    "module", [sg, sg.data, sg.train, sg.io, sg.config], ids=lambda m: m.__name__
+)
+def test_other_names_are_the_ordinary_error(module):
+    assert not hasattr(module, "nothing")
+    assert getattr(module, "nothing", 3) == 3
+    with pytest.raises(
+        AttributeError, match=f"^module '{module.__name__}' has no attribute 'nothing'$"
+    ):
+        _ = module.nothing
+
+
+def test_close_names_are_suggested():
+    assert error_of("Varible").endswith("Did you mean 'Variable'?")
+    assert error_of("data.Datset").endswith("Did you mean 'Dataset'?")
+
+
+def test_translated_names_are_absent_to_python():
+    assert not hasattr(sg, "reduce_sum")
+    assert getattr(sg, "math", None) is None
+    assert not {"reduce_sum", "math", "GradientTape"} & set(dir(sg))
+    with pytest.raises(ImportError):
+        from stratagem import reduce_sum  # noqa: F401
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("stratagem.nothing")
+    assert copy.copy(sg.Variable) is sg.Variable
+    assert pickle.loads(pickle.dumps(sg.TensorShape([1]))) == sg.TensorShape([1])
+
+
+def test_table_is_loaded_by_the_first_mistake_only():
+    program = (
+        "import sys, stratagem as sg; sg.Variable; hasattr(sg, '__wrapped__'); "
+        "before = 'stratagem._src.core.tensorflow_names' in sys.modules; hasattr(sg, 'reduce_sum'); "
+        "print(before, 'stratagem._src.core.tensorflow_names' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]
+
+
+def table():
+    """Returns the table of the documentation: this file, run as a script, writes it there."""
+    width = max(map(len, TRANSLATIONS)) + 5
+    return "".join(
+        f"{'tf.' + name:<{width}}{text.splitlines()[0]}\n"
+        for name, text in sorted(TRANSLATIONS.items(), key=lambda item: item[0].lower())
+    )
+
+
+def test_documentation_has_the_table():
+    assert f"```text\n{table()}```" in PAGE.read_text(), f"run {__file__} to write it"
+
+
+if __name__ == "__main__":
+    before, _, _ = PAGE.read_text().partition("```text\n")
+    PAGE.write_text(f"{before}```text\n{table()}```\n")
