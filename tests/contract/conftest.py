@@ -1,11 +1,13 @@
 """Every contract test runs over every strategy, eagerly and compiled.
 
 Which of these runs are breadth, for ``make test-all``, follows from what a test is about
-(``pytest.mark.about``) and what a strategy is there to test (``SUBJECTS``).
+(``pytest.mark.about``), what a strategy is there to test (``SUBJECTS``), and which combinations of
+a test's parameters are spread over the strategies (``pytest.mark.spread``).
 """
 
 import functools
 
+import jax.numpy as jnp
 import pytest
 from replicas import IN_WORKERS, components
 from strategies_under_test import (
@@ -14,6 +16,7 @@ from strategies_under_test import (
     TOPICS,
     parameter_server_strategy,
     parameter_servers,
+    runs_combination,
 )
 
 import stratagem as sg
@@ -33,26 +36,36 @@ def _shut_servers_down():
 
 @pytest.fixture(scope="session")
 def kept_for_the_session():
-    """Returns the parameter servers and their one client, with the threads that they start."""
+    """Returns what the strategies that tests share have: threads, processes and sockets.
 
-    def kept():
-        if IN_WORKERS:  # their one strategy meets others with threads, a process and sockets
-            now = Belongings.now()
-            of_steps = ("replica-", "input-", "stratagem-")
-            threads = frozenset(t for t in now.threads if not t.name.startswith(of_steps))
-            return Belongings(threads, now.processes, now.listening)
-        if not parameter_servers.cache_info().currsize:
-            return Belongings()
-        now = Belongings.now()
-        ports = {int(server.target.rpartition(":")[2]) for server in parameter_servers()}
-        return Belongings(
-            threads=frozenset(
-                t for t in now.threads if t.name.startswith(("listener-", "parameter-client"))
-            ),
-            listening=frozenset(socket for socket in now.listening if socket[2] in ports),
-        )
+    Workers have one strategy for all tests, which has met the others, and compiled and run a
+    program with them, before the first test: what there is then may stay, and nothing else.
+    """
+    if IN_WORKERS:
+        (workers,) = SUBJECTS.values()
+        _add_up(workers.make())
+        of_strategy = Belongings.now()
+        return lambda: of_strategy
+    return _of_parameter_servers
 
-    return kept
+
+def _of_parameter_servers():
+    if not parameter_servers.cache_info().currsize:
+        return Belongings()
+    now = Belongings.now()
+    ports = {int(server.target.rpartition(":")[2]) for server in parameter_servers()}
+    return Belongings(
+        threads=frozenset(
+            t for t in now.threads if t.name.startswith(("listener-", "parameter-client"))
+        ),
+        listening=frozenset(socket for socket in now.listening if socket[2] in ports),
+    )
+
+
+def _add_up(strategy):
+    """Lets all replicas talk to each other, eagerly and compiled."""
+    for call in (strategy.run, sg.function(strategy.run)):
+        call(lambda: sg.distribute.get_replica_context().all_reduce("SUM", jnp.ones(())))
 
 
 def pytest_itemcollected(item):
@@ -64,8 +77,19 @@ def pytest_itemcollected(item):
             if name in mark.args:
                 item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]))
         # A test may choose strategies itself, also such as workers do not have.
-        if name in SUBJECTS and SUBJECTS[name].topics.isdisjoint(_topics(item)):
+        if name in SUBJECTS and _is_breadth(item, name):
             item.add_marker(pytest.mark.slow)
+
+
+def _is_breadth(item, name):
+    of_workers = IN_WORKERS and item.get_closest_marker("layout")
+    if not of_workers and SUBJECTS[name].topics.isdisjoint(_topics(item)):
+        return True
+    spread = [parameter for mark in item.iter_markers("spread") for parameter in mark.args]
+    if unknown := set(spread) - item.callspec.indices.keys():
+        raise pytest.UsageError(f"{item.nodeid} is spread over {unknown}, which it does not have.")
+    indices = [item.callspec.indices[parameter] for parameter in spread]
+    return bool(indices) and not runs_combination(name, indices)
 
 
 def _topics(item):

@@ -97,9 +97,10 @@ SUBJECTS = {
     "one_device": _subject(
         lambda: sg.distribute.OneDeviceStrategy("CPU:1"), "input", "variables", replicas=False
     ),
-    # Collectives with nobody else, and with more than one other.
+    # Collectives with nobody else.
     "mirrored1": _subject(lambda: _mirrored(1), "collectives", replicas=False),
-    "mirrored4": _subject(lambda: _mirrored(4), "collectives"),
+    # More than one other: the same programs over more devices, as those of the hierarchical copy are.
+    "mirrored4": _subject(lambda: _mirrored(4)),
     # Values travel in another way.
     "mirrored2_one_device": _subject(
         lambda: _mirrored(2, sg.distribute.ReductionToOneDevice("CPU:1")), "collectives"
@@ -107,12 +108,12 @@ SUBJECTS = {
     "mirrored4_hierarchical": _subject(
         lambda: _mirrored(4, sg.distribute.HierarchicalCopyAllReduce(num_packs=2)), "collectives"
     ),
-    # Variables are in one place: with the first replica, with the only one, with none of them.
-    "central2": _subject(lambda: sg.distribute.CentralStorageStrategy(_cpus(2)), "variables"),
-    "central1": _subject(lambda: sg.distribute.CentralStorageStrategy(_cpus(1)), replicas=False),
+    # Variables are in one place: with none of the replicas, with the first, with the only one.
     "central4_apart": _subject(
         lambda: sg.distribute.CentralStorageStrategy(_cpus(4), "CPU:5"), "variables"
     ),
+    "central2": _subject(lambda: sg.distribute.CentralStorageStrategy(_cpus(2))),
+    "central1": _subject(lambda: sg.distribute.CentralStorageStrategy(_cpus(1)), replicas=False),
     # Variables are in other processes, and functions talk to those.
     "parameter_server2": _subject(lambda: parameter_server_strategy(2), "calls", "variables"),
 }
@@ -121,5 +122,23 @@ NAMES = frozenset(SUBJECTS)
 """What ``pytest.mark.not_on`` may name."""
 
 if IN_WORKERS:
-    # Every worker of a cluster runs these tests, in step; see test_contract_of_workers.
-    SUBJECTS = {"workers": _subject(_workers, *TOPICS)}
+    # Every worker of a cluster runs these tests, in step; see test_contract_of_workers. What
+    # concerns calls alone, and no other replica, happens in each as it does with one process.
+    SUBJECTS = {"workers": _subject(_workers, "collectives", "input", "variables")}
+
+RUNS_EVERY_COMBINATION = "mirrored2"
+"""Runs all combinations of parameters that are spread over the strategies."""
+
+
+def runs_combination(name, indices):
+    """Returns whether a strategy has this combination of ``pytest.mark.spread`` in ``make test``.
+
+    The first with several replicas has all of them, and each other one some, so that each
+    combination runs with several strategies.
+
+    Args:
+        name: Of the strategy.
+        indices: Where the values of the parameters stand among their values.
+    """
+    turn = list(SUBJECTS).index(name) + sum(indices)
+    return name == RUNS_EVERY_COMBINATION or turn % 3 == 0

@@ -27,6 +27,7 @@ def run_all(strategy, execute, fn):
 EXPECTED = {"SUM": np.sum, "MEAN": np.mean, "MIN": np.min, "MAX": np.max}
 
 
+@pytest.mark.spread("op", "dtype")
 @pytest.mark.parametrize("op", EXPECTED)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32, jnp.bfloat16])
 def test_all_reduce(strategy, execute, op, dtype):
@@ -82,6 +83,7 @@ def test_all_reduce_of_one_captured_array_sums_over_replicas(strategy, execute):
         assert float(part) == 3 * strategy.num_replicas_in_sync
 
 
+@pytest.mark.spread("axis")
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_all_gather(strategy, execute, axis):
     n = strategy.num_replicas_in_sync

@@ -25,6 +25,7 @@ def numbers(strategy, shape=(), dtype=np.float32):
     ]
 
 
+@pytest.mark.spread("op", "axis")
 @pytest.mark.parametrize("op", NUMPY)
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1)])
 def test_reduce(strategy, execute, op, axis):
@@ -108,6 +109,7 @@ def test_unknown_reduce_op(strategy):
         strategy.reduce("median", jnp.ones(1), axis=None)
 
 
+@pytest.mark.spread("axis")
 @pytest.mark.layout
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_gather(strategy, execute, axis):
@@ -162,6 +164,7 @@ def test_reduce_of_python_numbers(many):
     assert int(many.reduce("SUM", numbers, axis=None)) == sum(range(many.num_replicas_in_sync))
 
 
+@pytest.mark.spread("axis")
 @pytest.mark.layout
 @pytest.mark.parametrize("axis", [None, 0.0, (0,), 2])
 def test_gather_along_what_is_no_axis(many, execute, axis):

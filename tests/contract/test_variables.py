@@ -30,6 +30,7 @@ def copies(strategy, variable):
 # --- the table of synchronization and aggregation -------------------------------------------------
 
 
+@pytest.mark.spread("aggregation", "method")
 @pytest.mark.layout
 @pytest.mark.about("collectives")
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_updates_without_aggregation_raise_and_name_the_fix(many, execute):
     assert float(v) == 10
 
 
+@pytest.mark.spread("aggregation")
 @pytest.mark.layout
 @pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")
 @pytest.mark.parametrize("aggregation", list(Aggregation))
@@ -261,6 +263,7 @@ SCATTERS = {
 }
 
 
+@pytest.mark.spread("method")
 @pytest.mark.parametrize("method", SCATTERS)
 def test_scatter_from_outside(strategy, execute, method):
     v = make(strategy, [10.0, 20.0, 30.0])
@@ -269,6 +272,7 @@ def test_scatter_from_outside(strategy, execute, method):
     np.testing.assert_allclose(v.numpy(), SCATTERS[method])
 
 
+@pytest.mark.spread("method")
 @pytest.mark.parametrize("method", SCATTERS)
 def test_scatter_in_replica_context_of_the_first(many, execute, method):
     v = make(many, [10.0, 20.0, 30.0], aggregation=Aggregation.ONLY_FIRST_REPLICA)
@@ -281,6 +285,7 @@ def test_scatter_in_replica_context_of_the_first(many, execute, method):
     np.testing.assert_allclose(v.numpy(), SCATTERS[method], rtol=1e-6)
 
 
+@pytest.mark.spread("method", "aggregation")
 @pytest.mark.about("collectives")
 @pytest.mark.parametrize("method", ["scatter_add", "scatter_sub", "scatter_mul", "scatter_div"])
 @pytest.mark.parametrize("aggregation", [Aggregation.SUM, Aggregation.MEAN])
@@ -304,6 +309,7 @@ def test_scatter_in_replica_context_applies_all_rows(many, execute, method, aggr
     np.testing.assert_allclose(v.numpy(), expected, rtol=1e-5)
 
 
+@pytest.mark.spread("method", "aggregation")
 @pytest.mark.parametrize("method", ["scatter_min", "scatter_max", "scatter_update"])
 @pytest.mark.parametrize("aggregation", [Aggregation.SUM, Aggregation.MEAN])
 def test_scatters_that_cannot_be_aggregated(many, execute, method, aggregation):

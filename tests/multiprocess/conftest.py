@@ -57,7 +57,7 @@ def mark(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
     yield mark
     try:
-        poll(lambda: not marked(mark))
+        poll(lambda: not marked(mark), 10.0)
     finally:
         for process in marked(mark):
             process.kill()
@@ -114,7 +114,7 @@ def ready(tmp_path):
             return len(texts) == len(names) and all(texts) and [int(text) for text in texts]
 
         names = [f"ready-{task}" for task in tasks]
-        return poll(pids, 20.0)
+        return poll(pids)
 
     return ready
 

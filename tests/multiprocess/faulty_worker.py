@@ -90,6 +90,10 @@ def train():
             with strategy.scope():
                 sg.Variable(1.0, name="extra")
         step(whole_numbers)
+    if fault == "draw":
+        dataset = sg.data.Dataset.range(8).batch(4)
+        first, second = (iter(strategy.experimental_distribute_dataset(dataset)) for _ in range(2))
+        next(second if me == victim else first)
     while True:
         if me == victim and time.monotonic() - begun > delay:
             if fault == "stuck":

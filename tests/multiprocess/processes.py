@@ -7,7 +7,7 @@ import psutil
 MARK = "LAUNCH_TEST_MARK"
 
 
-def poll(condition, seconds=10.0):
+def poll(condition, seconds=30.0):
     """Waits until a condition is true and returns its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

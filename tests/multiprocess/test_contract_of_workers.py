@@ -43,12 +43,20 @@ def check_contract(folder, workers, devices_per_worker, *arguments):
         pytest.fail("\n".join([f"The workers ended with {codes}.", *parts]), pytrace=False)
 
 
-def test_the_whole_contract_with_two_workers(tmp_path):
-    check_contract(tmp_path, 2, 1)
+# What `make test` leaves out runs in a cluster of its own.
+_PARTS = pytest.mark.parametrize(
+    "part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)], ids=["main", "breadth"]
+)
 
 
-def test_two_workers_with_two_devices_each(tmp_path):
-    check_contract(tmp_path, 2, 2, "-m", "layout")
+@_PARTS
+def test_the_whole_contract_with_two_workers(tmp_path, part):
+    check_contract(tmp_path, 2, 1, "-m", part)
+
+
+@_PARTS
+def test_two_workers_with_two_devices_each(tmp_path, part):
+    check_contract(tmp_path, 2, 2, "-m", f"layout and {part}")
 
 
 @pytest.mark.slow

@@ -198,7 +198,7 @@ def test_a_parameter_server_that_is_killed(cluster):
         with lost:
             coordinator.join()
         with lost:
-            poll(coordinator.done, 0.0) and poll(lambda: coordinator.done() and False)
+            poll(lambda: coordinator.done() and False)
         with lost:
             poll(lambda: coordinator.schedule(abs, (1,)) and False)
     cluster.start("ps", 0)

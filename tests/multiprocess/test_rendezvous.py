@@ -8,7 +8,7 @@ import pytest
 
 from stratagem._src.cluster.held_ports import HeldPorts
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 SECRET = {"STRATAGEM_CLUSTER_SECRET": "a secret that both nodes know"}
 

@@ -13,7 +13,7 @@ from stratagem._src.cluster import Task
 from stratagem._src.cluster.errors import LaunchError
 from stratagem.testing import ClusterTestError, run_cluster
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("mark")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
 
 
 def test_results_in_order_of_the_tasks():
@@ -44,7 +44,7 @@ def test_failure_carries_the_task_the_exception_and_its_traceback():
     began = time.monotonic()
     with pytest.raises(ClusterTestError, match="worker 1 is broken") as caught:
         run_cluster(fail_in_worker_1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     [failure] = caught.value.failures
     assert failure.task == Task("worker", 1)
     assert isinstance(failure.exception, ValueError)
@@ -112,8 +112,8 @@ def test_deadline_shows_where_every_late_task_is():
     def waiting_for_godot():
         signal.pause()
 
-    with pytest.raises(ClusterTestError, match=r"was not done after 1\.5 s") as caught:
-        run_cluster(fn, workers=3, timeout=1.5)
+    with pytest.raises(ClusterTestError, match=r"was not done after 5 s") as caught:
+        run_cluster(fn, workers=3, timeout=5)
     late = {failure.task.task_id: failure.traceback for failure in caught.value.failures}
     assert sorted(late) == [1, 2]
     assert "in waiting_for_godot" in late[2]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from processes import marked, poll
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def test_every_task_gets_its_place_arguments_devices_and_the_same_secret(start, script):
@@ -62,12 +62,12 @@ def test_failure_ends_the_others_and_gives_its_exit_code(start, script, ready, t
         "while not Path('go').exists(): time.sleep(0.01)\n"
         "print('about to fail'); sys.exit(3)"
     )
-    job = start("run", "--workers", 3, program)
+    job = start("run", "--grace-seconds", 60, "--workers", 3, program)
     ready("worker-0", "worker-2")
     began = time.monotonic()
     (tmp_path / "go").touch()
     job.finish()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert job.returncode == 3
     message = "stratagem: worker 1 failed with exit code 3. The end of its output:"
     assert f"{message}\n    about to fail\n" in job.stderr
@@ -125,7 +125,7 @@ def test_second_ctrl_c_kills_at_once(start, script, ready, tmp_path):
     job.process.send_signal(signal.SIGINT)
     poll((tmp_path / "noted").exists)
     job.process.send_signal(signal.SIGINT)
-    assert job.finish(timeout=5).returncode == 130
+    assert job.finish(timeout=30).returncode == 130
 
 
 # In the task's process group, in one of its own, and abandoned by its parent.
@@ -146,7 +146,7 @@ def test_nothing_outlives_a_launcher_killed_with_9(start, script, ready, mark, g
     kill = os.killpg if group else os.kill
     kill(job.process.pid, signal.SIGKILL)
     job.process.wait()
-    poll(lambda: not marked(mark), seconds=3)
+    poll(lambda: not marked(mark), seconds=30)
 
 
 def test_stopped_task_does_not_outlive_the_launcher(start, script, ready, mark):
@@ -154,7 +154,7 @@ def test_stopped_task_does_not_outlive_the_launcher(start, script, ready, mark):
     os.kill(*ready("worker-0"), signal.SIGSTOP)
     job.process.kill()
     job.process.wait()
-    poll(lambda: not marked(mark), seconds=3)
+    poll(lambda: not marked(mark), seconds=30)
 
 
 def test_nothing_outlives_a_task_that_finished(start, script, mark):
@@ -225,7 +225,7 @@ def test_job_ends_when_nobody_reads_its_output(start, script):
     job = start("run", script("while True: print('x'); time.sleep(0.01)"))
     assert job.process.stdout.readline() == "[worker 0] x\n"
     job.process.stdout.close()
-    assert job.process.wait(10) == 143
+    assert job.process.wait(30) == 143
 
 
 @pytest.mark.parametrize(

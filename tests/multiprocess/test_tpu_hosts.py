@@ -4,7 +4,7 @@ import pytest
 
 from stratagem.testing import run_cluster
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("mark")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
 
 
 def train_on_all_hosts():

@@ -15,7 +15,7 @@ def moment():
     return random.uniform(0.0, 0.5)
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("victim", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_worker_is_named_by_all_others(workers, victim):
     some = workers(3, "kill", victim, moment(), 30)
     for index in {0, 1, 2} - {victim}:
@@ -178,6 +178,17 @@ def test_workers_in_different_exchanges_are_told_who_did_what(workers):
         assert outcome["error"] == "ReplicaMismatchError"
         assert "creation of variable 'extra'" in outcome["text"]
         assert "step(int32[6])" in outcome["text"]
+
+
+def test_workers_that_draw_from_different_iterators_are_told_who_drew_from_which(workers):
+    some = workers(2, "draw", 1, 0, 60)
+    for index in (0, 1):
+        code, outcome = some.outcome(index)
+        assert code == 0
+        assert outcome["error"] == "ReplicaMismatchError"
+        assert "made as number 0" in outcome["text"]
+        assert "made as number 1" in outcome["text"]
+        assert "Every worker must draw from the same iterators" in outcome["text"]
 
 
 def test_a_wait_that_cannot_be_left_ends_the_process_with_the_name_of_the_lost_worker(workers):

@@ -21,7 +21,15 @@ import stratagem as sg
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMESPACES = [sg, sg.distribute, sg.distribute.experimental, sg.tpu, sg.tpu.experimental]
+NAMESPACES = [
+    sg,
+    sg.distribute,
+    sg.distribute.experimental,
+    sg.metrics,
+    sg.nn,
+    sg.tpu,
+    sg.tpu.experimental,
+]
 # Nothing to show: made by other things, or changes the whole process.
 WITHOUT_EXAMPLE = {"DistributedValues", "StrategyExtended", "experimental_set_strategy"}
 

@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import os, sys, threading
 import jax
@@ -40,9 +38,9 @@ def test_import_starts_no_backend_and_no_thread_and_reads_no_environment():
     assert run(PROGRAM).strip() == "1 False [] True"
 
 
-@pytest.mark.parametrize("module", ["optax", "flax", "pyarrow", "keras", "tensorflow", "torch"])
-def test_import_leaves_optional_libraries_alone(module):
-    assert run(f"import sys; {USE}; print({module!r} in sys.modules)").strip() == "False"
+def test_import_leaves_optional_libraries_alone():
+    optional = {"optax", "flax", "pyarrow", "keras", "tensorflow", "torch"}
+    assert run(f"import sys; {USE}; print({optional} & sys.modules.keys())").strip() == "set()"
 
 
 def test_import_alone_loads_no_jax():

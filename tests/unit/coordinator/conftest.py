@@ -79,7 +79,7 @@ def coordinator(cluster):
 def poll():
     """Waits until a condition is true and returns its value."""
 
-    def poll(condition, seconds=10.0):
+    def poll(condition, seconds=30.0):
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"

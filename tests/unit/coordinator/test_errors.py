@@ -177,6 +177,17 @@ def test_a_lost_parameter_server(cluster, poll):
     assert running._closure.settled
 
 
+def test_a_parameter_server_that_was_away_while_nothing_ran(cluster, poll):
+    coordinator = cluster.coordinator()
+    assert coordinator.schedule(abs, (-2,)).fetch() == 2
+    cluster.stop("ps", 0)
+    poll(lambda: coordinator._dispatcher.state.has_error)
+    cluster.start("ps", 0)
+    poll(lambda: not coordinator._dispatcher.state.has_error)
+    assert coordinator.schedule(abs, (-3,)).fetch() == 3
+    assert coordinator.done()
+
+
 def test_the_next_coordinator_is_served(cluster, poll):
     first = cluster.coordinator()
     first.schedule(_wait_for_event, worker=0)

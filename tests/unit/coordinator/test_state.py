@@ -83,6 +83,30 @@ def test_closures_of_a_worker_lost_while_draining_are_cancelled(state):
     assert isinstance(state.take_error(), ValueError)
 
 
+def test_a_reason_to_stop_that_has_passed_is_forgotten_if_nobody_met_it(state):
+    away, other = ConnectionError("away"), ConnectionError("other")
+    state.abort(away)
+    state.withdraw(other)
+    assert state.has_error
+    state.withdraw(away)
+    assert not state.has_error
+    assert state.take_error() is None
+    schedule(state, Closure(0))
+    assert taken(state, 0) == [0]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_reason_to_stop_that_has_passed_is_raised_if_a_closure_failed(state, is_running):
+    away = ConnectionError("away")
+    schedule(state, Closure(0))
+    if is_running:
+        taken(state, 0)
+    state.abort(away)
+    state.withdraw(away)
+    state.stop_draining()
+    assert state.take_error() is away
+
+
 def test_closures_given_back_are_cancelled_after_an_error_and_queued_otherwise(state):
     schedule(state, Closure(0), Closure(1))
     taken(state, 0, 2)

@@ -1,4 +1,4 @@
-"""Which calls of ``sys.exit`` end the interpreter, and with which code."""
+"""Which calls of ``sys.exit``, ``exit`` and ``quit`` end the interpreter, and with which code."""
 
 import os
 import subprocess
@@ -40,6 +40,16 @@ ENDINGS = {
         None,
         0,
     ),
+    "exit(7)": (7, 7),
+    "quit('text')": (1, 1),
+    "exit()": (0, 0),
+    "print(end=repr(exit)[:10].replace('Use exit()', ''))": (None, 0),
+    """
+try:
+    quit(3)
+except SystemExit as error:
+    assert type(error) is SystemExit and error.code == 3
+""": (None, 0),
     "raise KeyError": (None, 1),
 }
 

@@ -93,7 +93,7 @@ def test_a_generator_that_blocks_does_not_hold_up_deletion(strategy, caplog):
     begun = time.monotonic()
     with caplog.at_level(logging.WARNING, "stratagem"):
         del iterator
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     assert "blocks (" in caplog.text
     release.set()
     wait_until(lambda: not own_threads())

@@ -35,7 +35,10 @@ print(float(weights[0][0, 0]))
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 8],
+)
 def test_steps_launched_without_reading_a_result_finish(count):
     steps = 3000 if count < 8 else 2000
     done = subprocess.run(

@@ -120,6 +120,33 @@ def test_arrays_from_another_device(total):
         assert float(total) == before + 4
 
 
+@pytest.mark.parametrize("strategy", ["one", "two"], indirect=True)
+def test_arrays_that_lie_elsewhere_by_chance(total):
+    step = sg.function(lambda x: total.assign_add(x).read_value() * 1)
+    called_often(step, jnp.float32(1))
+    for device in [*jax.devices()[2:4], jax.devices()[0]]:
+        before = float(total)
+        with jax.default_device(device):
+            elsewhere = jnp.float32(1)
+        assert not elsewhere.committed
+        result = called_often(step, elsewhere)
+        assert float(result) == float(total) == before + 4
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_variables_that_are_only_read(strategy):
+    with strategy.scope():
+        rate, total = sg.Variable(2.0), sg.Variable(0.0)
+    unplaced = sg.Variable(1.0)
+    step = sg.function(lambda x: total.assign_add(x * rate + unplaced))
+    assert float(called_often(step, jnp.float32(1))) == 12
+    rate.assign(3.0)
+    unplaced.assign(0.0)
+    assert float(called_often(step, jnp.float32(1))) == 24
+    assert float(rate) == 3
+    assert step.experimental_get_tracing_count() == 1
+
+
 def test_values_read_between_calls_stay(total):
     step = sg.function(lambda x: total.assign_add(x))
     called_often(step, jnp.float32(1))

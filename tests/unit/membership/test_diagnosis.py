@@ -1,9 +1,12 @@
 """Why a worker waits in vain."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.membership.diagnosis import SILENT_SECONDS, Wait, diagnose
 from stratagem._src.membership.worker_status import (
     AGREEING,
@@ -11,6 +14,7 @@ from stratagem._src.membership.worker_status import (
     IDLE,
     LEAVING,
     WAITING,
+    InputIteration,
     PeerView,
     WorkerStatus,
 )
@@ -195,3 +199,42 @@ def test_nobody_waits_longer_than_the_deadline(peers, phase, seconds):
     finding = ask(*peers, seconds=seconds, phase=phase)
     assert finding is not None
     assert finding.culprit in (None, 1, 2)
+
+
+TRAIN, TEST = InputIteration("the training data", 0), InputIteration("the test data", 2)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "they_begin", "begun", "is_found"),
+    [
+        (TEST, (TEST,), {"the training data": 0}, True),
+        (TEST, (TEST,), {"the training data": 0, "the test data": 1}, True),
+        (TRAIN, (TRAIN,), {"the training data": 0}, False),
+        # What is known of it is old: the iteration began here too, and it has gone on since.
+        (TEST, (TEST,), {"the training data": 0, "the test data": 2}, False),
+        # Another thread of it is at the first step.
+        (TEST, (TEST, TRAIN), {"the training data": 0}, False),
+        # Its main thread waits in no iteration.
+        (None, (TEST,), {"the training data": 0}, False),
+    ],
+)
+def test_one_whose_main_thread_begins_another_iteration(theirs, they_begin, begun, is_found):
+    status = WorkerStatus(IDLE, begins=they_begin, main_begins=theirs)
+    mine = WorkerStatus(AGREEING, at=f"step 0 of {TRAIN}")
+    views = [here(IDLE), PeerView(absent=False, status=status)]
+    for seconds in (1.0, 2.5):
+        wait = Wait(mine, seconds, 60.0, in_sequence=False, main_begins=TRAIN, begun=begun)
+        finding = diagnose(0, wait, views, NAMES)
+        assert (finding is not None) == (is_found and seconds > 2)
+    if is_found:
+        assert finding.culprit is None
+        assert "worker 1 draws from iteration 2 over the test data" in finding.text
+        assert "worker 0 from iteration 0 over the training data" in finding.text
+
+
+def test_a_status_tells_of_iterations_that_begin():
+    status = WorkerStatus(IDLE, begins=(TRAIN, TEST), main_begins=TEST)
+    assert WorkerStatus.from_json(json.loads(json.dumps(status.to_json()))) == status
+    broken = {**status.to_json(), "begins": [["the data", "first"]]}
+    with pytest.raises(RendezvousError, match="same version"):
+        WorkerStatus.from_json(broken)

@@ -21,6 +21,7 @@ from stratagem._src.core.errors import (
     UnavailableError,
 )
 from stratagem._src.jax_internals import distributed_runtime as jax_runtime
+from stratagem._src.membership import peer_watch
 from stratagem._src.membership.host import MeetingHost
 from stratagem._src.membership.identities import MEETING
 from stratagem._src.membership.meeting_client import MeetingClient
@@ -178,7 +179,8 @@ def test_a_worker_that_leaves_ends_an_exchange(meeting):
         first.exchange("a", 1, "test")
 
 
-def test_who_fails_because_of_another_lets_that_end_first(meeting):
+def test_who_fails_because_of_another_lets_that_end_first(meeting, monkeypatch):
+    monkeypatch.setattr(peer_watch, "_CULPRIT_SECONDS", 60.0)
     first, second = watches(meeting)
     second.leave("its program failed", wait_seconds=0)
     with pytest.raises(UnavailableError, match="its program failed"):
@@ -188,7 +190,7 @@ def test_who_fails_because_of_another_lets_that_end_first(meeting):
     ended.start()
     first.leave("its program ended", wait_seconds=0)
     ended.join(10)
-    assert 0.5 <= time.monotonic() - begun < 4
+    assert 0.5 <= time.monotonic() - begun < 30
 
 
 def test_a_worker_that_does_not_come_is_named_at_the_deadline(meeting):

@@ -56,7 +56,7 @@ def victim(tmp_path):
 
 
 def test_every_flipped_byte_is_noticed(victim):
-    assert len(victim.files) == 4
+    assert len(victim.files) == 5
     choose = random.Random(5)
     for file in victim.files:
         data = file.read_bytes()

@@ -296,10 +296,19 @@ class Dispatcher:
             if not self.state.workers and (is_proven or self._refusals.issuperset(self._links)):
                 self._abort(error)
 
-    def abort(self, error: BaseException) -> None:
-        """Takes in that nothing can go on."""
+    def abort(self, error: BaseException) -> bool:
+        """Takes in that nothing can go on; returns whether that is news."""
         with self.lock:
+            is_news = self.state.phase is CoordinatorPhase.OPEN
             self._abort(error)
+            return is_news
+
+    def withdraw(self, error: BaseException) -> None:
+        """Takes in that what was given to ``abort`` has passed."""
+        with self.lock:
+            self.state.withdraw(error)
+            if self.state.phase is CoordinatorPhase.OPEN:
+                self._drain_until = None
 
     def check(self) -> None:
         """Looks whether something has been waited for too long; called every now and then."""

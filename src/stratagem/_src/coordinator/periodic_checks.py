@@ -42,11 +42,17 @@ def watch(dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver) -
         else:
             dispatcher.set_workers(_workers_in(spec))
 
+    lost: dict[int, PSUnavailableError] = {}
+
     def check_server(server: int) -> None:
         try:
             servers.check(server, _SECONDS_TO_ANSWER)
         except PSUnavailableError as error:
-            dispatcher.abort(error)
+            if dispatcher.abort(error):
+                lost[server] = error
+        else:
+            if server in lost:
+                dispatcher.withdraw(lost.pop(server))
 
     dispatcher.set_workers(_workers_in(resolver.cluster_spec()))
     _every(_SECONDS_BETWEEN_WORKERS, find_more_workers, dispatcher, "coordinator-workers")

@@ -60,6 +60,7 @@ class CoordinatorState:
         self._in_flight: defaultdict[int, dict[int, Closure]] = defaultdict(dict)
         self._held: defaultdict[int, dict[int, Closure]] = defaultdict(dict)
         self._error: BaseException | None = None
+        self._nobody_met: BaseException | None = None
 
     # What is asked.
 
@@ -103,7 +104,7 @@ class CoordinatorState:
         """Returns the error that is to be raised, if everything has ended, and forgets it."""
         if not self.has_error:
             return None
-        error, self._error = self._error, None
+        error, self._error, self._nobody_met = self._error, None, None
         self.phase = CoordinatorPhase.OPEN
         return error
 
@@ -183,7 +184,13 @@ class CoordinatorState:
         """Nothing can go on, for a reason outside of the functions: fails every queued closure."""
         if self.phase is not CoordinatorPhase.OPEN:
             return []
+        self._nobody_met = error if self.is_idle else None
         return self._stop(error, lambda _: error)
+
+    def withdraw(self, error: BaseException) -> None:
+        """What ``abort`` was told has passed: it is not raised, unless a closure has failed of it."""
+        if self.has_error and self._error is error and self._nobody_met is error:
+            self.take_error()
 
     def stop_draining(self) -> list[Closure]:
         """Waits no longer for closures that workers have; what they report is ignored."""

@@ -12,6 +12,7 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError, ReplicaMismatchError, StratagemError
 from stratagem._src.data.tensor_spec import TensorSpec
+from stratagem._src.distributed_input.pairing import Beginning
 from stratagem._src.distributed_input.specs import PerReplicaSpec
 from stratagem._src.distributed_input.worker_input import HostStep, take_rows
 from stratagem._src.mesh.program_queue import process_watch
@@ -23,14 +24,12 @@ class Agreement:
     """Talks with the other workers about the steps of one iteration.
 
     Args:
-        topic: The same for this iteration on all workers.
-        what: What the iteration is called in messages.
+        beginning: Of the iteration.
         closed: Set when nobody wants another step.
     """
 
-    def __init__(self, topic: str, what: str, closed: threading.Event) -> None:
-        self._topic = topic
-        self._what = what
+    def __init__(self, beginning: Beginning, closed: threading.Event) -> None:
+        self._topic, self._what, self._first_step_came = beginning
         self._closed = closed
         self._turn = 0
 
@@ -42,14 +41,18 @@ class Agreement:
         """
         turn, self._turn = self._turn, self._turn + 1
         what = f"step {turn} of {self._what}"
-        every = process_watch().exchange(
-            self._topic,
-            {"sizes": sizes},
-            what,
-            turn=turn,
-            in_sequence=False,
-            cancelled=self._closed.is_set,
-        )
+        try:
+            every = process_watch().exchange(
+                self._topic,
+                {"sizes": sizes},
+                what,
+                turn=turn,
+                in_sequence=False,
+                cancelled=self._closed.is_set,
+            )
+        finally:
+            if turn == 0:
+                self._first_step_came()
         failed = [
             f"process {i}: {said['error']}" for i, said in enumerate(every) if "error" in said
         ]
@@ -61,6 +64,7 @@ class Agreement:
 
     def tell(self, error: Exception) -> None:
         """Lets the others know that there will be no further step from here; does not wait."""
+        self._first_step_came()
         # They may know already, or be the ones who told.
         with contextlib.suppress(StratagemError):
             process_watch().give(self._topic, {"error": repr(error)}, self._turn)

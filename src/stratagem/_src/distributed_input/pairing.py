@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ReplicaMismatchError
@@ -12,9 +13,23 @@ from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.mesh.program_queue import process_watch
 
-__all__ = ["Pairing", "pair_datasets"]
+__all__ = ["Beginning", "Pairing", "pair_datasets"]
 
 _numbers = itertools.count()
+
+
+class Beginning(NamedTuple):
+    """An iteration that has begun.
+
+    Attributes:
+        channel: The same for this iteration on all workers.
+        what: What it is called in messages.
+        end: To be called when its first step is there, or will not come.
+    """
+
+    channel: str
+    what: str
+    end: Callable[[], None]
 
 
 class Pairing:
@@ -34,11 +49,15 @@ class Pairing:
         self._made_by = made_by
         self._begun = itertools.count()
 
-    def begin(self) -> tuple[str, str]:
-        """Returns the channel of an iteration that begins now, and what it is called in messages."""
-        iteration = next(self._begun)
-        what = f"iteration {iteration} over the dataset that {self._made_by} made as number {self._number}"
-        return f"input {self._number}/{iteration}", what
+    def begin(self) -> Beginning:
+        """Begins an iteration, whose first step this thread is going to wait for."""
+        number = next(self._begun)
+        dataset = f"the dataset that {self._made_by} made as number {self._number}"
+        return Beginning(
+            f"input {self._number}/{number}",
+            f"iteration {number} over {dataset}",
+            process_watch().begin_input(dataset, number),
+        )
 
 
 def pair_datasets(made_by: str, element_spec: Any, position: WorkerPosition) -> Pairing:

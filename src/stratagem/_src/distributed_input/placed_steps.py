@@ -49,7 +49,7 @@ def _place_steps(
     if not group.spans_processes:
         return _placed(steps, group, options)
     assert pairing is not None
-    agreement = Agreement(*pairing.begin(), closed)
+    agreement = Agreement(pairing.begin(), closed)
     agreed = agreed_steps(agreement, steps, group.local_size, spec, state)
     return _telling(_placed(agreed, group, options), agreement)
 

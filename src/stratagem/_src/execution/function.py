@@ -85,7 +85,7 @@ class Function(CompiledFunction):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, compiled if it has not been for such arguments."""
-        if state.current_frame() is not None:
+        if state.THIS_THREAD.frames:
             return self._python_function(*args, **kwargs)
         frame = context.current_frame()
         if not config.functions_run_eagerly():

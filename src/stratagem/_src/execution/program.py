@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,17 +215,15 @@ class Program:
             return self._run_with_callbacks(held, arrays, consts)
         return self.result(self._launch(held, arrays, consts)[0])
 
-    def run_again(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
-        """Like ``run_arrays``, if the program ``launches_only`` and the arrays lie as they did before."""
-        consts = self.consts if consts is None else consts
-        if self.serialize:
-            check_not_in_callback()
-            with LAUNCH_LOCK:
-                wait_for_previous()
-                outputs = self.variables.run_again(consts, arrays)
-        else:
-            outputs = self.variables.run_again(consts, arrays)
-        return outputs[0] if self._returns_one_array else self.result(outputs)
+    def repeater(self) -> Callable[[list[Any], list[Any]], Any]:
+        """Returns a function of inputs and constants that does what ``run_arrays`` does.
+
+        It is for arrays that lie as those of an earlier run did.
+        """
+        if not self.launches_only:
+            return self.run_arrays
+        result = None if self._returns_one_array else self.result
+        return self.variables.repeater(result, in_turn=self.serialize)
 
     def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> None:
         """Compiles for where the arrays lie, unless that has been done.

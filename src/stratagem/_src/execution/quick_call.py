@@ -27,8 +27,8 @@ MISSED = object()
 
 QuickCall = Callable[[Frame, tuple[Any, ...], dict[str, Any]], Any]
 
-_Run = Callable[[list[Any]], Any]
-"""Runs a program, given the arrays and iterators of a call in the order of its arguments."""
+_Run = Callable[[list[Any], list[Any]], Any]
+"""Runs a program, given a call's arrays and iterators in the order of its arguments, and constants."""
 
 _ITERATOR = ArrayLeaf(DistributedIterator, None, None, False, None)
 
@@ -52,11 +52,14 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
     flatten = structures.flatten if structures.has_containers(structure) else jax.tree.flatten
     kinds = inputs.leaves()
     # Plain tuples: those with names take much longer to unpack; so do zip and enumerate to make.
-    compared: tuple[tuple[Any, ...], ...] = tuple(tuple(kind or _ITERATOR) for kind in kinds)
+    compared: tuple[tuple[Any, ...], ...] = tuple(
+        (*(kind or _ITERATOR), in_place)
+        for kind, in_place in zip(kinds, _in_place(program, inputs), strict=True)
+    )
     num_leaves = len(compared)
     placed_on = program.group
     replicated = None if placed_on is None else placed_on.replicated
-    run = _run(program, kinds)
+    run, consts = _run(program, kinds), program.consts
 
     def quick_call(frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if frame.strategy is not strategy() or (frame.replica_context is None) is in_replica:
@@ -73,7 +76,7 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
         taken = []
         position = 0
         for leaf in leaves:
-            leaf_type, aval, group, scalar, place = compared[position]
+            leaf_type, aval, group, scalar, place, in_place = compared[position]
             position += 1  # noqa: SIM113
             if type(leaf) is not leaf_type:
                 return MISSED
@@ -92,21 +95,44 @@ def make_quick_call(program: Program, inputs: CallInputs, frame: Frame) -> Quick
                 if placed_on is None:
                     if place is not None and leaf.sharding != place:
                         return MISSED
-                elif leaf.sharding is not replicated:
-                    array = place_on(placed_on, leaf)
+                else:
+                    sharding = leaf.sharding
+                    if (
+                        sharding is not replicated
+                        and sharding is not in_place
+                        and sharding != in_place
+                    ):
+                        array = place_on(placed_on, leaf)
             taken.append(array)
-        return run(taken)
+        return run(taken, consts)
 
     return quick_call
 
 
+def _in_place(program: Program, inputs: CallInputs) -> list[Any]:
+    """Returns for each argument its sharding, if the program takes an array that lies there as it is.
+
+    ``place_on``, which finds that out for arrays that are committed or not as these are, takes long.
+    """
+    group, arrays = program.group, iter(inputs.arrays)
+    shardings: list[Any] = []
+    for kind in inputs.leaves():
+        sharding = None
+        if kind is not None:
+            array = next(arrays)
+            if group is not None and kind.group is None and place_on(group, array) is array:
+                sharding = array.sharding
+        shardings.append(sharding)
+    return shardings
+
+
 def _run(program: Program, kinds: Sequence[ArrayLeaf | None]) -> _Run:
-    run = program.run_again if program.launches_only else program.run_arrays
+    run = program.repeater()
     if not program.draws and None not in kinds:
         return run
     is_array = [kind is not None for kind in kinds]
 
-    def draw_and_run(taken: list[Any]) -> Any:
+    def draw_and_run(taken: list[Any], _: list[Any]) -> Any:
         arrays = [leaf for leaf, counts in zip(taken, is_array, strict=True) if counts]
         iterators = [leaf for leaf, counts in zip(taken, is_array, strict=True) if not counts]
         try:

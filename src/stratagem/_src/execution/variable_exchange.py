@@ -15,9 +15,14 @@ from typing import Any, NamedTuple, TypeVar
 from jax.core import Tracer
 
 from stratagem._src.execution.call_signature import SettingsChanged
-from stratagem._src.mesh.program_queue import note_launched
+from stratagem._src.mesh.program_queue import (
+    LAUNCH_LOCK,
+    check_not_in_callback,
+    note_launched,
+    wait_for_previous,
+)
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.variables.access import current_journal
+from stratagem._src.variables.access import THIS_THREAD, current_journal
 from stratagem._src.variables.variable import STORAGE_LOCK, Variable
 
 __all__ = [
@@ -94,6 +99,7 @@ class VariableExchange:
         self._num_donated, self._num_written = len(donated), len(writes)
         position = {id(reference): i for i, reference in enumerate(self._references)}
         self._kept = [position[id(weakref.ref(variable))] for variable in kept]
+        self._kept_as_stored = all(variable.stored_for_programs for variable in kept)
         self._shared = [write.shared for write in writes]
         self._group = group
         self._awaited = awaited
@@ -171,47 +177,76 @@ class VariableExchange:
                     self._keep_despite_interrupts(held, *finished[0])
                 raise
 
-    def run_again(self, consts: list[Any], arrays: list[Any]) -> list[Any]:
-        """Holds the variables and runs; returns the outputs. Takes less time where all is as usual.
+    def repeater(
+        self, result: Callable[[list[Any]], Any] | None, *, in_turn: bool
+    ) -> Callable[[list[Any], list[Any]], Any]:
+        """Returns a function of inputs and constants that runs the program again, in less time.
 
-        Only if what the program returns is stored at once and as it is.
+        It holds the variables, does what ``run`` does, and returns the result. Only for programs of
+        which ``stores_as_returned`` holds and whose new values are stored at once.
+
+        Args:
+            result: Makes the result of the outputs; ``None`` if it is the first of them.
+            in_turn: Whether the program is launched when the one before it has finished.
         """
-        # The devices wait meanwhile: loops without zip and enumerate, which take longer.
-        held: list[Variable] = []
-        donated: list[Any] = []
-        finished: list[tuple[list[Any], list[Any]]] = []
-        with STORAGE_LOCK:
-            if self._donates_copies or current_journal() is not None:
-                return self.run(self.hold(), consts, arrays)[0]
-            for reference in self._donated:
-                variable = reference()
-                if variable is None or variable._shared:
-                    return self.run(self.hold(), consts, arrays)[0]
-                held.append(variable)
-                donated.append(variable._array)
+        # The devices wait meanwhile. So all that stays as it is is looked up here, and zip and
+        # enumerate, which take longer than the loops they make shorter, are not used.
+        jitted, group, awaited = self._jitted, self._group, self._awaited
+        donated_references, other_references = self._donated, self._others
+        kept_positions, kept_as_stored = self._kept, self._kept_as_stored
+
+        def run_again(arrays: list[Any], consts: list[Any]) -> Any:
+            held: list[Variable] = []
+            donated: list[Any] = []
             kept: list[Any] = []
-            if self._others:
-                held += all_alive(self._others)
-                if self._kept:
-                    kept = self._lend_kept(held)
-            try:
-                finished += starmap(self._jitted, ((donated, kept, consts, arrays),))
-                outputs, new_values = finished[0]
-                if isinstance(new_values[0] if new_values else outputs and outputs[0], Tracer):
-                    finished.clear()
-                    raise SettingsChanged
-                if self._awaited is not None:
-                    part, smallest = self._awaited
-                    note_launched(finished[0][part][smallest])
-                position = 0
-                for value in new_values:
-                    held[position]._array = value
-                    position += 1  # noqa: SIM113
-                return outputs
-            except BaseException:
-                if finished:
-                    self._keep_despite_interrupts(held, *finished[0])
-                raise
+            new_values: list[Any] | None = None
+            with STORAGE_LOCK:
+                if THIS_THREAD.journal is not None:
+                    return run_with_care(arrays, consts)
+                for reference in donated_references:
+                    variable = reference()
+                    if variable is None or variable._shared:
+                        return run_with_care(arrays, consts)
+                    held.append(variable)
+                    donated.append(variable._array)
+                if other_references:
+                    held += all_alive(other_references)
+                    for position in kept_positions:
+                        variable = held[position]
+                        if kept_as_stored:
+                            kept.append(variable._array)
+                        else:
+                            kept.append(variable.take_for_program(group, False))
+                try:
+                    # As in run: unpacking, too, takes the results from C.
+                    [(outputs, new_values)] = starmap(jitted, ((donated, kept, consts, arrays),))
+                    if isinstance(new_values[0] if new_values else outputs and outputs[0], Tracer):
+                        new_values = None
+                        raise SettingsChanged
+                    if awaited is not None:
+                        note_launched((outputs, new_values)[awaited[0]][awaited[1]])
+                    position = 0
+                    for value in new_values:
+                        held[position]._array = value
+                        position += 1  # noqa: SIM113
+                except BaseException:
+                    if new_values is not None:
+                        self._keep_despite_interrupts(held, outputs, new_values)
+                    raise
+            return outputs[0] if result is None else result(outputs)
+
+        def run_with_care(arrays: list[Any], consts: list[Any]) -> Any:
+            held = self.hold()
+            outputs, _ = self.run(held, consts, arrays)
+            return outputs[0] if result is None else result(outputs)
+
+        def run_in_turn(arrays: list[Any], consts: list[Any]) -> Any:
+            check_not_in_callback()
+            with LAUNCH_LOCK:
+                wait_for_previous()
+                return run_again(arrays, consts)
+
+        return run_in_turn if in_turn else run_again
 
     def store(self, held: HeldVariables, new_values: list[Any]) -> None:
         """Stores new values that were not stored at once."""

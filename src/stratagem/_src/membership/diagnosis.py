@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from stratagem._src.membership.worker_status import (
     AGREEING,
     FAILED,
     LEAVING,
     WAITING,
+    InputIteration,
     PeerView,
     WorkerStatus,
 )
@@ -32,6 +33,8 @@ class Wait:
         timeout: How long it may.
         in_sequence: Whether it waits in the common sequence of programs; else beside it, for input.
         may_compute: Whether a program that all have launched may take as long as it likes.
+        main_begins: The iteration over a dataset in which its main thread waits for the first step.
+        begun: For each dataset the number of the latest iteration that it has begun.
     """
 
     status: WorkerStatus
@@ -39,6 +42,8 @@ class Wait:
     timeout: float
     in_sequence: bool = True
     may_compute: bool = False
+    main_begins: InputIteration | None = None
+    begun: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,10 @@ def diagnose(
         finding = _find_mismatch(me, wait, views, names)
         if finding is not None:
             return finding
+    if wait.main_begins is not None and wait.seconds > _SETTLED_SECONDS:
+        finding = _find_other_input(me, wait.main_begins, wait.begun, views, names)
+        if finding is not None:
+            return finding
     if wait.seconds > wait.timeout:
         return _find_late(wait, views, peers, names)
     return None
@@ -141,6 +150,31 @@ def _have_parted(mine: WorkerStatus, theirs: WorkerStatus) -> bool:
     if mine.phase == AGREEING and theirs.phase == WAITING:
         return theirs.launched == mine.launched + 1
     return False
+
+
+def _find_other_input(
+    me: int,
+    mine: InputIteration,
+    begun: Mapping[str, int],
+    views: Sequence[PeerView],
+    names: Sequence[str],
+) -> Finding | None:
+    """Finds a worker whose main thread waits for me to begin an iteration, while I wait for it.
+
+    What it said last of itself may be old. But it cannot have gone on since: the iteration in which it
+    waits has no first step before I begin it.
+    """
+    for index, view in enumerate(views):
+        theirs = view.status.main_begins
+        if index == me or theirs is None or theirs == mine or mine in view.status.begins:
+            continue
+        if begun.get(theirs.dataset, -1) < theirs.number:
+            return Finding(
+                None,
+                f"{names[index]} draws from {theirs}, and {names[me]} from {mine}. Every worker must "
+                "draw from the same iterators, in the same order",
+            )
+    return None
 
 
 def _find_late(

@@ -15,7 +15,7 @@ from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
 from stratagem._src.membership.board import values_of
 from stratagem._src.membership.identities import MEETING, WORKER_ROLE
-from stratagem._src.membership.worker_status import PeerView, WorkerStatus
+from stratagem._src.membership.worker_status import InputIteration, PeerView, WorkerStatus
 from stratagem._src.transport import Credentials, Identity, connect
 from stratagem._src.transport.conversation import Conversation
 
@@ -60,6 +60,7 @@ class MeetingClient:
         self._lost = False
         self._status = WorkerStatus()
         self._inputs: tuple[str, ...] = ()
+        self._begins: tuple[tuple[InputIteration, ...], InputIteration | None] = ((), None)
         self._closed = threading.Event()
         self._conversation = _connect(address, worker, num_workers, credentials, timeout)
         self._background = Background(
@@ -94,6 +95,12 @@ class MeetingClient:
     def set_inputs(self, inputs: tuple[str, ...]) -> None:
         """Sets what the others are told that this worker waits for beside the common sequence."""
         self._inputs = inputs
+
+    def set_begins(
+        self, begins: tuple[InputIteration, ...], main_begins: InputIteration | None
+    ) -> None:
+        """Sets what the others are told that this worker has begun to iterate over."""
+        self._begins = begins, main_begins
 
     def put(self, key: str, value: Any, *, is_awaited: bool = True) -> None:
         """Gives this worker's part of an exchange.
@@ -151,7 +158,10 @@ class MeetingClient:
         self._conversation.close()
 
     def _tell_status(self) -> None:
-        status = dataclasses.replace(self._status, inputs=self._inputs)
+        begins, main_begins = self._begins
+        status = dataclasses.replace(
+            self._status, inputs=self._inputs, begins=begins, main_begins=main_begins
+        )
         self._conversation.say({"status": status.to_json()})
 
     def _beat(self) -> None:

@@ -12,6 +12,7 @@ import jax
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
+from stratagem._src.membership.beginnings import Beginnings
 from stratagem._src.membership.diagnosis import SILENT_SECONDS, Finding, Wait, diagnose
 from stratagem._src.membership.meeting_client import MeetingClient
 from stratagem._src.membership.patience import Patience
@@ -67,6 +68,7 @@ class ClusterWatch:
         self._launched = 0
         self._agreed = 0
         self._inputs: list[str] = []
+        self._beginnings = Beginnings(client.set_begins)
         self._last_program: str | None = None
         self._status = WorkerStatus()
         self._counts: dict[str, int] = {}
@@ -264,6 +266,10 @@ class ClusterWatch:
                 self._inputs.remove(what)
                 self._client.set_inputs(tuple(self._inputs))
 
+    def begin_input(self, dataset: str, number: int) -> Callable[[], None]:
+        """See ``ProcessWatch.begin_input``."""
+        return self._beginnings.begin(dataset, number)
+
     def give(self, topic: str, value: Any, turn: int) -> None:
         """See ``ProcessWatch.give``."""
         self._client.put(f"{topic}/{turn}", value, is_awaited=False)
@@ -318,7 +324,11 @@ class ClusterWatch:
         if self._failure is not None:
             self._note_told()
             raise self._failure
-        finding = self._find(Wait(status, seconds, self.timeout, in_sequence))
+        main_begins = None if in_sequence else self._beginnings.of_main_thread
+        begun = self._beginnings.latest
+        finding = self._find(
+            Wait(status, seconds, self.timeout, in_sequence, main_begins=main_begins, begun=begun)
+        )
         if finding is not None:
             error = self._give_up(finding, status.at)
             self._note_told()

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratagem._src.cluster.errors import RendezvousError
 
-__all__ = ["AGREEING", "FAILED", "IDLE", "LEAVING", "WAITING", "PeerView", "WorkerStatus"]
+__all__ = [
+    "AGREEING",
+    "FAILED",
+    "IDLE",
+    "LEAVING",
+    "WAITING",
+    "InputIteration",
+    "PeerView",
+    "WorkerStatus",
+]
 
 IDLE, AGREEING, WAITING = "idle", "agreeing", "waiting"
 LEAVING, FAILED = "leaving", "failed"
 _PHASES = (IDLE, AGREEING, WAITING, LEAVING, FAILED)
 _SHOWN_CHARACTERS = 200
+
+
+class InputIteration(NamedTuple):
+    """One iteration over a distributed dataset: the same for all workers."""
+
+    dataset: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"iteration {self.number} over {self.dataset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +48,8 @@ class WorkerStatus:
         agreed: How many exchanges of the common sequence it has completed.
         awaits: Which exchange of the common sequence it is in, if any.
         inputs: What it waits for beside the sequence, for input.
+        begins: Iterations over datasets that it has begun, and that have no first step yet.
+        main_begins: The one of them that its main thread waits in, if any.
     """
 
     phase: str = IDLE
@@ -39,6 +60,8 @@ class WorkerStatus:
     agreed: int = 0
     awaits: str = ""
     inputs: tuple[str, ...] = ()
+    begins: tuple[InputIteration, ...] = ()
+    main_begins: InputIteration | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the status as plain data."""
@@ -61,8 +84,25 @@ class WorkerStatus:
                 "agreed": int(agreed),
                 "awaits": str(awaits),
                 "inputs": [*inputs],
-            } if phase in _PHASES and all(isinstance(what, str) for what in inputs):
-                return cls(phase, launched, at, culprit, reason, agreed, awaits, tuple(inputs))
+                "begins": [*begins],
+                "main_begins": [str(), int()] | None as main_begins,
+            } if (
+                phase in _PHASES
+                and all(isinstance(what, str) for what in inputs)
+                and all(_is_iteration(begun) for begun in begins)
+            ):
+                return cls(
+                    phase,
+                    launched,
+                    at,
+                    culprit,
+                    reason,
+                    agreed,
+                    awaits,
+                    tuple(inputs),
+                    tuple(InputIteration(*begun) for begun in begins),
+                    None if main_begins is None else InputIteration(*main_begins),
+                )
         raise RendezvousError(
             "All workers must run the same version of stratagem, but one gave a status that was not "
             f"understood: {str(data)[:_SHOWN_CHARACTERS]}."
@@ -95,3 +135,10 @@ class PeerView:
     def from_json(cls, data: dict[str, Any]) -> PeerView:
         """Returns the view that was written as plain data."""
         return cls(**{**data, "status": WorkerStatus.from_json(data["status"])})
+
+
+def _is_iteration(data: Any) -> bool:
+    match data:
+        case [str(), int()]:
+            return True
+    return False

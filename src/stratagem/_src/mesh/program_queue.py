@@ -121,6 +121,13 @@ class ProcessWatch(Protocol):
             cancelled: Whether the values are not wanted any more.
         """
 
+    def begin_input(self, dataset: str, number: int) -> Callable[[], None]:
+        """Notes that this thread begins an iteration over a dataset, and waits for its first step.
+
+        Returns:
+            To be called when the step is there, or will not come.
+        """
+
     def give(self, topic: str, value: Any, turn: int) -> None:
         """Gives this process's part of an exchange, for the others: it does not want theirs."""
 

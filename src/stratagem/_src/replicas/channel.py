@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Concatenate, Protocol
+
+import jax
+import numpy as np
 
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
@@ -21,11 +24,14 @@ class Channel(Protocol):
 
     index: int | None
 
-    def replica_id(self) -> Any:
+    def replica_id(self) -> jax.Array | np.int32:
         """Returns the replica's index as an ``int32`` array."""
 
     def merge_call(
-        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        merge_fn: Callable[Concatenate[StrategyProtocol, ...], Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Calls ``merge_fn(strategy, *args, **kwargs)`` once for all replicas."""
 

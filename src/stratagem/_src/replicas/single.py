@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,15 @@ class SingleChannel:
     def __init__(self, strategy: StrategyProtocol) -> None:
         self._strategy = strategy
 
-    def replica_id(self) -> Any:
+    def replica_id(self) -> np.int32:
         """Returns 0."""
         return np.int32(0)
 
     def merge_call(
-        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        merge_fn: Callable[Concatenate[StrategyProtocol, ...], Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Calls ``merge_fn`` in cross-replica context."""
         with context.enter(context.Frame(self._strategy, None)):

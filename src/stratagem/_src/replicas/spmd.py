@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate
 
 import jax
 import jax.numpy as jnp
@@ -55,12 +55,15 @@ class SpmdChannel:
         self._group = group
         self._frame = frame
 
-    def replica_id(self) -> Any:
+    def replica_id(self) -> jax.Array:
         """Returns the position on the mesh axis."""
         return jax.lax.axis_index(REPLICA_AXIS)
 
     def merge_call(
-        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        merge_fn: Callable[Concatenate[StrategyProtocol, ...], Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Calls ``merge_fn`` with traced arguments as per-replica values."""
         wrap = self._wrap_traced

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate
 
 import jax
 import jax.numpy as jnp
@@ -38,13 +38,16 @@ class ThreadChannel:
         self.index: int | None = index
         self._position = index
 
-    def replica_id(self) -> Any:
+    def replica_id(self) -> jax.Array:
         """Returns the index as an array on the replica's device."""
         number = np.int32(self._group.first_local + self._position)
         return jax.device_put(number, self._group.local_devices[self._position])
 
     def merge_call(
-        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        merge_fn: Callable[Concatenate[StrategyProtocol, ...], Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Calls ``merge_fn`` in the thread that called ``run``."""
 

@@ -78,7 +78,10 @@ class _DefaultExtended(StrategyExtended):
         return create_plain_variable(**options)
 
     def call_for_each_replica(
-        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         staged = state.current_frame() is not None or under_jit()
         steps = None if staged else compiled_step(fn)

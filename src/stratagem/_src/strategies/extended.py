@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate
 
 import jax
 import jax.numpy as jnp
@@ -296,7 +296,10 @@ class StrategyExtended:
     # --- running ----------------------------------------------------------------------------------
 
     def call_for_each_replica(
-        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Runs ``fn`` in every replica; what ``Strategy.run`` calls."""
         return call_for_each_replica(self._strategy, self._group, fn, args, dict(kwargs or {}))
@@ -339,7 +342,7 @@ class StrategyExtended:
     def _update_merged(
         self,
         var: Variable,
-        fn: Callable[..., Any],
+        fn: Callable[Concatenate[Variable, ...], Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         group: bool,
@@ -351,7 +354,11 @@ class StrategyExtended:
         return result if group else self._strategy.experimental_local_results(result)
 
     def update_where_it_lives(
-        self, var: Variable, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        var: Variable,
+        fn: Callable[Concatenate[Variable, ...], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Calls ``fn(var, *args, **kwargs)``, in cross-replica context."""
         if isinstance(var, SyncOnReadVariable) and self._group.size > 1:

@@ -7,7 +7,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Concatenate
 
 from stratagem._src.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
@@ -292,7 +292,11 @@ class ParameterServerExtended(StrategyExtended):
     # --- updating ---------------------------------------------------------------------------------
 
     def update_where_it_lives(
-        self, var: Variable, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        var: Variable,
+        fn: Callable[Concatenate[Variable, ...], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Calls ``fn(var, *args, **kwargs)`` on the parameter server, with the server's own copy.
 

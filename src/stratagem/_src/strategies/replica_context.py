@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.communication_options import CommunicationOptions
@@ -53,7 +54,7 @@ class ReplicaContext:
         return self._strategy.num_replicas_in_sync
 
     @property
-    def replica_id_in_sync_group(self) -> Any:
+    def replica_id_in_sync_group(self) -> jax.Array | np.int32:
         """Index of this replica, an ``int32`` scalar; in a compiled step known on the device only."""
         return self._channel.replica_id()
 

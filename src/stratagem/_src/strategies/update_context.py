@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate
 
 import numpy as np
 
@@ -31,11 +31,14 @@ class _UpdateChannel:
     def __init__(self, index: int | None) -> None:
         self.index = index
 
-    def replica_id(self) -> Any:
+    def replica_id(self) -> np.int32:
         return np.int32(self.index or 0)
 
     def merge_call(
-        self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        merge_fn: Callable[Concatenate[StrategyProtocol, ...], Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
     ) -> Any:
         raise _no_meeting("merge_call")
 
@@ -63,7 +66,7 @@ def _no_meeting(what: str) -> ContextError:
 def call_in_each_replica(
     strategy: Strategy,
     group: ReplicaGroup,
-    fn: Callable[..., Any],
+    fn: Callable[Concatenate[Variable, ...], Any],
     variable: Variable,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -111,7 +111,7 @@ class Optimizer:
     def _set_up(self, identity: str, recipe: OptimizerStep, name: str) -> None:
         self._id = identity
         self._recipe = recipe
-        self.name = name
+        self.name: str = name
         self._function: bytes | None = None
         self._sent = False
         self._here = StateVariables(recipe, name)

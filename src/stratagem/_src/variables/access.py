@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stratagem._src.variables.variable import Variable
 
 __all__ = [
+    "THIS_THREAD",
     "Journal",
     "StateFrame",
     "current_frame",
@@ -189,48 +190,49 @@ class _ThreadState(threading.local):
         self.journal: Journal | None = None
 
 
-_state = _ThreadState()
+THIS_THREAD = _ThreadState()
+"""For those whose time counts: ``frames`` and ``journal``, without a call."""
 
 
 def current_frame() -> StateFrame | None:
     """Returns this thread's innermost state frame, if any."""
-    frames = _state.frames
+    frames = THIS_THREAD.frames
     return frames[-1] if frames else None
 
 
 @contextlib.contextmanager
 def enter(frame: StateFrame) -> Iterator[StateFrame]:
     """Makes ``frame`` this thread's innermost state frame for the block."""
-    _state.frames.append(frame)
+    THIS_THREAD.frames.append(frame)
     try:
         yield frame
     finally:
-        _state.frames.pop()
+        THIS_THREAD.frames.pop()
 
 
 @contextlib.contextmanager
 def outside_of_frames() -> Iterator[None]:
     """Lets this thread use variables, for the block, as if nothing were traced."""
-    frames, _state.frames = _state.frames, []
+    frames, THIS_THREAD.frames = THIS_THREAD.frames, []
     try:
         yield
     finally:
-        _state.frames = frames
+        THIS_THREAD.frames = frames
 
 
 def current_journal() -> Journal | None:
     """Returns the journal of the call that is under way, if any."""
-    return _state.journal
+    return THIS_THREAD.journal
 
 
 @contextlib.contextmanager
 def journaled(journal: Journal) -> Iterator[None]:
     """Makes this thread note changes of variables in ``journal`` for the block."""
-    before, _state.journal = _state.journal, journal
+    before, THIS_THREAD.journal = THIS_THREAD.journal, journal
     try:
         yield
     finally:
-        _state.journal = before
+        THIS_THREAD.journal = before
 
 
 @contextlib.contextmanager
@@ -240,7 +242,7 @@ def transaction(*, keeps_draws: bool = False) -> Iterator[Journal]:
     Args:
         keeps_draws: Whether iterators give again what the block has drawn from them, too.
     """
-    journal = Journal(_state.journal, keeps_draws=keeps_draws)
+    journal = Journal(THIS_THREAD.journal, keeps_draws=keeps_draws)
     try:
         with journaled(journal):
             yield journal

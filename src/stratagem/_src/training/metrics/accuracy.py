@@ -50,7 +50,7 @@ class BinaryAccuracy(MeanMetricWrapper):
         self, name: str = "binary_accuracy", dtype: Any = None, threshold: float = 0.5
     ) -> None:
         super().__init__(_on_the_right_side, name, dtype, threshold=threshold)
-        self.threshold = threshold
+        self.threshold: float = threshold
 
 
 class SparseCategoricalAccuracy(MeanMetricWrapper):

@@ -13,6 +13,7 @@ from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
 from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.metrics.reductions import divide_or_zero
 from stratagem._src.training.metrics.weighting import as_array, same_rank, same_shape
+from stratagem._src.variables.variable import Variable
 
 __all__ = ["AUC"]
 
@@ -64,8 +65,10 @@ class AUC(Metric):
         from_logits: bool = False,
     ) -> None:
         super().__init__(name, dtype)
-        self.curve = _one_of("curve", curve.upper(), _CURVES)
-        self.summation_method = _one_of("summation_method", summation_method.lower(), _SUMMATIONS)
+        self.curve: str = _one_of("curve", curve.upper(), _CURVES)
+        self.summation_method: str = _one_of(
+            "summation_method", summation_method.lower(), _SUMMATIONS
+        )
         if multi_label != (num_labels is not None):
             raise InvalidArgumentError(
                 "num_labels is the number of columns of y_pred; give it with multi_label=True and only "
@@ -75,18 +78,18 @@ class AUC(Metric):
         even = np.arange(len(inner) + 2) / (len(inner) + 1)
         self._evenly = len(inner) > 0 and np.allclose([0, *inner, 1], even, atol=_EPSILON)
         self._thresholds = np.array([-_EPSILON, *inner, 1 + _EPSILON])
-        self.num_thresholds = len(self._thresholds)
-        self.multi_label = multi_label
-        self.num_labels = num_labels
-        self.label_weights = (
+        self.num_thresholds: int = len(self._thresholds)
+        self.multi_label: bool = multi_label
+        self.num_labels: int | None = num_labels
+        self.label_weights: Any = (
             None if label_weights is None else np.asarray(label_weights, self.dtype)
         )
         self._from_logits = from_logits
         shape = (self.num_thresholds,) if num_labels is None else (self.num_thresholds, num_labels)
-        self.true_positives = self.add_variable(shape, name="true_positives")
-        self.false_positives = self.add_variable(shape, name="false_positives")
-        self.true_negatives = self.add_variable(shape, name="true_negatives")
-        self.false_negatives = self.add_variable(shape, name="false_negatives")
+        self.true_positives: Variable = self.add_variable(shape, name="true_positives")
+        self.false_positives: Variable = self.add_variable(shape, name="false_positives")
+        self.true_negatives: Variable = self.add_variable(shape, name="true_negatives")
+        self.false_negatives: Variable = self.add_variable(shape, name="false_negatives")
 
     @property
     def thresholds(self) -> list[float]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.metrics.weighting import per_sample
+from stratagem._src.variables.variable import Variable
 
 __all__ = ["Mean", "MeanMetricWrapper", "RunningMean", "Sum", "divide_or_zero"]
 
@@ -35,7 +36,7 @@ class Sum(Metric):
 
     def __init__(self, name: str = "sum", dtype: Any = None) -> None:
         super().__init__(name, dtype)
-        self.total = self.add_variable(name="total")
+        self.total: Variable = self.add_variable(name="total")
 
     def update_state(self, values: Any, sample_weight: Any = None) -> None:
         """Adds values.
@@ -57,8 +58,8 @@ class RunningMean(Metric):
 
     def __init__(self, name: str | None = None, dtype: Any = None) -> None:
         super().__init__(name, dtype)
-        self.total = self.add_variable(name="total")
-        self.count = self.add_variable(name="count")
+        self.total: Variable = self.add_variable(name="total")
+        self.count: Variable = self.add_variable(name="count")
 
     def take_in(self, values: Any, sample_weight: Any) -> None:
         """Adds values of samples to the mean."""
