@@ -69,9 +69,7 @@ def train(strategy: sg.distribute.Strategy, epochs: int, batch_size: int, direct
         loss.update_state(losses)
 
     train_step = sg.function(lambda batch: strategy.run(replica_step, args=batch))
-    test_step = sg.function(
-        lambda images, labels: accuracy.update_state(labels, scores_of(layers, images))
-    )
+    test_step = sg.function(lambda x, y: accuracy.update_state(y, scores_of(layers, x)))
     while int(epoch) < epochs:
         shuffled = train_digits.shuffle(2000, seed=int(epoch)).batch(
             batch_size, drop_remainder=True
