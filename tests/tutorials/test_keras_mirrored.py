@@ -55,7 +55,8 @@ def test_fit_with_callbacks_and_saved_models(strategy, tmp_path):
     with strategy.scope():
         model = tf.keras.Sequential(
             [
-                tf.keras.layers.Conv2D(8, 3, activation="relu", input_shape=(8, 8, 1)),
+                tf.keras.Input((8, 8, 1)),
+                tf.keras.layers.Conv2D(8, 3, activation="relu"),
                 tf.keras.layers.MaxPooling2D(),
                 tf.keras.layers.Flatten(),
                 tf.keras.layers.Dense(16, activation="relu"),
