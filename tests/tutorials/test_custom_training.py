@@ -28,9 +28,7 @@ def create_model():
         [
             tf.keras.Input((8, 8, 1)),
             tf.keras.layers.Conv2D(4, 3, activation="relu", kernel_regularizer=regularizer),
-            tf.keras.layers.MaxPooling2D(),
             tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(16, activation="relu", kernel_regularizer=regularizer),
             tf.keras.layers.Dense(4, kernel_regularizer=regularizer),
         ]
     )
@@ -44,8 +42,8 @@ def strategy():
 def test_custom_training(strategy, tmp_path):
     tf.keras.utils.set_random_seed(1)
     global_batch_size = BATCH_SIZE_PER_REPLICA * strategy.num_replicas_in_sync
-    train_images, train_labels = images(7 * global_batch_size + 4, seed=0)
-    test_images, test_labels = images(40, seed=1)
+    train_images, train_labels = images(8 * global_batch_size, seed=0)
+    test_images, test_labels = images(2 * global_batch_size, seed=1)
     dataset = tf.data.Dataset.from_tensor_slices((train_images, train_labels))
     train_dataset = dataset.shuffle(len(train_images), seed=1).batch(global_batch_size)
     test_dataset = tf.data.Dataset.from_tensor_slices((test_images, test_labels)).batch(

@@ -54,6 +54,17 @@ for use in (ask, create):
     except sg.errors.KerasBackendError as error:
         print("'numpy'" in str(error) and "KERAS_BACKEND=jax" in str(error))
 """
+NNX = """
+import os
+os.environ["KERAS_NNX_ENABLED"] = "true"
+import stratagem as sg
+print(type(sg.keras.Variable(1.0)).__name__)
+with sg.distribute.OneDeviceStrategy("CPU:0").scope():
+    try:
+        sg.keras.Variable(1.0)
+    except NotImplementedError as error:
+        print("KERAS_NNX_ENABLED" in str(error))
+"""
 TOLD_OTHERWISE = """
 import sys
 import stratagem as sg
@@ -78,6 +89,7 @@ except ImportError as error:
     [
         pytest.param(CHOOSES, "", " ".join(["True"] * 7 + ["jax"]), id="chooses_jax"),
         pytest.param(IMPORTED_BEFORE, "jax", "True", id="imported_before", marks=pytest.mark.slow),
+        pytest.param(NNX, "jax", "Variable\nTrue", id="nnx", marks=pytest.mark.slow),
         pytest.param(ANOTHER_BACKEND, "numpy", "True\nTrue", id="another_backend"),
         pytest.param(TOLD_OTHERWISE, "torch", "True False", id="told_otherwise"),
         pytest.param(NOT_INSTALLED, "", "True", id="not_installed"),

@@ -9,7 +9,6 @@ from keras_settings import (
     assert_no_tracers,
     data,
     parts,
-    small_model,
 )
 
 import stratagem as sg
@@ -26,6 +25,12 @@ def many():
 def compiled(request):
     """Makes a function of a Python function, or leaves it."""
     return MODES[request.param]
+
+
+# Eagerly every operation of Keras is a program of its own to compile.
+eagerly_in_breadth = pytest.mark.parametrize(
+    "compiled", [pytest.param("eager", marks=pytest.mark.slow), "compiled"], indirect=True
+)
 
 
 def test_batch_statistics_are_averaged_over_the_replicas(many, compiled):
@@ -67,6 +72,7 @@ def test_replicas_drop_other_elements_and_the_same_in_each_run(many, compiled):
     assert all(0.3 < mask.mean() / 2 < 0.7 for mask in first)
 
 
+@eagerly_in_breadth
 def test_seeds_inside_gradients(many, compiled):
     with many.scope():
         layer = keras.layers.Dropout(0.5, seed=7)
@@ -83,6 +89,7 @@ def test_seeds_inside_gradients(many, compiled):
     assert one != other
 
 
+@eagerly_in_breadth
 def test_metrics_combine_over_replicas(many, compiled):
     with many.scope():
         mean = keras.metrics.Mean()
@@ -142,6 +149,7 @@ def test_state_of_layers_is_aggregated_as_they_say(many, compiled):
     assert int(silent.count.value) == 0
 
 
+@eagerly_in_breadth
 def test_layers_are_built_once_when_replicas_call_them_first(many, compiled):
     with many.scope():
         model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(2)])
@@ -157,6 +165,7 @@ def test_layers_are_built_once_when_replicas_call_them_first(many, compiled):
     np.testing.assert_allclose(out, model(x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_recurrent_layers(many, compiled):
     with many.scope():
         model = keras.Sequential([keras.Input((6, 5)), keras.layers.LSTM(3)])
@@ -173,6 +182,7 @@ def test_recurrent_layers(many, compiled):
         np.testing.assert_allclose(one, whole, rtol=1e-3, atol=1e-5)
 
 
+@eagerly_in_breadth
 def test_mixed_precision(many, compiled):
     with many.scope():
         layer = keras.layers.Dense(2, dtype="mixed_float16")
@@ -192,6 +202,7 @@ def test_mixed_precision(many, compiled):
     assert layer.kernel.value.dtype == "float32"
 
 
+@eagerly_in_breadth
 def test_losses_that_layers_add_stay_in_their_replica_and_trace(many, compiled):
     with many.scope():
         model = keras.Sequential(
@@ -215,8 +226,9 @@ def test_losses_that_layers_add_stay_in_their_replica_and_trace(many, compiled):
 
 def test_a_step_that_fails_leaves_everything_as_it_was(many, compiled):
     with many.scope():
-        model = small_model([keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)])
-        optimizer = keras.optimizers.Adam(0.1)
+        model = keras.layers.BatchNormalization()
+        model.build((None, 5))
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
         mean = keras.metrics.Mean()
     before = [np.asarray(v.value) for v in model.variables]
 
@@ -280,3 +292,35 @@ def test_models_of_another_scope_are_refused(many, compiled):
     gradients = [np.ones((5, 1)), np.ones(1)]
     with pytest.raises(sg.errors.ContextError, match="cannot be used in a replica of"):
         compiled(lambda: many.run(lambda: optimizer.apply(gradients, layer.weights)))()
+
+
+def test_optimizers_outside_of_replicas_take_reduced_gradients(many):
+    with many.scope():
+        layer = keras.layers.Dense(1, use_bias=False)
+        layer.build((None, 5))
+        optimizer = keras.optimizers.SGD(0.5)
+    gradient = sg.value_and_grad(lambda x: keras.ops.sum(layer(x)), layer.trainable_variables)
+    x = data(1)[0][0]
+    _, gradients = many.run(gradient, args=(parts(many, x),))
+    with pytest.raises(sg.errors.NotAnArrayError, match="Reduce it first"):
+        optimizer.apply(gradients, layer.trainable_variables)
+    assert int(optimizer.iterations) == 0
+    before = np.asarray(layer.kernel.value)
+    optimizer.apply(many.reduce("SUM", gradients, axis=None), layer.trainable_variables)
+    after = before - 0.5 * x.sum(0)[:, None]
+    np.testing.assert_allclose(layer.kernel.value, after, rtol=1e-4, atol=1e-6)
+
+
+def test_learning_rates_are_inputs_of_compiled_steps(many):
+    with many.scope():
+        weight = keras.Variable(0.0)
+        optimizer = keras.optimizers.SGD(1.0)
+
+    @sg.function
+    def step():
+        many.run(lambda: optimizer.apply([keras.ops.ones(())], [weight]))
+
+    step()
+    optimizer.learning_rate = 0.25
+    step()
+    assert float(weight.value) == -2 * (1 + 0.25)

@@ -12,6 +12,7 @@ from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import Packing, apply_in_packs
 from stratagem._src.collectives.point_to_point import accumulator, finish
 from stratagem._src.collectives.replica_programs import run_on_replicas
+from stratagem._src.collectives.taking_part import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -34,9 +35,10 @@ def _all_reduce(op: ReduceOp, pack: Any, group: ReplicaGroup) -> Any:
     two_processes = group.spans_processes and group.on_cpu and group.size == 2
     if not two_processes or pack.size * pack.dtype.itemsize > _LARGEST_EXCHANGE:
         return _COLLECTIVES[op](pack, REPLICA_AXIS)
-    # Between two processes one exchange is faster than XLA's all-reduce; both compute the same.
-    other = jax.lax.ppermute(pack, REPLICA_AXIS, [(0, 1), (1, 0)])
-    return finish(op, accumulator(op)([pack, other]), 2)
+    # Between two processes one exchange is faster than XLA's all-reduce. Both take both parts from it:
+    # XLA would join the addition to a product that made the own part, and round that one less.
+    both = jax.lax.all_gather(pack, REPLICA_AXIS)
+    return known_to_be_equal(finish(op, accumulator(op)([both[0], both[1]]), 2))
 
 
 def sum_over_replicas(arrays: Sequence[Any], group: ReplicaGroup) -> list[Any]:

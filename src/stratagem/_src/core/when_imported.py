@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 __all__ = ["when_imported"]
 
@@ -27,7 +30,7 @@ def when_imported(library: str, call: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _Watch(library, call))
 
 
-class _Watch(importlib.abc.MetaPathFinder):
+class _Watch:
     """Lets others find the library, and is there when it has been loaded."""
 
     def __init__(self, library: str, call: Callable[[], None]) -> None:
@@ -36,7 +39,7 @@ class _Watch(importlib.abc.MetaPathFinder):
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         if fullname != self._library:
             return None
         for finder in sys.meta_path:
@@ -47,7 +50,7 @@ class _Watch(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
-    def _follow(self, loader: importlib.abc.Loader) -> None:
+    def _follow(self, loader: Loader) -> None:
         load = loader.exec_module
 
         def load_and_call(module: ModuleType) -> None:

@@ -27,7 +27,7 @@ from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values, select_replica
 from stratagem._src.variables.as_per_replica import per_replica_of
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.stand_ins import is_variable, variable_of
 
 if TYPE_CHECKING:
     from stratagem._src.cluster import ClusterResolver
@@ -198,7 +198,8 @@ class Strategy(OlderNames):
         """
         if isinstance(value, (PerReplica, Mirrored)):
             return value.values
-        if isinstance(value, Variable):
+        if is_variable(value):
+            value = variable_of(value)
             return getattr(value, "values", None) or (value,)
         leaves = structures.leaves_of(value, is_value_leaf)
         if not any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):

@@ -21,6 +21,7 @@ from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values
 from stratagem._src.variables import access as state
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.stand_ins import variable_of
 from stratagem._src.variables.variable import Variable, create_plain_variable
 from stratagem._src.variables.variable_options import VariableSynchronization
 
@@ -69,7 +70,7 @@ class _DefaultExtended(StrategyExtended):
         return create_plain_variable(**options)
 
     def variable_created_in_scope(self, v: Variable) -> bool:
-        return not isinstance(v, DistributedVariable)
+        return not isinstance(variable_of(v), DistributedVariable)
 
     def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
         """Takes any: a plain variable has one value."""

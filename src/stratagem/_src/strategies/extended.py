@@ -34,6 +34,7 @@ from stratagem._src.values.regroup import map_values
 from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
 from stratagem._src.variables.asked_shape import check_shape
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.stand_ins import variable_of
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
@@ -160,6 +161,7 @@ class StrategyExtended:
 
     def variable_created_in_scope(self, v: Variable) -> bool:
         """Returns whether ``v`` was created in this strategy's scope."""
+        v = variable_of(v)
         return isinstance(v, DistributedVariable) and v.strategy is self._strategy
 
     @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import keras
 
-from stratagem._src.core.errors import ContextError
+from stratagem._src.core.errors import ContextError, NotAnArrayError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.integrations.keras.keras_internals import (
@@ -20,6 +20,7 @@ from stratagem._src.integrations.keras.placed_variable import strategy_of
 from stratagem._src.integrations.keras.replicas import one_of_several
 from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.base import Strategy
+from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
 
 __all__ = ["apply", "apply_scaled"]
@@ -130,6 +131,11 @@ def _unique(variables: Sequence[Any]) -> list[Any]:
 def _beside(gradient: Any, variable: Any) -> Any:
     """Returns a gradient on the devices where its variable is."""
     value = variable.value
+    if isinstance(gradient, PerReplica):
+        raise NotAnArrayError(
+            f"The gradient of {variable.path!r} is a PerReplica. Reduce it first, by "
+            "strategy.reduce('SUM', gradients), or call optimizer.apply() in the replicas."
+        )
     if gradient is None or is_tracer(gradient) or is_tracer(value):
         return gradient
     return jax.device_put(gradient, value.sharding)

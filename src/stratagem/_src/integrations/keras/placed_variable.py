@@ -22,6 +22,7 @@ from stratagem._src.variables.variable_options import VariableAggregation, Varia
 
 __all__ = ["PlacedVariable", "check_strategy", "strategy_of"]
 
+_read = COMMON_VARIABLE.value.fget
 _AGGREGATIONS = {
     "sum": VariableAggregation.SUM,
     "mean": VariableAggregation.MEAN,
@@ -43,9 +44,6 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
 
     strategy: Strategy
     twin: Variable | None = None
-
-    # Plain variables are watched (see bridge.py); these need not be.
-    value = COMMON_VARIABLE.value
 
     # --- the first value --------------------------------------------------------------------------
 
@@ -86,6 +84,13 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         return VariableAggregation.MEAN if statistic else VariableAggregation.NONE
 
     # --- reading and updating ---------------------------------------------------------------------
+
+    @property
+    def value(self) -> Any:
+        """The current value: the replica's own in a replica, traced where a function is traced."""
+        if self.twin is None or in_stateless_scope():
+            return _read(self)
+        return self._maybe_autocast(self._value)
 
     @property
     def _value(self) -> Any:
@@ -176,6 +181,10 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         value = content.pop("_value", None)
         self.__dict__.update(content)
         self._value = value
+
+
+# Keras names variables that have no name after their class.
+PlacedVariable.__name__ = keras.Variable.__name__
 
 
 def check_strategy(strategy: Strategy) -> None:
