@@ -12,6 +12,7 @@ from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import Packing, apply_in_packs
 from stratagem._src.collectives.point_to_point import accumulator, finish
 from stratagem._src.collectives.replica_programs import run_on_replicas
+from stratagem._src.collectives.taking_part import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -37,7 +38,7 @@ def _all_reduce(op: ReduceOp, pack: Any, group: ReplicaGroup) -> Any:
     # Between two processes one exchange is faster than XLA's all-reduce. Both take both parts from it:
     # XLA would join the addition to a product that made the own part, and round that one less.
     both = jax.lax.all_gather(pack, REPLICA_AXIS)
-    return finish(op, accumulator(op)([both[0], both[1]]), 2)
+    return known_to_be_equal(finish(op, accumulator(op)([both[0], both[1]]), 2))
 
 
 def sum_over_replicas(arrays: Sequence[Any], group: ReplicaGroup) -> list[Any]:
