@@ -21,6 +21,7 @@ from stratagem._src.core.dtypes import (
 from stratagem._src.core.dtypes import bool_ as bool  # tf.bool; the builtin is not used here
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.execution.conditionals import cond
 from stratagem._src.execution.function import function
 from stratagem._src.execution.gradients import value_and_grad
 from stratagem._src.values.array_functions import constant, identity
@@ -38,6 +39,7 @@ __all__ = [
     "bool_",
     "complex64",
     "complex128",
+    "cond",
     "constant",
     "errors",
     "float16",

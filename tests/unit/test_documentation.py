@@ -84,7 +84,10 @@ def test_wrong_page_is_noticed(tmp_path):
 
 
 def test_links_lead_somewhere():
-    pages = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    pages = [
+        *PAGES,
+        *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")),
+    ]
     for page in pages:
         for target, fragment in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
             if "://" in target:
@@ -116,14 +119,6 @@ def test_public_name_is_documented(name, symbol):
     is_enum = isinstance(symbol, type) and issubclass(symbol, enum.Enum)
     if not isinstance(symbol, types.ModuleType) and not is_enum and name not in WITHOUT_EXAMPLE:
         assert ">>> " in documentation, f"the docstring of {name} needs an example"
-
-
-def test_digits_example_learns():
-    result = run_python(ROOT / "examples" / "digits.py", "--epochs", "3", timeout=60)
-    assert result.returncode == 0, result.stderr
-    accuracy = re.search(r"test accuracy ([\d.]+)%", result.stdout)
-    assert accuracy is not None, result.stdout
-    assert float(accuracy[1]) > 80
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from stratagem._src.data.auto_shard import (
     shard_by_file,
 )
 from stratagem._src.data.dataset import Dataset
+from stratagem._src.data.dataset_spec import DatasetSpec
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.options import (
     AUTOTUNE,
@@ -27,6 +28,7 @@ from stratagem._src.data.options import (
     UNKNOWN_CARDINALITY,
     Options,
 )
+from stratagem._src.data.ragged_tensor import RaggedTensor
 from stratagem._src.data.readers import (
     CsvDataset,
     NumpyDataset,
@@ -46,12 +48,14 @@ __all__ = [
     "DataLossError",
     "Dataset",
     "DatasetIterator",
+    "DatasetSpec",
     "InvalidArgumentError",
     "NotFoundError",
     "NumpyDataset",
     "Options",
     "OutOfRangeError",
     "ParquetDataset",
+    "RaggedTensor",
     "TFRecordDataset",
     "TensorSpec",
     "TextLineDataset",

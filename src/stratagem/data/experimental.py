@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.data.applied import assert_cardinality
 from stratagem._src.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -21,6 +22,7 @@ __all__ = [
     "UNKNOWN_CARDINALITY",
     "AutoShardPolicy",
     "DistributeOptions",
+    "assert_cardinality",
 ]
 
 if not TYPE_CHECKING:

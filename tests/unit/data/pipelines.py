@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-from stratagem.data import Dataset, TensorSpec
+from stratagem.data import Dataset, RaggedTensor, TensorSpec
 
 INT = TensorSpec((), "int64")
 
@@ -16,6 +16,10 @@ def plain(element):
     """Returns an element as nested Python lists and tuples."""
     if isinstance(element, tuple):
         return tuple(plain(part) for part in element)
+    if isinstance(element, Dataset):
+        return contents(element)
+    if isinstance(element, RaggedTensor):
+        return element.to_list()
     if isinstance(element, dict):
         return {key: plain(part) for key, part in element.items()}
     return element if isinstance(element, bytes) else np.asarray(element).tolist()
@@ -48,9 +52,85 @@ def shard(items, num_shards, index):
     return items[index::num_shards]
 
 
+def windows(items, size, shift, stride, drop_remainder):
+    reach = (size - 1) * stride + 1
+    starts = range(0, len(items), shift)
+    return [
+        items[start : start + reach : stride]
+        for start in starts
+        if not drop_remainder or start + reach <= len(items)
+    ]
+
+
+def groups(items, key, size):
+    """The groups in the order in which they are complete, the others last, by their keys."""
+    complete, waiting = [], {}
+    for item in items:
+        waiting.setdefault(key(item), []).append(item)
+        if len(waiting[key(item)]) == size:
+            complete.append(waiting.pop(key(item)))
+    return complete + [waiting[k] for k in sorted(waiting)]
+
+
+def sums(items):
+    return list(itertools.accumulate(items))
+
+
+def not_five(number):
+    if int(number) % 5 == 0:
+        raise ValueError("five")
+    return number
+
+
 # Each step: (what it does to a dataset, what it does to a list).
+def grouping_steps():
+    return st.one_of(
+        st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.booleans()).map(
+            lambda p: (
+                lambda d: d.window(*p).flat_map(lambda window: window),
+                lambda x: joined(windows(x, *p)),
+            )
+        ),
+        st.tuples(st.integers(1, 4), st.integers(1, 5)).map(
+            lambda p: (
+                lambda d: d.group_by_window(lambda x: x % p[0], lambda key, group: group, p[1]),
+                lambda x: joined(groups(x, lambda v: v % p[0], p[1])),
+            )
+        ),
+        st.just(
+            (
+                lambda d: d.take_while(lambda x: x % 11 != 10),
+                lambda x: list(itertools.takewhile(lambda v: v % 11 != 10, x)),
+            )
+        ),
+        st.just((lambda d: d.scan(np.int64(0), lambda s, x: (s + x, s + x)), sums)),
+        st.just((lambda d: d.unique(), lambda x: list(dict.fromkeys(x)))),
+        st.just((lambda d: d.map(not_five).ignore_errors(), lambda x: [v for v in x if v % 5])),
+        st.just(
+            (
+                lambda d: d.map(not_five).prefetch(2).ignore_errors(),
+                lambda x: [v for v in x if v % 5],
+            )
+        ),
+        st.just(
+            (
+                lambda d: Dataset.choose_from_datasets(
+                    [d, Dataset.range(3)], Dataset.range(2).repeat(), stop_on_empty_dataset=False
+                ),
+                lambda x: alternated(x, [0, 1, 2]),
+            )
+        ),
+    )
+
+
+def alternated(first, second):
+    both = itertools.zip_longest(first, second)
+    return [item for pair in both for item in pair if item is not None]
+
+
 def flat_steps():
     return st.one_of(
+        grouping_steps(),
         st.integers(-1, 30).map(lambda n: (lambda d: d.take(n), lambda x: x if n < 0 else x[:n])),
         st.integers(-1, 30).map(lambda n: (lambda d: d.skip(n), lambda x: [] if n < 0 else x[n:])),
         st.integers(0, 3).map(lambda n: (lambda d: d.repeat(n), lambda x: x * n)),
@@ -149,6 +229,20 @@ def pipelines(extra=()):
         return dataset, items
 
     return st.tuples(sources(), steps, batch_steps()).map(build)
+
+
+def random_steps():
+    """Steps by chance; what they do to a list is not known."""
+    return st.one_of(shuffles(), samplings())
+
+
+def samplings():
+    return st.tuples(st.integers(0, 5), st.booleans(), st.booleans()).map(
+        lambda p: (
+            lambda d: Dataset.sample_from_datasets([d, Dataset.range(50, 53)], [0.7, 0.3], *p),
+            lambda x: [*x, 50, 51, 52],
+        )
+    )
 
 
 def shuffles():

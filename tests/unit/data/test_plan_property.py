@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratagem._src.data.options import UNKNOWN_CARDINALITY
 from stratagem.data import Dataset
+from stratagem.data.experimental import assert_cardinality
 
-from .pipelines import contents, joined, pipelines, plain, shuffles, streamed
+from .pipelines import contents, joined, not_five, pipelines, plain, random_steps, streamed
 
 
 @settings(max_examples=200, deadline=None)
@@ -32,7 +34,7 @@ def test_skip_is_the_same_as_dropping(pipeline, data):
 
 
 @settings(max_examples=200, deadline=None)
-@given(pipelines(extra=(shuffles(),)), st.data())
+@given(pipelines(extra=(random_steps(),)), st.data())
 def test_a_saved_iterator_goes_on_exactly_where_it_stood(pipeline, data):
     dataset, naive = pipeline
     iterator = iter(dataset)
@@ -89,6 +91,40 @@ READ_AHEAD = {
     "shuffle": lambda d: d.shuffle(4),
     "shard": lambda d: d.shard(3, 1),
     "padded": lambda d: d.map(lambda x: [1] * int(x)).padded_batch(2),
+    "windows": lambda d: d.window(3, 1).flat_map(lambda window: window.batch(2)),
+    "windows far apart": lambda d: d.window(1, 2, 2).flat_map(lambda window: window),
+    "windows of a table": lambda d: (
+        Dataset.range(11).window(3, 2, 2).flat_map(lambda window: window)
+    ),
+    "shuffled windows": lambda d: d.window(2).shuffle(3, seed=1).flat_map(lambda w: w.shuffle(2)),
+    "groups": lambda d: d.group_by_window(lambda x: x % 3, lambda key, group: group.batch(2), 3),
+    "shuffled groups": lambda d: d.shuffle(9).group_by_window(
+        lambda x: x % 2, lambda key, group: group.shuffle(4), 4
+    ),
+    "buckets": lambda d: d.map(lambda x: [1] * int(x)).bucket_by_sequence_length(
+        lambda x: len(x), [4, 7], [2, 2, 1]
+    ),
+    "samples": lambda d: Dataset.sample_from_datasets([d, d.shuffle(4)]),
+    "samples, other each time": lambda d: Dataset.sample_from_datasets(
+        [d, d], rerandomize_each_iteration=True
+    ).repeat(2),
+    "samples by a dataset": lambda d: Dataset.sample_from_datasets(
+        [d, d.skip(4)], d.map(lambda x: (float(x), 1.0))
+    ),
+    "choices": lambda d: Dataset.choose_from_datasets(
+        [d, d.map(lambda x: -int(x))], d.map(lambda x: x % 2)
+    ),
+    "take_while": lambda d: d.take_while(lambda x: x < 6),
+    "scan": lambda d: d.scan((np.int64(1), b"s"), lambda s, x: ((s[0] * 2, s[1] + b"s"), s)),
+    "unique": lambda d: d.map(lambda x: x // 2).unique(),
+    "errors": lambda d: d.map(not_five).ignore_errors(),
+    "errors on the way": lambda d: (
+        d.filter(lambda x: not_five(x) > 0).prefetch(3).map(int, 2).ignore_errors()
+    ),
+    "ragged": lambda d: d.map(lambda x: np.ones(int(x))).ragged_batch(2),
+    "random": lambda d: Dataset.random(rerandomize_each_iteration=True).take(5).repeat(2),
+    "counter": lambda d: Dataset.counter(0.1, 0.7, np.float32).batch(2).take(5),
+    "asserted": lambda d: d.apply(assert_cardinality(11)),
     "table, parallel": lambda d: Dataset.range(11).map(lambda x: x + 1, 2).batch(2),
 }
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from stratagem._src.data.plan.run import Run
 from stratagem.data import AUTOTUNE, Dataset, InvalidArgumentError, TensorSpec
 
 from .pipelines import INT, contents, streamed
@@ -111,6 +112,21 @@ def test_an_error_is_raised_again_instead_of_ending_quietly():
     for _ in range(2):
         with pytest.raises(OSError, match="disk on fire"):
             next(iterator)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda d: d.prefetch(2), lambda d: d.map(lambda x: int(x), num_parallel_calls=2)],
+    ids=["prefetch", "parallel map"],
+)
+def test_what_is_needed_to_resume_does_not_grow(build):
+    plan = build(streamed(range(600))).plan
+    stream = plan.open(Run(plan), ())
+    anchors = getattr(stream, "_buffer", stream)._anchors
+    for _ in range(500):
+        next(stream)
+    assert len(anchors._states) <= 4
+    stream.close()
 
 
 def test_bad_buffer_sizes():

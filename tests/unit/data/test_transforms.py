@@ -328,7 +328,17 @@ def test_every_method_takes_a_name():
         if not name.startswith("_") and callable(getattr(Dataset, name))
     }
     without = {name for name, signature in methods.items() if "name" not in signature.parameters}
-    assert without == {"apply", "as_numpy_iterator", "cardinality", "options"}
+    assert without == {
+        "apply",
+        "as_numpy_iterator",
+        "cardinality",
+        "choose_from_datasets",
+        "fingerprint",
+        "load",
+        "options",
+        "sample_from_datasets",
+        "save",
+    }
 
 
 def test_a_shard_hint_is_not_ignored():
@@ -338,3 +348,16 @@ def test_a_shard_hint_is_not_ignored():
         iter(hinted)
     with pytest.raises(InvalidArgumentError, match="index"):
         Dataset.range(6).shard(2, SHARD_HINT)
+
+
+def test_arguments_that_tf_data_has():
+    pair = (Dataset.range(2), Dataset.range(5, 7))
+    assert contents(Dataset.zip(datasets=pair)) == [(0, 5), (1, 6)]
+    with pytest.raises(InvalidArgumentError, match="got both"):
+        Dataset.zip(pair[0], datasets=pair)
+    doubled = Dataset.range(2).map(
+        lambda x: x * 2, synchronous=True, use_unbounded_threadpool=True, name="doubled"
+    )
+    assert contents(doubled) == [0, 2]
+    with pytest.raises(InvalidArgumentError, match="num_parallel_calls must be None, got 2"):
+        Dataset.range(2).map(lambda x: x, 2, synchronous=True)

@@ -13,6 +13,7 @@ from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import apply_in_packs
 from stratagem._src.collectives.point_to_point import accumulator, finish
+from stratagem._src.collectives.taking_part import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -98,4 +99,4 @@ def _reduce_spmd(value: Any, num_replicas: int, accumulate: Callable[[Sequence[A
         back = [(receiver, sender) for sender, receiver in routes]
         receives = jnp.isin(index, jnp.array([receiver for _, receiver in back]))
         result = jnp.where(receives, copy(result, back), result)
-    return result
+    return known_to_be_equal(result)

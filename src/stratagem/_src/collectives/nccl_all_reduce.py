@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import Packing, apply_in_packs
 from stratagem._src.collectives.point_to_point import accumulator, finish
 from stratagem._src.collectives.replica_programs import run_on_replicas
+from stratagem._src.collectives.taking_part import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -32,11 +34,26 @@ _COLLECTIVES: dict[ReduceOp, Any] = {
 
 def _all_reduce(op: ReduceOp, pack: Any, group: ReplicaGroup) -> Any:
     two_processes = group.spans_processes and group.on_cpu and group.size == 2
-    if not two_processes or pack.size * pack.dtype.itemsize > _LARGEST_EXCHANGE:
+    is_complex = jnp.issubdtype(pack.dtype, jnp.complexfloating)
+    if not two_processes or is_complex or pack.size * pack.dtype.itemsize > _LARGEST_EXCHANGE:
         return _COLLECTIVES[op](pack, REPLICA_AXIS)
     # Between two processes one exchange is faster than XLA's all-reduce; both compute the same.
     other = jax.lax.ppermute(pack, REPLICA_AXIS, [(0, 1), (1, 0)])
-    return finish(op, accumulator(op)([pack, other]), 2)
+    return known_to_be_equal(finish(op, accumulator(op)([_rounded(pack), other]), 2))
+
+
+def _rounded(array: Any) -> Any:
+    """Returns the array as the other process gets it.
+
+    XLA may compute the product that made it once more, as one operation with the sum that follows and
+    without rounding in between; not through whole numbers that change by something it does not know.
+    """
+    if not array.size or not jnp.issubdtype(array.dtype, jnp.inexact):
+        return array
+    bits = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
+    first = array.ravel()[0]
+    never = jnp.isnan(first) & ~jnp.isnan(first * 2)
+    return jax.lax.bitcast_convert_type(bits ^ never.astype(bits.dtype), array.dtype)
 
 
 def sum_over_replicas(arrays: Sequence[Any], group: ReplicaGroup) -> list[Any]:

@@ -14,6 +14,7 @@ from stratagem._src.collectives.point_to_point import (
     collect_at,
     finish,
 )
+from stratagem._src.collectives.taking_part import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import DeviceError
 from stratagem._src.core.reduce_op import ReduceOp
@@ -71,7 +72,8 @@ class ReductionToOneDevice(CrossDeviceOps):
             )
         root, replicas = group.devices.index(device), range(group.size)
         collected = collect_at(per_replica_value.local, replicas, root)
-        return broadcast_from(finish(reduce_op, accumulate(collected), group.size), root, replicas)
+        reduced = finish(reduce_op, accumulate(collected), group.size)
+        return known_to_be_equal(broadcast_from(reduced, root, replicas))
 
     def _device(self, group: ReplicaGroup) -> jax.Device:
         if self._reduce_to_device is None:

@@ -14,6 +14,7 @@ from stratagem._src.data.plan.node import Node, known, rewrite, walk
 from stratagem._src.data.plan.run import Seeded
 from stratagem._src.data.sources.files import ReadFiles
 from stratagem._src.data.transforms.cache import Cache
+from stratagem._src.data.transforms.directed_interleave import DirectedInterleave
 from stratagem._src.data.transforms.interleave import Interleave
 from stratagem._src.data.transforms.map import Map
 from stratagem._src.data.transforms.prefetch import Prefetch
@@ -72,7 +73,9 @@ def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
     def change(node: Node) -> Node:
         if reads_files(node):
             return node.over((_sharded(node.inputs[0], num_shards, index),))
-        return node.over(tuple(change(child) for child in node.inputs))
+        whole, divided = _whole_and_divided(node)
+        kept = [rewrite(child, lambda part: part.fork()) for child in whole]
+        return node.over((*kept, *(change(child) for child in divided)))
 
     return Dataset(change(dataset.plan))
 
@@ -143,12 +146,21 @@ def reads_files(node: Node) -> bool:
     return any(isinstance(inner, ReadFiles) for inner in walk(node.first_plan()))
 
 
+def _whole_and_divided(node: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Returns the inputs that every worker reads in full, which come first, and the others.
+
+    All workers make all of the choices between datasets, each for its own files.
+    """
+    count = 1 if isinstance(node, DirectedInterleave) else 0
+    return node.inputs[:count], node.inputs[count:]
+
+
 def _readers(node: Node) -> Iterator[Node]:
     """Yields the last readers: names that are themselves read from a file are not looked into."""
     if reads_files(node):
         yield node
         return
-    for child in node.inputs:
+    for child in _whole_and_divided(node)[1]:
         yield from _readers(child)
 
 

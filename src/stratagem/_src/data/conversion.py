@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.planned_elements import PlannedElements
 from stratagem._src.data.structure import map_structure
 from stratagem._src.data.tensor_spec import STRING
 
@@ -39,10 +40,15 @@ def to_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def to_leaf(value: Any) -> Any:
-    """Returns ``value`` as an array, a NumPy scalar or ``bytes``: the leaf of an element."""
+    """Returns ``value`` as an array, a NumPy scalar or ``bytes``: the leaf of an element.
+
+    A dataset is a leaf as it is.
+    """
     if isinstance(value, bytes | np.generic) and not isinstance(value, np.bytes_ | np.str_):
         return value
     if type(value) is np.ndarray and value.ndim and value.dtype.kind not in "SUO":
+        return value
+    if isinstance(value, PlannedElements):
         return value
     array = to_array(value)
     return array[()] if array.ndim == 0 else array

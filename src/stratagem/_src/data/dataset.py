@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,8 +11,12 @@ from stratagem._src.data.checks import as_name
 from stratagem._src.data.conversion import to_element
 from stratagem._src.data.dataset_batching import DatasetBatching
 from stratagem._src.data.dataset_functions import DatasetFunctions
+from stratagem._src.data.dataset_grouping import DatasetGrouping
+from stratagem._src.data.dataset_mixing import DatasetMixing
 from stratagem._src.data.dataset_order import DatasetOrder
+from stratagem._src.data.dataset_saving import DatasetSaving
 from stratagem._src.data.dataset_sources import DatasetSources
+from stratagem._src.data.element_views import ElementIterator
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.options import INFINITE_CARDINALITY, Options
 from stratagem._src.data.plan.node import Node, known
@@ -24,7 +29,15 @@ from stratagem._src.data.transforms.with_options import WithOptions
 __all__ = ["Dataset"]
 
 
-class Dataset(DatasetSources, DatasetFunctions, DatasetBatching, DatasetOrder):
+class Dataset(
+    DatasetSources,
+    DatasetFunctions,
+    DatasetBatching,
+    DatasetOrder,
+    DatasetGrouping,
+    DatasetMixing,
+    DatasetSaving,
+):
     """A sequence of elements, each an array or a nest of arrays, made when they are asked for.
 
     A dataset is a plan: every method returns a new one, and nothing is read until it is iterated
@@ -55,7 +68,7 @@ class Dataset(DatasetSources, DatasetFunctions, DatasetBatching, DatasetOrder):
         return Dataset(plan, name)
 
     def __iter__(self) -> DatasetIterator:
-        return DatasetIterator(self.plan)
+        return ElementIterator(self.plan)
 
     def __len__(self) -> int:
         size = self.cardinality()
@@ -97,7 +110,7 @@ class Dataset(DatasetSources, DatasetFunctions, DatasetBatching, DatasetOrder):
         >>> list(Dataset.range(3).as_numpy_iterator())
         [np.int64(0), np.int64(1), np.int64(2)]
         """
-        return iter(self)
+        return DatasetIterator(self.plan)
 
     def options(self) -> Options:
         """Returns the options of this dataset and of those it is made from.
@@ -159,6 +172,26 @@ class Dataset(DatasetSources, DatasetFunctions, DatasetBatching, DatasetOrder):
             name: Shown by ``repr``.
         """
         return Dataset(Prefetch(self.plan, buffer_size), name)
+
+    def get_single_element(self, name: str | None = None) -> Any:
+        """Returns the only element.
+
+        >>> Dataset.range(5).batch(5).get_single_element().tolist()
+        [0, 1, 2, 3, 4]
+
+        Raises:
+            InvalidArgumentError: If there is none, or more than one.
+        """
+        as_name(name)
+        iterator = iter(self)
+        elements = list(itertools.islice(iterator, 2))
+        iterator.close()
+        if len(elements) != 1:
+            number = "more than one" if elements else "none"
+            raise InvalidArgumentError(
+                f"get_single_element needs a dataset of one element, and this has {number}."
+            )
+        return elements[0]
 
     def reduce(
         self,

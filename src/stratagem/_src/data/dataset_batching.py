@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from stratagem._src.data.checks import parallelism
 from stratagem._src.data.planned_elements import PlannedElements
 from stratagem._src.data.transforms.batch import Batch
 from stratagem._src.data.transforms.padded_batch import PaddedBatch
+from stratagem._src.data.transforms.ragged_batch import RaggedBatch
 from stratagem._src.data.transforms.rebatch import Rebatch
 from stratagem._src.data.transforms.unbatch import Unbatch
 
@@ -71,6 +74,31 @@ class DatasetBatching(PlannedElements):
         return self._of(
             PaddedBatch(self.plan, batch_size, padded_shapes, padding_values, drop_remainder), name
         )
+
+    def ragged_batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        row_splits_dtype: Any = np.int64,
+        name: str | None = None,
+    ) -> Dataset:
+        """Returns batches of elements of different sizes, without padding.
+
+        A component whose size is not known beforehand becomes a ``RaggedTensor``, others an array.
+
+        >>> from stratagem.data import Dataset
+        >>> dataset = Dataset.range(1, 4).map(lambda n: [int(n)] * int(n))
+        >>> [batch.to_list() for batch in dataset.ragged_batch(2)]
+        [[[1], [2, 2]], [[3, 3, 3]]]
+
+        Args:
+            batch_size: Elements per batch.
+            drop_remainder: Whether a last, smaller batch is left out.
+            row_splits_dtype: The type of the places where rows begin, int64 or int32.
+            name: Shown by ``repr``.
+        """
+        plan = RaggedBatch(self.plan, batch_size, drop_remainder, row_splits_dtype)
+        return self._of(plan, name)
 
     def unbatch(self, name: str | None = None) -> Dataset:
         """Returns the rows of every element.

@@ -13,6 +13,8 @@ from stratagem._src.data.transforms.element_function import call_with
 from stratagem._src.data.transforms.filter import Filter
 from stratagem._src.data.transforms.interleave import Interleave
 from stratagem._src.data.transforms.map import Map
+from stratagem._src.data.transforms.scan import Scan
+from stratagem._src.data.transforms.take_while import TakeWhile
 
 if TYPE_CHECKING:
     from stratagem._src.data.dataset import Dataset
@@ -28,6 +30,8 @@ class DatasetFunctions(PlannedElements):
         map_func: Callable[..., Any],
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
+        synchronous: bool | None = None,
+        use_unbounded_threadpool: bool = False,
         name: str | None = None,
     ) -> Dataset:
         """Returns ``map_func`` of every element; the components of a tuple are separate arguments.
@@ -45,8 +49,16 @@ class DatasetFunctions(PlannedElements):
             map_func: Takes NumPy arrays, returns a nest of arrays and numbers.
             num_parallel_calls: How many calls run at a time, ahead of the consumer.
             deterministic: ``False`` allows another order; the order is kept all the same.
+            synchronous: Whether calls must run where the consumer is, as they do without
+                ``num_parallel_calls``.
+            use_unbounded_threadpool: Has no effect: each step has threads of its own.
             name: Shown by ``repr``.
         """
+        if synchronous and num_parallel_calls is not None:
+            raise InvalidArgumentError(
+                "map with synchronous=True makes one call at a time, so num_parallel_calls must be "
+                f"None, got {num_parallel_calls!r}."
+            )
         return self._of(Map(self.plan, map_func, num_parallel_calls), name)
 
     def flat_map(self, map_func: Callable[..., Dataset], name: str | None = None) -> Dataset:
@@ -100,6 +112,37 @@ class DatasetFunctions(PlannedElements):
         [np.int64(0), np.int64(2), np.int64(4)]
         """
         return self._of(Filter(self.plan, predicate), name)
+
+    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+        """Returns the elements before the first for which ``predicate`` is false.
+
+        >>> from stratagem.data import Dataset
+        >>> list(Dataset.range(9).take_while(lambda x: x < 2))
+        [np.int64(0), np.int64(1)]
+        """
+        return self._of(TakeWhile(self.plan, predicate), name)
+
+    def scan(
+        self,
+        initial_state: Any,
+        scan_func: Callable[[Any, Any], tuple[Any, Any]],
+        name: str | None = None,
+    ) -> Dataset:
+        """Returns the second of ``state, output = scan_func(state, element)`` for every element.
+
+        >>> import numpy as np
+        >>> from stratagem.data import Dataset
+        >>> sums = Dataset.range(5).scan(np.int64(0), lambda total, x: (total + x, total + x))
+        >>> [int(x) for x in sums]
+        [0, 1, 3, 6, 10]
+
+        Args:
+            initial_state: The state before the first element, a nest of arrays. It is part of a saved
+                iterator.
+            scan_func: Returns the next state, of the same structure and types, and the output.
+            name: Shown by ``repr``.
+        """
+        return self._of(Scan(self.plan, initial_state, scan_func), name)
 
 
 def _plan_maker(map_func: Callable[..., Dataset]) -> Callable[[Any], Node]:

@@ -10,10 +10,12 @@ from stratagem._src.data.planned_elements import PlannedElements, plan_of
 from stratagem._src.data.structure import flatten, map_structure
 from stratagem._src.data.transforms.concatenate import Concatenate
 from stratagem._src.data.transforms.enumerate import Enumerate
+from stratagem._src.data.transforms.ignore_errors import IgnoreErrors
 from stratagem._src.data.transforms.repeat import Repeat
 from stratagem._src.data.transforms.shard import Shard, ShardHint
 from stratagem._src.data.transforms.shuffle import Shuffle
 from stratagem._src.data.transforms.take_skip import Skip, Take
+from stratagem._src.data.transforms.unique import Unique
 from stratagem._src.data.transforms.zip import Zip
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class DatasetOrder(PlannedElements):
         return self._of(Shard(self.plan, num_shards, index), name)
 
     @classmethod
-    def zip(cls, *datasets: Any, name: str | None = None) -> Dataset:
+    def zip(cls, *args: Any, datasets: Any = None, name: str | None = None) -> Dataset:
         """Returns nests with one element of each dataset, until the shortest ends.
 
         >>> from stratagem.data import Dataset
@@ -105,10 +107,15 @@ class DatasetOrder(PlannedElements):
         [(0, 5), (1, 6)]
 
         Args:
-            *datasets: Datasets, or one nest of datasets.
+            *args: Datasets, or one nest of datasets.
+            datasets: That nest, by its older name.
             name: Shown by ``repr``.
         """
-        nest = datasets[0] if len(datasets) == 1 else datasets
+        if datasets is not None:
+            if args:
+                raise InvalidArgumentError("zip takes datasets, or datasets=, and got both.")
+            args = (datasets,)
+        nest = args[0] if len(args) == 1 else args
         plans = [plan_of(leaf, "zip() argument") for leaf in flatten(nest)]
         if not plans:
             raise InvalidArgumentError("zip needs at least one dataset, got none.")
@@ -131,3 +138,34 @@ class DatasetOrder(PlannedElements):
         [(1, 5), (2, 6)]
         """
         return self._of(Enumerate(self.plan, start), name)
+
+    def unique(self, name: str | None = None) -> Dataset:
+        """Returns every element once, where it comes first.
+
+        It keeps all that it gave in memory. An iterator is restored by reading from the start again.
+
+        Differs from tf.data: all integers, bools and nests of them can be compared, too.
+
+        >>> from stratagem.data import Dataset
+        >>> [int(x) for x in Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()]
+        [1, 37, 2]
+        """
+        return self._of(Unique(self.plan), name)
+
+    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
+        """Returns the elements whose making does not fail.
+
+        Put it right behind what may fail: a batch is left out as a whole, and after a corrupt record
+        the rest of its file. An error that comes again and again at the same place is raised.
+
+        >>> from stratagem.data import Dataset
+        >>> def inverse(x):
+        ...     return 1 / int(x)
+        >>> len(list(Dataset.range(4).map(inverse).ignore_errors()))
+        3
+
+        Args:
+            log_warning: Whether errors are logged.
+            name: Shown by ``repr``.
+        """
+        return self._of(IgnoreErrors(self.plan, log_warning), name)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stratagem._src.data.planned_elements import PlannedElements
+from stratagem._src.data.sources.counter import Counter
 from stratagem._src.data.sources.generator import FromGenerator, signature_of
 from stratagem._src.data.sources.list_files import matching_files
+from stratagem._src.data.sources.random_numbers import RandomNumbers
 from stratagem._src.data.sources.tensors import Range, Tensors, TensorSlices
 from stratagem._src.data.transforms.shuffle import Shuffle
 
@@ -61,6 +63,40 @@ class DatasetSources(PlannedElements):
         [1, 3, 5]
         """
         return cls._of(Range(*args, output_type=output_type), name)
+
+    @classmethod
+    def counter(
+        cls, start: Any = 0, step: Any = 1, dtype: Any = np.int64, name: str | None = None
+    ) -> Dataset:
+        """Returns a dataset that counts without end.
+
+        >>> from stratagem.data import Dataset
+        >>> [int(x) for x in Dataset.counter(2, 3).take(4)]
+        [2, 5, 8, 11]
+        """
+        return cls._of(Counter(start, step, dtype), name)
+
+    @classmethod
+    def random(
+        cls,
+        seed: int | None = None,
+        rerandomize_each_iteration: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Returns a dataset of random integers from 0 to 2**32 - 1, without end.
+
+        >>> from stratagem.data import Dataset
+        >>> dataset = Dataset.random(seed=4).take(3)
+        >>> list(dataset) == list(dataset)
+        True
+
+        Args:
+            seed: Makes the numbers reproducible.
+            rerandomize_each_iteration: Whether each iteration, and each epoch of a later ``repeat``,
+                has other numbers; they are the same by default.
+            name: Shown by ``repr``.
+        """
+        return cls._of(RandomNumbers(seed, rerandomize_each_iteration), name)
 
     @classmethod
     def from_generator(

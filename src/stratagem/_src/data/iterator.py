@@ -12,7 +12,21 @@ from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.transforms.shard import ShardHint
 
-__all__ = ["DatasetIterator"]
+__all__ = ["DatasetIterator", "refuse_hints"]
+
+
+def refuse_hints(plan: Node) -> None:
+    """Refuses a plan that says where it is to be sharded, and is not.
+
+    Raises:
+        ContextError: If it does.
+    """
+    if any(isinstance(node, ShardHint) for node in walk(plan)):
+        raise ContextError(
+            "A dataset with shard(SHARD_HINT, SHARD_HINT) can be read only after "
+            "strategy.experimental_distribute_dataset() has replaced the hint, which it does with "
+            "AutoShardPolicy.HINT. Set options.experimental_distribute.auto_shard_policy to it."
+        )
 
 
 class DatasetIterator:
@@ -34,12 +48,7 @@ class DatasetIterator:
     """
 
     def __init__(self, plan: Node) -> None:
-        if any(isinstance(node, ShardHint) for node in walk(plan)):
-            raise ContextError(
-                "A dataset with shard(SHARD_HINT, SHARD_HINT) can be read only after "
-                "strategy.experimental_distribute_dataset() has replaced the hint, which it does with "
-                "AutoShardPolicy.HINT. Set options.experimental_distribute.auto_shard_policy to it."
-            )
+        refuse_hints(plan)
         self._plan = plan
         self._lowered = lower(plan)
         self._start(Run(plan))

@@ -12,6 +12,7 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError, ReplicaMismatchError, StratagemError
 from stratagem._src.data.tensor_spec import TensorSpec
+from stratagem._src.distributed_input.divisible import without_rows
 from stratagem._src.distributed_input.pairing import Beginning
 from stratagem._src.distributed_input.specs import PerReplicaSpec
 from stratagem._src.distributed_input.worker_input import HostStep, take_rows
@@ -99,7 +100,7 @@ def agreed_steps(
         if any(sizes is None for sizes in every) and _has_scalars(every):
             return
         if step is None:
-            empty = _empty(spec) if example is None else take_rows(example, (0, 0))
+            empty = _empty(spec) if example is None else without_rows(example)
             step = HostStep([empty] * num_replicas, None, state)
             uneven = True
         else:

@@ -22,12 +22,12 @@ class Beginning(NamedTuple):
     """An iteration that has begun.
 
     Attributes:
-        channel: The same for this iteration on all workers.
+        topic: The same for this iteration on all workers.
         what: What it is called in messages.
         end: To be called when its first step is there, or will not come.
     """
 
-    channel: str
+    topic: str
     what: str
     end: Callable[[], None]
 

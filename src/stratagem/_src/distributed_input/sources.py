@@ -45,7 +45,7 @@ class _DatasetSource:
         self.dataset = dataset
 
     def open(self, state: Any) -> DatasetIterator:
-        iterator = iter(self.dataset)
+        iterator = DatasetIterator(self.dataset.plan)
         if state is not None:
             iterator.set_state(state)
         return iterator

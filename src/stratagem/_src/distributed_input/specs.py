@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core import structures
+from stratagem._src.data.dataset_spec import DatasetSpec
 from stratagem._src.data.tensor_spec import TensorSpec
+from stratagem._src.distributed_input.divisible import datasets_in_elements
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["PerReplicaSpec", "distributed_spec", "is_static", "with_rows"]
@@ -45,7 +47,9 @@ def distributed_spec(
         part: From the spec of an array to that of one replica's part of it.
     """
 
-    def spread(spec: TensorSpec) -> Any:
+    def spread(spec: TensorSpec | DatasetSpec) -> Any:
+        if isinstance(spec, DatasetSpec):
+            raise datasets_in_elements()
         mine = part(spec)
         return mine if group.size == 1 else PerReplicaSpec(*[mine] * group.local_size)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.distributed_input.divisible import refuse_undividable, without_rows
 from stratagem._src.distributed_input.sources import Source, SourceIterator
 from stratagem._src.distributed_input.splitting import (
     Rows,
@@ -67,7 +68,11 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
                 yield HostStep([_undivided(element)], None, [number, 0, iterator.get_state()])
             return
         before = iterator.get_state()
+        checked = False
         for batch in iterator:
+            if not checked:
+                refuse_undividable(batch)
+                checked = True
             size = _batch_size(batch)
             turns = 1 if whole_batches else position.num_workers
             start, start_count = 0, count
@@ -124,7 +129,7 @@ def dealt_steps(sources: list[Source], num_replicas: int, *, all_full: bool) -> 
             empty = None
             for replica, part in enumerate(parts):
                 if part is None:
-                    empty = take_rows(given, (0, 0)) if empty is None else empty
+                    empty = without_rows(given) if empty is None else empty
                     parts[replica] = empty
             yield HostStep(parts, None, [iterator.get_state() for iterator in iterators])
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.collectives.mapped_jaxpr import MappedInput, MappedJaxpr
+from stratagem._src.collectives.taking_part import check_taking_part
 from stratagem._src.core import structures
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, ShapeMismatchError
@@ -182,6 +183,8 @@ def run_spmd(
     if lifting is not None and not creates():
         jaxpr, captured = lifting.lift(jaxpr, captured)
     consts = [_placed(const, group) for const in captured]
+    of_arrays = [item.per_replica for item in arrays]
+    check_taking_part(jaxpr, [*(v.sharded_in_program for v in variables), *of_arrays], group.size)
     variable_values = [parent.read(v) for v in variables] if parent is not None else []
     replicas = MappedJaxpr(
         jaxpr,

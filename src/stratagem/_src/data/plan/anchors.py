@@ -28,11 +28,15 @@ class Anchors:
         self._states: deque[tuple[int, State]] = deque()
         self.read = 0
 
-    def before_read(self) -> None:
-        """Notes the state if it is due; call before each element that is read."""
+    def before_read(self, count: int = 1) -> None:
+        """Notes the state if it is due; call before elements are read, with their number."""
         if not self._states or self.read - self._states[-1][0] >= self._period:
             self._states.append((self.read, self._stream.get_state()))
-        self.read += 1
+        self.read += count
+
+    def begin_again(self) -> None:
+        """Forgets all states: nothing that was read will be read again."""
+        self._states.clear()
 
     def get_state(self, needed: int) -> State:
         """Returns what is needed to read again from element number ``needed``."""

@@ -34,7 +34,7 @@ def lower(node: Node) -> Node:
 def _lower(node: Node) -> Node:
     access = node.random_access()
     if access is not None:
-        return _Gather(_RowNumbers(len(access)), access, depth=0)
+        return _Gather(_RowNumbers(len(access)), access, 0, node)
     inputs = tuple(_lower(child) for child in node.inputs)
     moved = _move_below(node, inputs[0]) if inputs and isinstance(inputs[0], _Gather) else None
     return moved or node.with_inputs(tuple(_read_ahead(child) for child in inputs))
@@ -44,9 +44,9 @@ def _move_below(node: Node, gather: _Gather) -> Node | None:
     """Returns the step done before the gather, on its order or on its table, if it can be."""
     if node.batch_levels is not None and gather.depth + node.batch_levels >= 0:
         order = node.on_row_numbers(gather.inputs[0], gather.depth)
-        return _Gather(order, gather.access, gather.depth + node.batch_levels)
+        return _Gather(order, gather.access, gather.depth + node.batch_levels, node)
     table = node.over_table(gather.access) if gather.depth == 0 else None
-    return None if table is None else _Gather(gather.inputs[0], table, depth=0)
+    return None if table is None else _Gather(gather.inputs[0], table, 0, node)
 
 
 def _read_ahead(node: Node) -> Node:
@@ -100,10 +100,14 @@ class _RowNumberStream(Stream):
 class _Gather(Node):
     """The elements of a table in the order, and the batches, of a plan over its row numbers."""
 
-    def __init__(self, order: Node, access: RandomAccess, depth: int) -> None:
+    def __init__(self, order: Node, access: RandomAccess, depth: int, replaces: Node) -> None:
         self.inputs = (order,)
         self.access = access
         self.depth = depth
+        self._replaces = replaces
+
+    def _compute_spec(self) -> Any:
+        return self._replaces.element_spec
 
     def cardinality(self) -> int:
         return self.inputs[0].cardinality()

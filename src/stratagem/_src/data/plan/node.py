@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
@@ -28,10 +28,12 @@ class Node(ABC):
         batch_levels: By how many levels it batches (1), unbatches (-1) or neither (0), if all it
             does is to choose, order and group elements without looking into them; else ``None``.
             Such a node runs on indices when what is below has random access.
+        remembers: The attributes that say nothing about which elements it gives.
     """
 
     inputs: tuple[Node, ...] = ()
     batch_levels: int | None = None
+    remembers: ClassVar[tuple[str, ...]] = ()
     _spec: Any = None
 
     @property

@@ -7,8 +7,15 @@ from typing import Any
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.plan.node import Node, walk
 from stratagem._src.data.plan.run import Run, Seeded
+from stratagem._src.data.plan.stream import Stream
 
-__all__ = ["first_element"]
+__all__ = ["first_element", "peek"]
+
+
+def peek(node: Node) -> Stream:
+    """Starts a pass that does not count as an iteration, on which the next shuffle would depend."""
+    choices = [[0] for part in walk(node) if isinstance(part, Seeded)]
+    return node.open(Run(node, choices), ())
 
 
 def first_element(node: Node, needed_by: str) -> Any:
@@ -20,9 +27,7 @@ def first_element(node: Node, needed_by: str) -> Any:
     access = node.random_access()
     if access is not None and len(access):
         return access.element(0)
-    # A peek must not count as an iteration, or the order of the next shuffle would depend on it.
-    choices = [[0] for part in walk(node) if isinstance(part, Seeded)]
-    stream = node.open(Run(node, choices), ())
+    stream = peek(node)
     try:
         return next(stream)
     except StopIteration:

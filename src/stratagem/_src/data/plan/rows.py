@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.dataset_spec import spec_of
 from stratagem._src.data.structure import (
     describe,
     flatten,
@@ -14,7 +15,7 @@ from stratagem._src.data.structure import (
     map_structure,
     same_structure,
 )
-from stratagem._src.data.tensor_spec import STRING, TensorSpec
+from stratagem._src.data.tensor_spec import STRING
 
 __all__ = ["concat_rows", "num_rows", "row", "slice_rows", "stack_elements", "unstack_rows"]
 
@@ -27,7 +28,7 @@ def stack_elements(elements: list[Any]) -> Any:
     """
     try:
         return map_structure(lambda *leaves: _stack(leaves), *elements)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError):
         _explain_mismatch(elements)
         raise
 
@@ -50,6 +51,7 @@ def _stack(leaves: tuple[Any, ...]) -> np.ndarray[Any, Any]:
 
 def _explain_mismatch(elements: list[Any]) -> None:
     first = elements[0]
+    map_structure(lambda leaf: spec_of(leaf).batched(None), first)
     for position, element in enumerate(elements[1:], start=1):
         if not same_structure(first, element):
             raise InvalidArgumentError(
@@ -58,10 +60,10 @@ def _explain_mismatch(elements: list[Any]) -> None:
             )
         pairs = zip(flatten_with_path(first), flatten_with_path(element), strict=True)
         for (path, a), (_, b) in pairs:
-            if TensorSpec.of(a) != TensorSpec.of(b):
+            if spec_of(a) != spec_of(b):
                 raise InvalidArgumentError(
                     "The elements of a batch must have the same shape and type, got "
-                    f"{TensorSpec.of(a)} and, {position} elements later, {TensorSpec.of(b)}"
+                    f"{spec_of(a)} and, {position} elements later, {spec_of(b)}"
                     f"{f' in component {path}' if path else ''}. "
                     "Use padded_batch for shapes that differ, or a map that makes them equal."
                 )
@@ -78,6 +80,8 @@ def num_rows(rows: Any) -> int:
         raise InvalidArgumentError("An element needs at least one component, got none.")
     sizes = {leaf.shape[0] if getattr(leaf, "shape", ()) else None for leaf in leaves}
     if len(sizes) > 1 or None in sizes:
+        for leaf in leaves:
+            spec_of(leaf).row()
         shapes = [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
         raise InvalidArgumentError(
             f"Every component must have the same leading dimension, got the shapes {shapes}."

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.plan.node import Epoch, Node, walk
 
-__all__ = ["Run", "Seed", "Seeded", "Threaded"]
+__all__ = ["Key", "Run", "Seed", "Seeded", "Threaded"]
 
 Key = list[int]
 """Numbers that determine random choices."""
@@ -29,6 +29,11 @@ class Seed:
         self.reshuffle = reshuffle
         self._number = secrets.randbits(62) if number is None else number
         self._iterations = 0
+
+    @property
+    def identity(self) -> tuple[int | str, bool]:
+        """What tells one seed from another, whatever the iterations; random ones are alike."""
+        return ("random" if self.is_random else self._number), self.reshuffle
 
     def fork(self) -> Seed:
         """Returns the same seed with iterations of its own."""

@@ -48,6 +48,9 @@ class Stream(ABC):
         """Drops up to ``count`` elements and returns how many there were."""
         return sum(1 for _ in itertools.islice(self, count))
 
+    def pass_over_error(self) -> None:  # noqa: B027
+        """Gives up what the last ``next`` failed at, if the next one would fail there again."""
+
     def close(self) -> None:  # noqa: B027
         """Ends threads and closes files."""
 
@@ -70,6 +73,10 @@ class UnaryStream(Stream):
     def set_state(self, state: State) -> None:
         """Resumes the input."""
         self._source.set_state(state)
+
+    def pass_over_error(self) -> None:
+        """Lets the input give up what it failed at."""
+        self._source.pass_over_error()
 
     def close(self) -> None:
         """Closes the input."""

@@ -57,16 +57,27 @@ def file_names(filenames: Any) -> Node:
 
 
 class ReadFiles(Interleave):
-    """The elements of files, one file after the other or several in turn."""
+    """The elements of files, one file after the other or several in turn.
+
+    Args:
+        names: The plan of the files' names.
+        file_format: How one is read.
+        num_parallel_reads: How many are read at a time on threads of their own; none for ``None``.
+        cycle_length: How many are read in turn without threads.
+    """
 
     def __init__(
-        self, names: Node, file_format: FileFormat, num_parallel_reads: int | None
+        self,
+        names: Node,
+        file_format: FileFormat,
+        num_parallel_reads: int | None,
+        cycle_length: int = 1,
     ) -> None:
         self._format = file_format
         super().__init__(
             names,
             lambda name: _OneFile(as_path(name), file_format),
-            cycle_length=1 if num_parallel_reads is None else num_parallel_reads,
+            cycle_length=cycle_length if num_parallel_reads is None else num_parallel_reads,
             num_parallel_calls=num_parallel_reads,
         )
 

@@ -29,6 +29,8 @@ class NumpyFiles(ReadFiles):
     ``.npy`` files are mapped into memory, so only the rows that are used are read.
     """
 
+    remembers = ("_table",)
+
     def __init__(self, names: Node) -> None:
         super().__init__(names, _NumpyFormat(), num_parallel_reads=None)
         self._table: RandomAccess | None = None

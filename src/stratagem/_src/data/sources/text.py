@@ -39,12 +39,14 @@ class _LineStream(Stream):
         self._rest = b""
         self._offset = 0
         self._ended = False
+        self._has_failed = self._gave_up = False
 
     def _read_block(self) -> None:
-        if self._file is None:
-            self._file = open_bytes(self._path, self._compression, self._offset)
         self._lines, self._taken = [], 0
+        if self._file is None and not self._ended:
+            self._file = open_bytes(self._path, self._compression, self._offset)
         while not self._lines and not self._ended:
+            assert self._file is not None
             block = self._file.read(_BLOCK)
             self._ended = not block
             pieces = (self._rest + block).split(b"\n")
@@ -55,7 +57,9 @@ class _LineStream(Stream):
 
     def __next__(self) -> Any:
         if self._taken >= len(self._lines):
+            self._has_failed = True
             self._read_block()
+            self._has_failed = False
             if not self._lines:
                 raise StopIteration
         line = self._lines[self._taken]
@@ -64,10 +68,17 @@ class _LineStream(Stream):
         return line.removesuffix(b"\r")
 
     def get_state(self) -> State:
-        return self._offset
+        return None if self._gave_up else self._offset
 
     def set_state(self, state: State) -> None:
-        self._offset = state
+        if state is None:
+            self._ended = self._gave_up = True
+        else:
+            self._offset = state
+
+    def pass_over_error(self) -> None:
+        if self._has_failed:
+            self._ended = self._gave_up = True
 
     def close(self) -> None:
         if self._file is not None:

@@ -34,6 +34,7 @@ class _RecordStream(Stream):
         self._path = path
         self._compression = compression
         self._reader = TFRecordReader(path, compression)
+        self._gave_up = False
 
     def __next__(self) -> Any:
         return next(self._reader)
@@ -46,11 +47,22 @@ class _RecordStream(Stream):
         return self._reader.skip(count)
 
     def get_state(self) -> State:
-        return self._reader.position
+        return None if self._gave_up else self._reader.position
 
     def set_state(self, state: State) -> None:
+        if state is None:
+            self._give_up()
+            return
         offset, number = state
         self._reader = TFRecordReader(self._path, self._compression, offset, number)
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._reader.end()
+
+    def pass_over_error(self) -> None:
+        if self._reader.has_failed:
+            self._give_up()
 
     def close(self) -> None:
         self._reader.close()

@@ -65,6 +65,7 @@ class TFRecordReader:
         self._ends = _ends([])
         self._taken = 0
         self._error: DataLossError | None = None
+        self._has_failed = False
         self._ended = False
 
     def __iter__(self) -> TFRecordReader:
@@ -112,10 +113,26 @@ class TFRecordReader:
         if self._file is not None:
             self._file.close()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a record could not be read; what follows it cannot be found."""
+        return self._has_failed
+
+    def end(self) -> None:
+        """Gives no more records."""
+        self._ready, self._taken = [], 0
+        self._ended = True
+        self.close()
+
     def _read_block(self) -> bool:
         """Parses the records that are complete in the next block, and returns whether there are any."""
-        if self._ended:
-            return False
+        try:
+            return not self._ended and self._parse_next_block()
+        except Exception:
+            self._has_failed = True
+            raise
+
+    def _parse_next_block(self) -> bool:
         if self._file is None:
             self._file = open_bytes(self._path, self._compression, self._offset)
         self._offset, self._number = self.position

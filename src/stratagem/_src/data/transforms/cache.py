@@ -26,6 +26,8 @@ __all__ = ["Cache"]
 class Cache(Node):
     """The elements of the first complete pass over the input, again and again."""
 
+    remembers = ("_store", "_table")
+
     def __init__(self, source: Node, filename: str) -> None:
         self.inputs = (source,)
         self._filename = filename
@@ -140,6 +142,10 @@ class _CacheStream(Stream):
         if self._store.how_made not in (None, self._how):
             self._source = self._open_source(self._how)
         self._position = self._start().skip(state["position"])
+
+    def pass_over_error(self) -> None:
+        if self._source is not None:
+            self._source.pass_over_error()
 
     def close(self) -> None:
         if self._source is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from stratagem._src.data.element_format import decode_leaves, encode_leaves
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.structure import flatten, map_structure, pack_like
-from stratagem._src.data.tensor_spec import STRING
 from stratagem._src.data.tfrecord.record_format import TFRecordReader, written_record
 
 __all__ = ["IN_FILE", "CacheStore", "FileStore", "MemoryStore"]
@@ -92,7 +91,7 @@ class FileStore(CacheStore):
         """Returns a pass over the file."""
         reader = TFRecordReader(str(self._path))
         nest = self._element_spec()
-        elements = (pack_like(nest, _decode(record)) for record in reader)
+        elements = (pack_like(nest, decode_leaves(record)) for record in reader)
         return _Kept(elements, reader.close)
 
     def record(self, source: Stream, how: State) -> Stream:
@@ -102,7 +101,7 @@ class FileStore(CacheStore):
         file: BinaryIO = partial.open("wb")
 
         def keep(element: Any) -> None:
-            file.write(written_record(_encode(flatten(element))))
+            file.write(written_record(encode_leaves(flatten(element))))
 
         def finish() -> None:
             file.close()
@@ -158,52 +157,10 @@ class _Recording(_Kept):
         self._keep(element)
         return element
 
+    def pass_over_error(self) -> None:
+        self._source.pass_over_error()
+
     def close(self) -> None:
         if self._finish is not None:
             super().close()
         self._source.close()
-
-
-def _encode(leaves: list[Any]) -> bytes:
-    header: list[Any] = []
-    parts: list[bytes] = []
-    for leaf in leaves:
-        array = np.asarray(leaf, STRING) if isinstance(leaf, bytes) else np.asarray(leaf)
-        if array.dtype == STRING:
-            items = list(array.flat)
-            header.append(["string", array.shape, [len(item) for item in items]])
-            parts.extend(items)
-        else:
-            native = array.astype(array.dtype.newbyteorder("="), copy=False)
-            header.append([native.dtype.name, native.shape, native.nbytes])
-            parts.append(native.tobytes())
-    text = json.dumps(header).encode()
-    return b"".join([len(text).to_bytes(4, "little"), text, *parts])
-
-
-def _decode(record: bytes) -> list[Any]:
-    start = 4 + int.from_bytes(record[:4], "little")
-    leaves: list[Any] = []
-    for kind, shape, size in json.loads(record[4:start]):
-        if kind == "string":
-            array = np.empty(shape, STRING)
-            flat = array.reshape(-1)
-            for position, length in enumerate(size):
-                flat[position] = record[start : start + length]
-                start += length
-        else:
-            data = record[start : start + size]
-            array = np.frombuffer(data, _dtype(kind)).reshape(shape).copy()
-            start += size
-        leaves.append(array[()] if array.ndim == 0 else array)
-    return leaves
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return dtype

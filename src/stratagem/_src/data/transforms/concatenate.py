@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.dataset_spec import common_spec
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.random_access import ConcatAccess, RandomAccess
 from stratagem._src.data.plan.rows import concat_rows, num_rows
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream
-from stratagem._src.data.structure import map_structure, same_structure
-from stratagem._src.data.tensor_spec import TensorSpec
 
 __all__ = ["Concatenate"]
 
@@ -24,12 +22,8 @@ class Concatenate(Node):
         self.inputs = (first, second)
 
     def _compute_spec(self) -> Any:
-        first, second = (node.element_spec for node in self.inputs)
-        if not same_structure(first, second):
-            raise InvalidArgumentError(
-                f"concatenate needs datasets of the same structure, got {first} and {second}."
-            )
-        return map_structure(_common, first, second)
+        first, second = self.inputs
+        return common_spec(first.element_spec, second.element_spec, "concatenate")
 
     def cardinality(self) -> int:
         """Returns the sum."""
@@ -49,13 +43,6 @@ class Concatenate(Node):
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""
         return _ConcatenateStream([node.open(run, epoch) for node in self.inputs])
-
-
-def _common(a: TensorSpec, b: TensorSpec) -> TensorSpec:
-    common = a.most_general_with(b)
-    if common is None:
-        raise InvalidArgumentError(f"concatenate needs the same types, got {a} and {b}.")
-    return common
 
 
 class _ConcatenateStream(Stream):
@@ -98,6 +85,10 @@ class _ConcatenateStream(Stream):
         self._turn = state["turn"]
         for stream, saved in zip(self._streams, state["inputs"], strict=True):
             stream.set_state(saved)
+
+    def pass_over_error(self) -> None:
+        for stream in self._streams:
+            stream.pass_over_error()
 
     def close(self) -> None:
         for stream in self._streams:

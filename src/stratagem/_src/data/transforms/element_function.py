@@ -18,6 +18,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.conversion import to_element, to_leaf
+from stratagem._src.data.dataset_spec import DatasetSpec
 from stratagem._src.data.plan.rows import num_rows, row, slice_rows, stack_elements
 from stratagem._src.data.structure import flatten, map_structure, pack_like, same_structure
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
@@ -46,12 +47,14 @@ class ElementFunction:
 
     Args:
         fn: The user's function.
+        role: What the user calls it, for messages.
     """
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], role: str = "map_func") -> None:
         if not callable(fn):
-            raise InvalidArgumentError(f"map_func must be callable, got {fn!r}.")
+            raise InvalidArgumentError(f"{role} must be callable, got {fn!r}.")
         self._fn = fn
+        self._role = role
         self._traced: _Traced | None = None
         self._tried_tracing = False
         self._compiled: _Compiled | None = None
@@ -59,7 +62,7 @@ class ElementFunction:
 
     def __reduce__(self) -> Any:
         # What was compiled belongs to this process.
-        return type(self), (self._fn,)
+        return type(self), (self._fn, self._role)
 
     def traced_spec(self, element_spec: Any) -> Any | None:
         """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be.
@@ -81,7 +84,7 @@ class ElementFunction:
             result = call_with(self._fn, element)
         element = to_element(result)
         if element is None:
-            raise _gives_nothing(self._fn)
+            raise _gives_nothing(self._fn, self._role)
         return element
 
     def rows(self, rows: Any) -> Any:
@@ -170,10 +173,10 @@ class _Compiled:
         return pack_like(self._nest, arrays)
 
 
-def _gives_nothing(fn: Callable[..., Any]) -> InvalidArgumentError:
+def _gives_nothing(fn: Callable[..., Any], role: str) -> InvalidArgumentError:
     name = getattr(fn, "__qualname__", repr(fn))
     return InvalidArgumentError(
-        f"map_func must return an array or a nest of arrays, and {name} returned None. "
+        f"{role} must return an array or a nest of arrays, and {name} returned None. "
         "None may stand beside arrays, as in (x, None)."
     )
 
@@ -200,7 +203,9 @@ def _identical(a: Any, b: Any) -> bool:
 
 def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
     specs = flatten(element_spec)
-    if any(spec.dtype == STRING or not spec.shape.is_fully_defined() for spec in specs):
+    if any(isinstance(spec, DatasetSpec) for spec in specs) or any(
+        spec.dtype == STRING or not spec.shape.is_fully_defined() for spec in specs
+    ):
         return None
     import jax
 
@@ -214,7 +219,7 @@ def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
         )
         nest = map_structure(TensorSpec.of, result)
         if nest is None:
-            raise _gives_nothing(fn)
+            raise TypeError
         return flatten(result)
 
     make_shape: Any = jax.ShapeDtypeStruct

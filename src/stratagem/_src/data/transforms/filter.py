@@ -14,7 +14,29 @@ from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream, UnaryStream
 from stratagem._src.data.transforms.element_function import ElementFunction
 
-__all__ = ["Filter"]
+__all__ = ["Filter", "Predicate"]
+
+
+class Predicate:
+    """A user's function of an element that says yes or no.
+
+    Args:
+        fn: The user's function.
+        needed_by: The transformation that asks it, for messages.
+    """
+
+    def __init__(self, fn: Callable[..., Any], needed_by: str) -> None:
+        self._function = ElementFunction(fn, "predicate")
+        self._needed_by = needed_by
+
+    def __call__(self, element: Any) -> bool:
+        """Returns what the function says of an element."""
+        answer = self._function(element)
+        if getattr(answer, "shape", None) != () or answer.dtype != np.bool_:
+            raise InvalidArgumentError(
+                f"The predicate of {self._needed_by} must return one bool, got {answer!r}."
+            )
+        return bool(answer)
 
 
 class Filter(Node):
@@ -22,7 +44,7 @@ class Filter(Node):
 
     def __init__(self, source: Node, predicate: Callable[..., Any]) -> None:
         self.inputs = (source,)
-        self._predicate = ElementFunction(predicate)
+        self._predicate = Predicate(predicate, "filter")
 
     def cardinality(self) -> int:
         """Returns unknown, unless the input is empty or infinite."""
@@ -35,17 +57,12 @@ class Filter(Node):
 
 
 class _FilterStream(UnaryStream):
-    def __init__(self, source: Stream, predicate: ElementFunction) -> None:
+    def __init__(self, source: Stream, predicate: Predicate) -> None:
         super().__init__(source)
         self._predicate = predicate
 
     def __next__(self) -> Any:
         for element in self._source:
-            keep = self._predicate(element)
-            if getattr(keep, "shape", None) != () or keep.dtype != np.bool_:
-                raise InvalidArgumentError(
-                    f"The predicate of filter must return one bool, got {keep!r}."
-                )
-            if keep:
+            if self._predicate(element):
                 return element
         raise StopIteration

@@ -223,6 +223,12 @@ class _InterleaveStream(Stream):
         self._turn = state["turn"]
         self._given_in_turn = state["given"]
 
+    def pass_over_error(self) -> None:
+        self._source.pass_over_error()
+        for current in self._cycle:
+            if current is not None:
+                current.stream.pass_over_error()
+
     def close(self) -> None:
         self._source.close()
         for current in self._cycle:

@@ -7,13 +7,13 @@ from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.checks import parallelism
+from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
 from stratagem._src.data.plan.random_access import Indices, RandomAccess
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream, UnaryStream
 from stratagem._src.data.structure import map_structure
-from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.data.transforms.element_function import ElementFunction
 from stratagem._src.data.transforms.parallel_map import ParallelMapStream
 
@@ -42,10 +42,10 @@ class Map(Node):
             if not self._function.traceable(below):
                 raise
             return self._function.traced_spec(below)
-        specs = map_structure(TensorSpec.of, self._function(element))
+        specs = map_structure(spec_of, self._function(element))
         if self._function.traceable(below):
             return specs
-        return map_structure(_any_size, specs)
+        return map_structure(any_size, specs)
 
     def random_access(self) -> RandomAccess | None:
         """Returns the function of a table."""
@@ -64,10 +64,6 @@ class Map(Node):
         if self._num_parallel_calls is not None:
             return ParallelMapStream(source, self._function, self._num_parallel_calls, run)
         return _MapStream(source, self._function)
-
-
-def _any_size(spec: TensorSpec) -> TensorSpec:
-    return TensorSpec([None] * len(spec.shape), spec.dtype)
 
 
 class _MapAccess(RandomAccess):

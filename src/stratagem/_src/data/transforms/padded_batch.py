@@ -55,7 +55,8 @@ class PaddedBatch(Node):
             return size
         return num_batches(size, (self._batch_size,), self._drop_remainder)
 
-    def _shapes(self, like: Any) -> list[TensorShape | None]:
+    def shapes_of(self, like: Any) -> list[TensorShape | None]:
+        """Returns the shape that each component of an element is padded to; ``None`` for the longest."""
         leaves = flatten(like)
         if self._padded_shapes is None:
             return [None] * len(leaves)
@@ -74,7 +75,7 @@ class PaddedBatch(Node):
         size = self._batch_size if self._drop_remainder else None
         specs = [
             TensorSpec([None] * len(spec.shape) if shape is None else shape, spec.dtype)
-            for spec, shape in zip(flatten(below), self._shapes(below), strict=True)
+            for spec, shape in zip(flatten(below), self.shapes_of(below), strict=True)
         ]
         return pack_like(below, [spec.batched(size) for spec in specs])
 
@@ -92,7 +93,7 @@ class PaddedBatch(Node):
                     f"{describe(like)} and {describe(element)}."
                 )
         columns = zip(*(flatten(element) for element in elements), strict=True)
-        shapes, paddings = self._shapes(like), self._paddings(like)
+        shapes, paddings = self.shapes_of(like), self._paddings(like)
         batch = [
             _pad_column(column, shape, padding)
             for column, shape, padding in zip(columns, shapes, paddings, strict=True)

@@ -38,6 +38,7 @@ class ParallelMapStream(UnaryStream):
         return False
 
     def _fill(self) -> None:
+        self._anchors.forget_before(self._given)
         while len(self._pending) <= self._window:
             self._anchors.before_read()
             try:
@@ -62,6 +63,12 @@ class ParallelMapStream(UnaryStream):
         if not self._pending:
             self._source_failed = False
         return call.wait()
+
+    def pass_over_error(self) -> None:
+        """Lets the input go on after what it failed at, once all before it was given."""
+        if not self._pending:
+            self._source.pass_over_error()
+            self._anchors.begin_again()
 
     def get_state(self) -> State:
         """Returns where the input stood before the first result that was not given out."""

@@ -55,6 +55,11 @@ class PrefetchStream(UnaryStream):
         self._given += 1
         return element
 
+    def pass_over_error(self) -> None:
+        """Lets the thread go on after what it failed at, once all before it was given."""
+        if self._buffer.pass_over_error():
+            self._given = self._buffer.num_read()
+
     def get_state(self) -> State:
         """Returns where the input stood before the first element that was not given out."""
         return {"given": self._given, "input": self._buffer.get_state(self._given)}
@@ -128,6 +133,7 @@ class _Buffer:
                 self._is_filling = False
                 return False
             self._num_started += 1
+            self._anchors.forget_before(self._num_given)
             self._anchors.before_read()
             return True
 
@@ -159,12 +165,26 @@ class _Buffer:
             self._is_filling = True
             self._background.start(self._fill, name="stratagem-prefetch")
 
+    def pass_over_error(self) -> bool:
+        with self._changed:
+            failed = self._error is not None and not self._taken and not self._ready
+            if failed:
+                self._source.pass_over_error()
+                self._anchors.begin_again()
+                self._ended, self._error = False, None
+                self._num_given = self._num_started
+        return failed
+
+    def num_read(self) -> int:
+        return self._anchors.read
+
     def get_state(self, given: int) -> State:
         with self._changed:
             return self._anchors.get_state(given)
 
     def resume(self, state: State, given: int) -> None:
         self._anchors.resume(state, given)
+        self._num_started = self._num_given = given
 
     def rest(self) -> None:
         with self._changed:

@@ -112,6 +112,10 @@ class _RepeatStream(Stream):
             self._current.set_state(state["input"])
         self._epoch_is_empty = state["empty"]
 
+    def pass_over_error(self) -> None:
+        if self._current is not None:
+            self._current.pass_over_error()
+
     def close(self) -> None:
         if self._current is not None:
             self._current.close()

@@ -98,6 +98,10 @@ class _ZipStream(Stream):
         for stream, saved in zip(self._streams, state, strict=True):
             stream.set_state(saved)
 
+    def pass_over_error(self) -> None:
+        for stream in self._streams:
+            stream.pass_over_error()
+
     def close(self) -> None:
         for stream in self._streams:
             stream.close()

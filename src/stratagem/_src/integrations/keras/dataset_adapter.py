@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
+from stratagem._src.data.auto_shard import num_files
 from stratagem._src.data.dataset import Dataset
-from stratagem._src.data.options import INFINITE_CARDINALITY
+from stratagem._src.data.options import INFINITE_CARDINALITY, AutoShardPolicy
 from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
+from stratagem._src.distributed_input.sharding import choose_policy
 from stratagem._src.integrations.keras.trainer_internals import (
     DataAdapter,
     class_weight_to_sample_weights,
 )
+from stratagem._src.strategies.base import Strategy
 
 __all__ = ["DatasetAdapter", "is_dataset"]
 
@@ -31,6 +34,7 @@ class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras has no types
         sample_weight: Likewise.
         class_weight: A weight for each class, by which examples are weighted.
         steps_per_epoch: How many elements make an epoch.
+        strategy: Between whose workers a dataset is divided, as its policy says.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras has no types
         sample_weight: Any = None,
         class_weight: dict[int, float] | None = None,
         steps_per_epoch: int | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
@@ -47,9 +52,16 @@ class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras has no types
                     f"With a dataset {name} must not be given: let its elements be "
                     "(x, y) or (x, y, sample_weight)."
                 )
-        self._dataset = dataset
         self._class_weight = class_weight
         self._num_batches = _num_elements(dataset, steps_per_epoch)
+        if (
+            isinstance(dataset, Dataset)
+            and strategy is not None
+            and strategy.replica_group.spans_processes
+        ):
+            self._num_batches = _num_steps_of_workers(dataset, strategy)
+            dataset = strategy.experimental_distribute_dataset(dataset)
+        self._dataset = dataset
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Yields the elements."""
@@ -104,3 +116,12 @@ def _num_elements(dataset: Dataset | DistributedDataset, steps: int | None) -> i
             "fit(..., steps_per_epoch=...), evaluate(..., steps=...) or validation_steps=...."
         )
     return count if count >= 0 else None
+
+
+def _num_steps_of_workers(dataset: Dataset, strategy: Strategy) -> int | None:
+    """Returns how many steps workers make of a dataset, if its policy tells."""
+    num_workers = strategy.extended.worker_position().num_workers
+    wanted = dataset.options().experimental_distribute.auto_shard_policy
+    policy = choose_policy(wanted, num_files(dataset), num_workers)
+    count = dataset.cardinality()
+    return count if policy is AutoShardPolicy.DATA and count >= 0 else None

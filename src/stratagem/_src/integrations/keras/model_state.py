@@ -29,14 +29,21 @@ _latest: weakref.WeakKeyDictionary[Any, tuple[tuple[str, ...], State]]
 _latest = weakref.WeakKeyDictionary()
 
 
-def take(model: Any, parts: tuple[str, ...], group: ReplicaGroup) -> State:
-    """Returns the state of a model for steps, which may be given to programs.
+def take(model: Any, parts: tuple[str, ...], group: ReplicaGroup, *, for_good: bool) -> State:
+    """Returns the state of a model for steps, and notes it; ``note`` says what became of it.
 
-    What is taken is noted; ``note`` says what became of it.
+    Args:
+        model: The Keras model.
+        parts: Of the state.
+        group: The replicas.
+        for_good: Whether it is given to a program, which may overwrite it.
     """
-    state = [[_take(variable, group) for variable in variables_of(model, part)] for part in parts]
+    state = tuple(
+        [_take(variable, group, for_good=for_good) for variable in variables_of(model, part)]
+        for part in parts
+    )
     _latest[model] = (parts, state)
-    return tuple(state)
+    return state
 
 
 def note(model: Any, parts: tuple[str, ...], state: State) -> None:
@@ -60,11 +67,11 @@ def give_back(model: Any, group: ReplicaGroup) -> None:
         put_back(model, *_latest[model], group)
 
 
-def _take(variable: Any, group: ReplicaGroup) -> Any:
+def _take(variable: Any, group: ReplicaGroup, *, for_good: bool) -> Any:
     twin: Variable = variable.own_twin()
     if isinstance(twin, MirroredVariable):
         with STORAGE_LOCK:
-            return twin.take_for_program(group, donate=True)
+            return twin.take_for_program(group, donate=for_good)
     # What the replicas' parts add up to. Of its own memory: the variable keeps what it has.
     return group.replicate(np.array(twin._eager_value()))
 

@@ -8,8 +8,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.integrations.keras.batch_placement import place_batch
-from stratagem._src.integrations.keras.trainer_internals import ArrayDataAdapter, DataAdapter
+from stratagem._src.integrations.keras.trainer_internals import (
+    ArrayDataAdapter,
+    DataAdapter,
+    PyDatasetAdapter,
+    is_shuffled,
+)
+from stratagem._src.integrations.keras.worker_callbacks import leads
+from stratagem._src.integrations.keras.worker_order import in_leaders_order
 from stratagem._src.strategies.base import Strategy
 
 __all__ = ["PlacedData"]
@@ -30,10 +38,23 @@ class PlacedData(DataAdapter):  # type: ignore[misc]  # Keras has no types
         self._divide = divide
         # Others may fill the same memory with the next batch, while a program still reads this one.
         self._copies = not isinstance(adapter, ArrayDataAdapter)
+        if (
+            strategy.replica_group.spans_processes
+            and isinstance(adapter, PyDatasetAdapter)
+            and is_shuffled(adapter)
+        ):
+            raise InvalidArgumentError(
+                "Keras puts a PyDataset into another random order on every worker, so that they would "
+                "not train on the same batches. Pass shuffle=False, and shuffle in the dataset with a "
+                "seed that all workers have."
+            )
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """Yields the batches of one epoch."""
-        for batch in self._adapter.get_jax_iterator():
+        batches = self._adapter.get_jax_iterator()
+        if self._strategy.replica_group.spans_processes and is_shuffled(self._adapter):
+            batches = in_leaders_order(batches, leads=leads(self._strategy))
+        for batch in batches:
             if self._copies:
                 batch = jax.tree.map(_own_memory, batch)
             yield place_batch(batch, self._strategy, divide=self._divide)

@@ -22,7 +22,7 @@ from stratagem._src.mesh.program_queue import (
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
-__all__ = ["StepProgram"]
+__all__ = ["StepProgram", "keeps_state"]
 
 
 class _Prepared(NamedTuple):
@@ -58,8 +58,7 @@ class StepProgram:
         self._step = step
         self._group = group
         self._name = name
-        may_be_left_alone = group.spans_processes and process_watch().waits_for_programs
-        self._gives_away = gives_away and not may_be_left_alone
+        self._gives_away = gives_away and not keeps_state(group)
         self._prepared: dict[Any, _Prepared] = {}
 
     def run(self, state: Any, batch: Any, results: list[Any]) -> None:
@@ -179,6 +178,11 @@ class _Jitted:
         return self._structure.unflatten(
             [next(remaining) if kept is None else given[kept] for kept in self._returned]
         )
+
+
+def keeps_state(group: ReplicaGroup) -> bool:
+    """Returns whether a program never gets its state for good: another process may be gone meanwhile."""
+    return group.spans_processes and process_watch().waits_for_programs
 
 
 def _example(array: Any) -> jax.ShapeDtypeStruct:

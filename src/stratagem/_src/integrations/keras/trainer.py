@@ -7,8 +7,11 @@ strategy are left to Keras.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -32,16 +35,20 @@ from stratagem._src.integrations.keras.step_function import (
     TRAIN_PARTS,
     StepFunction,
 )
+from stratagem._src.integrations.keras.step_program import keeps_state
 from stratagem._src.integrations.keras.trainer_internals import (
     JAXTrainer,
     Trainer,
     data_adapter_of,
     distribute_data,
     has_state_apart,
+    is_built,
     replace_data_adapter_of,
     replace_distribute_data,
     state_apart,
 )
+from stratagem._src.integrations.keras.worker_callbacks import callbacks_of_worker, leads
+from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 
 __all__ = ["install_trainer"]
@@ -61,6 +68,7 @@ def install_trainer() -> None:
     """Has models that belong to a strategy trained by it, from now on."""
     JAXTrainer.__init__ = _noting_creation(JAXTrainer.__init__)
     Trainer.compile = _compiling(Trainer.compile)
+    Trainer._symbolic_build = _building(Trainer._symbolic_build)
     for name in _CALLS:
         setattr(JAXTrainer, name, _calling(getattr(JAXTrainer, name)))
     JAXTrainer.make_train_function = _making(
@@ -88,37 +96,33 @@ def _noting_creation(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _compiling(original: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
-    def compile(
-        self: Any,
-        optimizer: Any = "rmsprop",
-        loss: Any = None,
-        loss_weights: Any = None,
-        metrics: Any = None,
-        weighted_metrics: Any = None,
-        **options: Any,
-    ) -> None:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         strategy = strategy_to_compile_for(self)
-        given = keras.tree.flatten((optimizer, metrics, weighted_metrics))
-        check_created_with(strategy, given)
-        args = (optimizer, loss, loss_weights, metrics, weighted_metrics)
-        if strategy is None:
-            original(self, *args, **options)
-            return
-        with strategy.scope():
-            original(self, *args, **options)
+        given = signature.bind(self, *args, **kwargs).arguments
+        parts = [given.get(name) for name in ("optimizer", "metrics", "weighted_metrics")]
+        check_created_with(strategy, keras.tree.flatten(parts))
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            original(self, *args, **kwargs)
 
     return compile
 
 
 def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         strategy = strategy_of_model(self)
         if strategy is None:
             return original(self, *args, **kwargs)
-        # In the scope, because a model may get its variables with its first batch.
-        with begin_call(self, strategy), strategy.scope():
+        context.require_cross_replica(strategy, f"{original.__name__} of a Keras model")
+        if strategy.replica_group.spans_processes:
+            kwargs = _arguments_of_worker(signature.bind(self, *args, **kwargs), strategy)
+            args = ()
+        with begin_call(self, strategy), _scope_to_build(self, strategy):
             try:
                 return original(self, *args, **kwargs)
             except BaseException:
@@ -126,6 +130,40 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
 
     return call
+
+
+def _scope_to_build(model: Any, strategy: Strategy) -> AbstractContextManager[object]:
+    """Returns the scope for a model that gets its variables with its first batch.
+
+    Not for others: what callbacks make, or Keras while it saves, does not belong to the strategy.
+    """
+    return contextlib.nullcontext() if is_built(model) else strategy.scope()
+
+
+def _building(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:
+        strategy = strategy_of_model(self)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            original(self, *args, **kwargs)
+
+    return symbolic_build
+
+
+def _arguments_of_worker(bound: inspect.BoundArguments, strategy: Strategy) -> dict[str, Any]:
+    """Returns the arguments of a call for this one of several workers, of which one prints."""
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    del arguments["self"]
+    arguments.update(arguments.pop("kwargs", {}))
+    if "verbose" in arguments and not leads(strategy):
+        arguments["verbose"] = 0
+    callbacks = arguments.get("callbacks", ())
+    if "callbacks" in arguments and not isinstance(callbacks, keras.callbacks.CallbackList):
+        trains = "epochs" in arguments
+        given = keras.tree.flatten(callbacks) if callbacks else []
+        arguments["callbacks"] = callbacks_of_worker(given, strategy, trains=trains)
+    return arguments
 
 
 def _making(
@@ -152,7 +190,9 @@ def _taking_state(original: Callable[..., Any]) -> Callable[..., Any]:
         if strategy is None:
             return original(self, purge_model_variables=purge_model_variables, **wanted)
         parts = tuple(part for part in TRAIN_PARTS if wanted.get(part))
-        return take(self, parts, strategy.replica_group)
+        group = strategy.replica_group
+        trains = parts == TRAIN_PARTS and not keeps_state(group)
+        return take(self, parts, group, for_good=trains)
 
     return get_state
 
@@ -198,13 +238,14 @@ def _data_adapter_of(
     class_weight: Any = None,
 ) -> Any:
     """Returns what feeds Keras with data; placed on the replicas if a strategy's model asks."""
+    call = running_call()
     if is_dataset(x):
-        adapter = DatasetAdapter(x, y, sample_weight, class_weight, steps_per_epoch)
+        strategy = None if call is None else call.strategy
+        adapter = DatasetAdapter(x, y, sample_weight, class_weight, steps_per_epoch, strategy)
     else:
         adapter = data_adapter_of(
             x, y, sample_weight, batch_size, steps_per_epoch, shuffle, class_weight
         )
-    call = running_call()
     if call is None and isinstance(x, DistributedDataset):
         raise InvalidArgumentError(
             "A distributed dataset feeds a model of the strategy that distributed it, got a model that "

@@ -24,10 +24,13 @@ __all__ = [
     "data_adapter_of",
     "distribute_data",
     "has_state_apart",
+    "initial_epoch",
+    "is_built",
     "is_shuffled",
     "note_state_in_variables",
     "replace_data_adapter_of",
     "replace_distribute_data",
+    "set_initial_epoch",
     "state_apart",
     "variables_of",
 ]
@@ -50,7 +53,12 @@ def is_shuffled(adapter: Any) -> Any:
     """Returns whether an adapter of arrays or of a ``PyDataset`` puts them into random order."""
     if isinstance(adapter, ArrayDataAdapter):
         return adapter._shuffle
-    return isinstance(adapter, PyDatasetAdapter) and adapter._shuffle
+    return isinstance(adapter, PyDatasetAdapter) and adapter.shuffle
+
+
+def is_built(model: Any) -> bool:
+    """Returns whether all layers of a model have their variables."""
+    return all(layer.built for layer in model._flatten_layers())
 
 
 def variables_of(model: Any, part: str) -> Sequence[Any]:
@@ -83,3 +91,14 @@ def replace_distribute_data(function: Callable[[Any], Any]) -> None:
 
 distribute_data: Callable[[Any], Any] = trainer._distribute_data
 """Puts a batch on the devices."""
+
+
+def initial_epoch(model: Any) -> int | None:
+    """Returns the epoch that a callback has set for ``fit`` to begin with."""
+    epoch: int | None = model._initial_epoch
+    return epoch
+
+
+def set_initial_epoch(model: Any, epoch: int | None) -> None:
+    """Sets the epoch for ``fit`` to begin with."""
+    model._initial_epoch = epoch

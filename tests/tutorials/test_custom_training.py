@@ -8,8 +8,6 @@ import pytest
 
 import stratagem as tf
 
-tf.keras  # noqa: B018  (sets an environment variable when it is loaded)
-
 EPOCHS = 3
 BATCH_SIZE_PER_REPLICA = 16
 

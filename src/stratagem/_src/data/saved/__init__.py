@@ -1,0 +1,1 @@
+"""Datasets in directories: what ``save`` writes, and ``load`` and ``snapshot`` read."""

@@ -1,0 +1,120 @@
+"""``ragged_batch``: elements of different sizes, in batches without padding."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.checks import at_least
+from stratagem._src.data.dataset_spec import DatasetSpec
+from stratagem._src.data.plan.node import Epoch, Node, known
+from stratagem._src.data.plan.rows import stack_elements
+from stratagem._src.data.plan.run import Run
+from stratagem._src.data.plan.stream import Stream, UnaryStream
+from stratagem._src.data.ragged_tensor import RaggedTensor
+from stratagem._src.data.structure import (
+    describe,
+    flatten,
+    map_structure,
+    pack_like,
+    same_structure,
+)
+from stratagem._src.data.tensor_spec import TensorSpec, as_dtype
+from stratagem._src.data.transforms.batch import num_batches
+
+__all__ = ["RaggedBatch"]
+
+
+class RaggedBatch(Node):
+    """Batches in which a component whose size is not known beforehand is a ``RaggedTensor``.
+
+    Args:
+        source: The plan that is batched.
+        batch_size: Elements per batch.
+        drop_remainder: Whether a last, smaller batch is left out.
+        row_splits_dtype: The type of the places where rows begin.
+    """
+
+    def __init__(
+        self, source: Node, batch_size: int, drop_remainder: bool, row_splits_dtype: Any
+    ) -> None:
+        self.inputs = (source,)
+        self.batch_size = at_least(1, "batch_size", batch_size)
+        self.drop_remainder = bool(drop_remainder)
+        self._splits_dtype = as_dtype(row_splits_dtype)
+        if self._splits_dtype not in (np.int32, np.int64):
+            raise InvalidArgumentError(
+                f"row_splits_dtype must be int32 or int64, got {row_splits_dtype!r}."
+            )
+
+    def cardinality(self) -> int:
+        """Returns the number of batches."""
+        size = self.inputs[0].cardinality()
+        return num_batches(size, (self.batch_size,), self.drop_remainder) if known(size) else size
+
+    def _compute_spec(self) -> Any:
+        size = self.batch_size if self.drop_remainder else None
+
+        def batched(spec: TensorSpec | DatasetSpec) -> Any:
+            rank = _ragged_rank(spec)
+            if not rank or isinstance(spec, DatasetSpec):
+                return spec.batched(size)
+            ends = [None if level or size is None else size + 1 for level in range(rank)]
+            splits = tuple(TensorSpec([end], self._splits_dtype) for end in ends)
+            return RaggedTensor(TensorSpec([None, *spec.shape[rank:]], spec.dtype), splits)
+
+        return map_structure(batched, self.inputs[0].element_spec)
+
+    def open(self, run: Run, epoch: Epoch) -> Stream:
+        """Starts a pass."""
+        return _RaggedBatchStream(self.inputs[0].open(run, epoch), self)
+
+    def join(self, elements: list[Any]) -> Any:
+        """Returns the elements as one batch."""
+        specs = self.inputs[0].element_spec
+        for element in elements:
+            if not same_structure(specs, element):
+                raise InvalidArgumentError(
+                    "The elements of a batch must have the same structure, got "
+                    f"{describe(specs)} and {describe(element)}."
+                )
+        columns = zip(*(flatten(element) for element in elements), strict=True)
+        joined = [
+            RaggedTensor.from_rows(list(column), rank, self._splits_dtype)
+            if (rank := _ragged_rank(spec))
+            else stack_elements(list(column))
+            for column, spec in zip(columns, flatten(specs), strict=True)
+        ]
+        return pack_like(specs, joined)
+
+
+def _ragged_rank(spec: TensorSpec | DatasetSpec) -> int:
+    """Returns how many dimensions of a batch have rows of their own; 0 for one that is an array."""
+    if isinstance(spec, DatasetSpec) or spec.shape.is_fully_defined():
+        return 0
+    if spec.shape.rank is None:
+        raise InvalidArgumentError(
+            f"ragged_batch needs the rank of every component, got {spec}. Give from_generator an "
+            "output_signature with shapes, such as TensorSpec([None], 'int32')."
+        )
+    return 1 + max(axis for axis, size in enumerate(spec.shape) if size is None)
+
+
+class _RaggedBatchStream(UnaryStream):
+    def __init__(self, source: Stream, node: RaggedBatch) -> None:
+        super().__init__(source)
+        self._node = node
+
+    @property
+    def uniform(self) -> bool:
+        return False
+
+    def __next__(self) -> Any:
+        elements = list(itertools.islice(self._source, self._node.batch_size))
+        missing = self._node.batch_size - len(elements)
+        if not elements or (self._node.drop_remainder and missing):
+            raise StopIteration
+        return self._node.join(elements)

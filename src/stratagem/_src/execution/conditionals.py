@@ -1,0 +1,202 @@
+"""``cond``: a conditional whose branches may assign variables and call collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.collectives.taking_part import must_be_equal
+from stratagem._src.core import structures
+from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.execution.tracing_frames import ReplicaFrame
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.array_operators import operand_of
+from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.variables import access as state
+from stratagem._src.variables.access import StateFrame
+from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.updates import Update
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["cond"]
+
+
+def cond(
+    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any
+) -> Any:
+    """Returns ``true_fn(*operands)`` or ``false_fn(*operands)``, of which one is computed.
+
+    Unlike in ``jax.lax.cond`` the functions may assign variables, and so may what they call: an
+    ``Optimizer``, a metric. In replicas they may call collectives, if all replicas take the same branch:
+    a predicate that may differ between replicas is refused there.
+
+    Args:
+        pred: A scalar; what is not zero is true. Eagerly, anything that Python takes for true or false.
+        true_fn: Called if it is true. While a function is traced both are called, each twice.
+        false_fn: Called if it is false. It returns arrays of the same structure, shapes and types.
+        *operands: Arguments of both.
+
+    Raises:
+        ReplicaMismatchError: If replicas might take different branches with collectives, or with
+            assignments to variables of which they have equal copies.
+        UnsupportedError: If a branch updates a variable on parameter servers in a compiled function.
+
+    Differs from tf.distribute: collectives may be in conditionals.
+
+    JAX equivalent: ``jax.lax.cond``.
+
+    >>> import jax.numpy as jnp
+    >>> import stratagem as sg
+    >>> best = sg.Variable(5.0)
+    >>> @sg.function
+    ... def note(loss):
+    ...     return sg.cond(loss < best, lambda: best.assign(loss).value(), lambda: jnp.float32(-1))
+    >>> float(note(jnp.float32(3.0))), float(note(jnp.float32(4.0))), float(best)
+    (3.0, -1.0, 3.0)
+    """
+    predicate = operand_of(pred)
+    known = _known(predicate)
+    if known is None:
+        return _traced(jnp.asarray(predicate), true_fn, false_fn, operands)
+    return (true_fn if known else false_fn)(*operands)
+
+
+def _known(predicate: Any) -> bool | None:
+    """Returns whether it is true, or ``None`` where that is known on the device only."""
+    try:
+        return bool(predicate)
+    except jax.errors.TracerBoolConversionError:
+        return None
+
+
+def _traced(
+    predicate: Any,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    operands: tuple[Any, ...],
+) -> Any:
+    if predicate.ndim:
+        raise VariableError(f"cond needs a scalar predicate, got shape {predicate.shape}.")
+    if predicate.dtype != jnp.bool_:
+        predicate = predicate != 0
+    parent = state.current_frame()
+    if parent is None:
+        return jax.lax.cond(predicate, true_fn, false_fn, *operands)
+    _flush(parent)
+    operands = tuple(
+        structures.map_structure(_array, operand, is_value_leaf) for operand in operands
+    )
+    written: dict[int, Variable] = {}
+    for fn in (true_fn, false_fn):
+        frame = _BranchFrame(parent)
+        jax.eval_shape(lambda *args, fn=fn, frame=frame: frame.call(fn, {}, args), *operands)
+        written |= frame.written
+    variables = list(written.values())
+    before = [parent.read(variable) for variable in variables]
+    if parent.spmd and any(not variable.sharded_in_program for variable in variables):
+        predicate = must_be_equal(predicate)
+
+    def branch(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def call(operands: tuple[Any, ...], values: list[Any]) -> Any:
+            frame = _BranchFrame(parent)
+            result = frame.call(fn, dict(zip(written, values, strict=True)), operands)
+            return result, [
+                frame.read(v).astype(old.dtype) for v, old in zip(variables, values, strict=True)
+            ]
+
+        return call
+
+    result, after = jax.lax.cond(predicate, branch(true_fn), branch(false_fn), operands, before)
+    for variable, value in zip(variables, after, strict=True):
+        parent.check_writable(variable)
+        parent.write(variable, value)
+    return result
+
+
+def _array(leaf: Any) -> Any:
+    return jnp.asarray(operand_of(leaf))
+
+
+def _flush(frame: StateFrame | None) -> None:
+    """Carries out what replicas do in turn, before they may meet inside a branch."""
+    while frame is not None:
+        if isinstance(frame, ReplicaFrame):
+            frame.flush()
+        frame = getattr(frame, "parent", None)
+
+
+class _BranchFrame(StateFrame):
+    """Frame of one branch: keeps what the branch assigns until both are known.
+
+    Args:
+        parent: The frame around the conditional.
+    """
+
+    def __init__(self, parent: StateFrame) -> None:
+        super().__init__()
+        self.spmd = parent.spmd
+        self.eager = parent.eager
+        self.parent = parent
+        self.written: dict[int, Variable] = {}
+        self._values: dict[int, Any] = {}
+
+    def call(self, fn: Callable[..., Any], values: Mapping[int, Any], operands: Any) -> Any:
+        """Returns what a branch returns, as arrays, given the values of variables."""
+        self.open()
+        self._values = dict(values)
+        with state.enter(self):
+            return structures.map_structure(_array, fn(*operands), is_value_leaf)
+
+    def read(self, variable: Variable) -> Any:
+        """Returns the value of this branch, or of what is around it."""
+        if id(variable) in self._values:
+            return self._values[id(variable)]
+        return self.parent.read(variable)
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Keeps the value."""
+        self._values[id(variable)] = value
+        self.written[id(variable)] = variable
+
+    def create(self, variable: Variable, initial_value: Any) -> None:
+        """Has the frame around it take over the variable, as the state of an optimizer."""
+        if is_tracer(initial_value):
+            super().create(variable, initial_value)
+        self.parent.create(variable, initial_value)
+
+    def use_group(self, group: ReplicaGroup) -> None:
+        """Tells the frame around it."""
+        self.parent.use_group(group)
+
+    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
+        """Raises: whether an element is drawn must not depend on the device."""
+        raise ContextError(
+            "next(iterator) is called inside a conditional of a compiled function. Call it before, and "
+            "pass the element."
+        )
+
+    def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
+        """Raises: whose turn it is would depend on the branch."""
+        raise VariableError(
+            f"Variable {variable.name!r} was created outside of the strategy's scope and cannot be updated "
+            "by several replicas inside cond. Create it inside strategy.scope()."
+        )
+
+    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Raises: rows are fetched before or after the conditional."""
+        self._refuse(variable)
+
+    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+        """Raises: updates are sent when the program has run."""
+        self._refuse(variable)
+
+    def _refuse(self, variable: Variable) -> NoReturn:
+        raise UnsupportedError(
+            f"Variable {variable.name!r} lives on a parameter server. It cannot be updated or read by rows "
+            "inside cond in a compiled function. Do it outside, by jnp.where(pred, x, 0)."
+        )
