@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: demo demo-async test test-all lint types bench clean
 
 demo: $(READY)
-	$(BIN)/python examples/digits.py
+	$(BIN)/python examples/digits_loop.py
 
 demo-async: $(READY)
 	$(BIN)/stratagem run --workers 2 --ps 2 --chief examples/recommender.py

@@ -105,6 +105,7 @@ class SubclassedModel(tf.keras.Model):
         return self._dense_layer(inputs)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras' own
 def test_a_model_of_ones_own_class_saves_weights(tmp_path):
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         model = SubclassedModel()

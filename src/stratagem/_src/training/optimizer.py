@@ -262,10 +262,13 @@ class Optimizer:
         if replica is None or replica.num_replicas_in_sync == 1:
             self._apply(gradients, variables)
         elif pairs:
-            replica.merge_call(
-                lambda strategy, values: self._reduce_and_apply(strategy, values, variables),
-                args=(gradients,),
-            )
+            arrays = [_arrays(g, v.dtype) for g, v in zip(gradients, variables, strict=True)]
+
+            def apply(strategy: Any, values: Sequence[Any]) -> None:
+                self._reduce_and_apply(strategy, values, variables)
+
+            # Not merge_call: a gradient that is one object in all replicas counts for each, too.
+            replica.merge_per_replica("apply_gradients", apply, arrays)
 
     def _reduce_and_apply(
         self, strategy: Strategy, gradients: Sequence[Any], variables: Sequence[Variable]
