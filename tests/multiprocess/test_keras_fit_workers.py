@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -214,3 +215,13 @@ def test_workers_that_do_not_do_the_same_are_told():
         )
         assert steps.startswith(("ReplicaMismatchError", "UnavailableError"))
         assert all(finite)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_lost_is_named_and_the_others_keep_their_weights(workers):
+    some = workers(2, script=Path(__file__).with_name("keras_worker_that_dies.py"))
+    code, outcome = some.outcome(0, timeout=120)
+    assert code == 0
+    assert f"{some.name(1)} is gone" in outcome["text"]
+    assert outcome["steps"] == 3
+    assert outcome["kept"]

@@ -1,5 +1,8 @@
 """Whatever fails while a model is trained, it keeps the values of the last step that succeeded."""
 
+import signal
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -167,4 +170,35 @@ def test_a_program_that_fails_while_it_runs():
         model.fit(X, Y, batch_size=4, verbose=0, callbacks=[seen])
     fails.clear()
     assert_equal(model.get_weights(), seen.weights[-1])
+    assert_whole(model)
+
+
+@pytest.fixture
+def _alarm_is_ctrl_c():
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120, method="thread")  # the other method uses the alarm, too
+@pytest.mark.usefixtures("_alarm_is_ctrl_c")
+def test_interrupts_at_any_moment():
+    """Ctrl-C comes between any two instructions; the model is whole after each."""
+    model = make_model()
+    model.fit(X, Y, batch_size=4, verbose=0)
+    random = np.random.default_rng(0)
+    deadline = time.monotonic() + 1.5
+    interrupted = 0
+    while time.monotonic() < deadline:
+        signal.setitimer(signal.ITIMER_REAL, float(random.uniform(1e-4, 5e-2)))
+        try:
+            model.fit(X, Y, batch_size=4, epochs=1000, verbose=0)
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for variable in [*model.variables, *model.optimizer.variables, *model.metrics_variables]:
+            assert np.isfinite(variable.numpy()).all()
+    assert interrupted > 3
     assert_whole(model)

@@ -101,6 +101,7 @@ def averaged_and_clipped(strategy):
 
 
 def half_precision(strategy):
+    """The scale of the loss is too large for the first steps, which are left out."""
     with scope_of(strategy):
         model = keras.Sequential(
             [
@@ -110,10 +111,21 @@ def half_precision(strategy):
             ]
         )
         optimizer = keras.optimizers.LossScaleOptimizer(
-            keras.optimizers.SGD(0.01), initial_scale=2.0**40, dynamic_growth_steps=2
+            keras.optimizers.SGD(0.01), initial_scale=2.0**16.5
         )
         model.compile(optimizer, "mse")
-    return fitted(model), float(optimizer.dynamic_scale)
+    numbers = fitted(model, x=X[:8], y=Y[:8], epochs=9)
+    scale = float(optimizer.dynamic_scale)
+    assert scale < 2.0**16
+    assert int(optimizer.inner_optimizer.iterations) > 4
+    return numbers, scale
+
+
+def half_precision_of_more_range(strategy):
+    with scope_of(strategy):
+        model = small_model(keras.layers.Dense(8, dtype="mixed_bfloat16"))
+        model.compile("sgd", "mse")
+    return fitted(model)
 
 
 def frozen_layer_and_added_loss(strategy):
@@ -243,7 +255,6 @@ BREADTH = [
     several_steps_in_one,
     schedule_and_accumulation,
     averaged_and_clipped,
-    half_precision,
     frozen_layer_and_added_loss,
     several_inputs_and_outputs,
     eagerly,
@@ -266,16 +277,25 @@ def test_two_replicas_are_as_one_device_in_breadth(train):
     assert_same(train, mirrored(2))
 
 
-def tpu():
+@pytest.mark.slow
+@pytest.mark.parametrize("train", named([half_precision, half_precision_of_more_range]))
+def test_half_precision_is_as_on_one_device_to_its_own_rounding(train):
+    assert_same(train, mirrored(2), rtol=1e-2, atol=1e-3)
+
+
+def tpu(num_cores):
     topology = sg.tpu.experimental.Topology(jax.devices("cpu"))
-    assignment = sg.tpu.experimental.DeviceAssignment.build(topology, num_replicas=2)
+    assignment = sg.tpu.experimental.DeviceAssignment.build(
+        topology, computation_shape=[1, 1, 1, num_cores], num_replicas=2
+    )
     return sg.distribute.TPUStrategy(experimental_device_assignment=assignment)
 
 
 STRATEGIES = {
     "one_device": lambda: sg.distribute.OneDeviceStrategy("CPU:1"),
     "mirrored4": lambda: mirrored(4),
-    "tpu2": tpu,
+    "tpu2": lambda: tpu(1),
+    "tpu2x2": lambda: tpu(2),
     "one_worker": lambda: sg.distribute.MultiWorkerMirroredStrategy(),
 }
 
