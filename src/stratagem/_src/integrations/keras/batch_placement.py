@@ -16,11 +16,14 @@ from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 
-__all__ = ["place_batch"]
+__all__ = ["place_batch", "shardings_of"]
 
 
 def place_batch(batch: Any, strategy: Strategy, *, divide: bool = True) -> Any:
-    """Returns a batch as global arrays over the strategy's replicas.
+    """Returns a batch that a program of the strategy's replicas can take.
+
+    Of several processes, and of replicas that go step by step, these are global arrays. Other programs
+    take NumPy arrays as they are, and place them as ``shardings_of`` says: in half the time.
 
     Rows are divided if they divide evenly. Otherwise every replica gets all of them: examples that
     fill up would change the statistics that layers such as ``BatchNormalization`` take of a batch.
@@ -39,12 +42,28 @@ def place_batch(batch: Any, strategy: Strategy, *, divide: bool = True) -> Any:
     if group.spans_processes:
         placed = [_placed_by_worker(leaf, strategy, divided=divided) for leaf in leaves]
         return jax.tree.unflatten(structure, placed)
-    shardings = [
-        group.sharded if divided and np.ndim(leaf) else group.replicated for leaf in leaves
+    shardings = _shardings(leaves, group, divided=divided)
+    leaves = [
+        leaf if _lies(leaf, sharding) else _checked(leaf)
+        for leaf, sharding in zip(leaves, shardings, strict=True)
     ]
-    if not all(map(_lies, leaves, shardings)):
-        leaves = jax.device_put([_checked(leaf) for leaf in leaves], shardings)
+    if not divide or any(isinstance(leaf, (jax.Array, JAXSparse)) for leaf in leaves):
+        leaves = jax.device_put(leaves, shardings)
     return jax.tree.unflatten(structure, leaves)
+
+
+def shardings_of(arrays: list[Any], group: ReplicaGroup) -> list[Any]:
+    """Returns where the arrays of a batch from ``place_batch`` lie, or are to lie."""
+    divided = _divides(arrays, group.size)
+    shardings = _shardings(arrays, group, divided=divided)
+    return [
+        getattr(array, "sharding", sharding)
+        for array, sharding in zip(arrays, shardings, strict=True)
+    ]
+
+
+def _shardings(leaves: list[Any], group: ReplicaGroup, *, divided: bool) -> list[Any]:
+    return [group.sharded if divided and np.ndim(leaf) else group.replicated for leaf in leaves]
 
 
 def _is_leaf(value: Any) -> bool:

@@ -13,6 +13,7 @@ from jax.extend.core import Var
 from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.execution.callbacks import guard_callbacks
+from stratagem._src.integrations.keras.batch_placement import shardings_of
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
     check_not_in_callback,
@@ -96,7 +97,7 @@ class StepProgram:
 
     def _prepare(self, state: Any, batch: Any) -> _Prepared:
         leaves, structure = jax.tree.flatten(batch)
-        key = (structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves))
+        key = (structure, tuple((a.shape, a.dtype, getattr(a, "sharding", None)) for a in leaves))
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._prepared[key] = self._compile(state, batch)
@@ -108,14 +109,19 @@ class StepProgram:
         traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
         errors: list[BaseException] = []
         guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
-        arrays = jax.tree.leaves((state, batch))
-        split = [array.sharding == self._group.sharded for array in arrays]
-        compute = divide(traced.replace(jaxpr=guarded), split, self._group)
+        states, batches = jax.tree.leaves(state), jax.tree.leaves(batch)
+        shardings = shardings_of(batches, self._group)
+        split = [sharding == self._group.sharded for sharding in shardings]
+        divided = divide(
+            traced.replace(jaxpr=guarded), [*[False] * len(states), *split], self._group
+        )
 
         donates = self._gives_away and not has_callbacks
-        program = _Jitted(compute, guarded, jax.tree.structure(shapes), donates=donates)
+        placed = jax.tree.unflatten(jax.tree.structure(batch), shardings)
+        program = _Jitted(divided, guarded, jax.tree.structure(shapes), placed, donates=donates)
         program.compile(state, batch)
-        kinds = [(array.shape, str(array.dtype), str(array.sharding.spec)) for array in arrays]
+        kinds = [(array.shape, str(array.dtype)) for array in (*states, *batches)]
+        kinds.append((tuple(split), "split"))
         fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
         return _Prepared(program, fingerprint, errors if has_callbacks else None)
 
@@ -146,11 +152,18 @@ class _Jitted:
         compute: Takes their arrays, and returns those of the results.
         jaxpr: What it computes.
         structure: Of the results.
+        shardings: Where the arrays of the batch lie.
         donates: Whether the state is given away.
     """
 
     def __init__(
-        self, compute: Callable[..., list[Any]], jaxpr: Any, structure: Any, *, donates: bool
+        self,
+        compute: Callable[..., list[Any]],
+        jaxpr: Any,
+        structure: Any,
+        shardings: Any,
+        *,
+        donates: bool,
     ) -> None:
         inputs = {variable: i for i, variable in enumerate(jaxpr.invars)}
         # What comes out as it went in, such as weights in a step of evaluation, need not be copied.
@@ -163,7 +176,9 @@ class _Jitted:
             results = compute(*jax.tree.leaves((state, batch)))
             return [result for result, kept in zip(results, returned, strict=True) if kept is None]
 
-        self.jitted = jax.jit(step, donate_argnums=0 if donates else ())
+        self.jitted = jax.jit(
+            step, donate_argnums=0 if donates else (), in_shardings=(None, shardings)
+        )
         self._returned = returned
         self._structure = structure
 
@@ -187,4 +202,6 @@ def keeps_state(group: ReplicaGroup) -> bool:
 
 def _example(array: Any) -> jax.ShapeDtypeStruct:
     """Returns what an array is, but not where it lies."""
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type)
+    return jax.ShapeDtypeStruct(
+        array.shape, array.dtype, weak_type=getattr(array, "weak_type", False)
+    )
