@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.integrations.keras.trainer_internals import (
@@ -15,8 +15,8 @@ from stratagem._src.integrations.keras.trainer_internals import (
     variables_of,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.mirrored_variable import MirroredVariable
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import STORAGE_LOCK, Variable
 from stratagem._src.variables.variable_options import VariableAggregation
 
@@ -73,6 +73,10 @@ def _take(variable: Any, group: ReplicaGroup, *, for_good: bool) -> Any:
         with STORAGE_LOCK:
             return twin.take_for_program(group, donate=for_good)
     # What the replicas' parts add up to. Of its own memory: the variable keeps what it has.
+    is_sum = twin.aggregation is VariableAggregation.SUM
+    if is_sum and isinstance(twin, SyncOnReadVariable) and not group.spans_processes:
+        parts = [np.asarray(part) for part in twin.values]
+        return group.replicate(functools.reduce(np.add, parts))
     return group.replicate(np.array(twin._eager_value()))
 
 
@@ -87,10 +91,11 @@ def _put(variable: Any, array: Any, group: ReplicaGroup) -> None:
             twin.store(group.replicate(array))
     elif twin.aggregation is VariableAggregation.SUM and group.size > 1:
         # All of it in one replica: equal shares would be rounded.
-        value = group.local_view(array)
-        parts = [value, *[jnp.zeros_like(value)] * (group.local_size - 1)]
+        value = np.asarray(group.local_view(array))
+        parts = [value, *[np.zeros_like(value)] * (group.local_size - 1)]
         if group.first_local:
-            parts[0] = parts[-1] if len(parts) > 1 else jnp.zeros_like(value)
-        twin.assign(PerReplica([np.asarray(part) for part in parts], group))
+            parts[0] = parts[-1] if len(parts) > 1 else np.zeros_like(value)
+        with STORAGE_LOCK:
+            twin.store(group.join(parts))
     else:
         twin.assign(group.local_view(array))
