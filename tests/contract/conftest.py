@@ -128,6 +128,12 @@ def execute(request):
 
 
 @pytest.fixture
+def prepare(request, execute):
+    """Returns a function as it is, or compiled: for tests that call it several times."""
+    return sg.function if request.node.callspec.params["execute"] == "compiled" else lambda fn: fn
+
+
+@pytest.fixture
 def execute_ragged(request, execute):
     """Like ``execute``, with values whose shapes the user lets differ between replicas."""
     if IN_WORKERS and request.node.callspec.params["execute"] == "compiled":

@@ -69,6 +69,51 @@ def test_assignments_inside_take_place_when_the_gradient_is_done(strategy, execu
     assert float(count) == n
 
 
+@pytest.mark.not_on(
+    "parameter_server2", reason="what is fetched by an eager gradient is not differentiated twice"
+)
+def test_second_derivatives_with_auxiliary_arrays(strategy, execute):
+    w = make(strategy, 3.0)
+    calls = make(strategy, 0.0, aggregation=sg.VariableAggregation.MEAN)
+
+    def slope():
+        calls.assign_add(1.0)
+        value, gradient = sg.value_and_grad(lambda: w * w * w, w)()
+        return gradient, {"value": value, "more": [jnp.arange(2.0)]}
+
+    def step():
+        return sg.value_and_grad(slope, {"w": [w]}, has_aux=True)()
+
+    (value, aux), gradients = execute(lambda: strategy.run(step))
+    assert float(first(strategy, value)) == float(first(strategy, aux["value"])) == 27
+    np.testing.assert_array_equal(first(strategy, aux["more"][0]), [0, 1])
+    assert float(first(strategy, gradients["w"][0])) == 18
+    assert float(calls) == 1
+
+
+def test_gradients_of_arguments(strategy, execute):
+    w = make(strategy, 3.0)
+    calls = make(strategy, 0.0, aggregation=sg.VariableAggregation.MEAN)
+
+    def fn(x, y):
+        calls.assign_add(1.0)
+        return w * x["a"] * y
+
+    def step():
+        x, y = {"a": jnp.float32(2)}, jnp.float32(5)
+        (_, only) = sg.value_and_grad(fn)(x, y)
+        (_, several) = sg.value_and_grad(fn, argnums=(1, 0))(x, y)
+        (_, both) = sg.value_and_grad(fn, w, argnums=1)(x, y)
+        return only, several, both
+
+    only, several, both = execute(lambda: strategy.run(step))
+    numbers = [only["a"], several[0], several[1]["a"], *both]
+    assert [float(first(strategy, number)) for number in numbers] == [15, 6, 15, 10, 6]
+    assert float(calls) == 3
+    with pytest.raises(ValueError, match="positional argument 1, but got 1"):
+        sg.value_and_grad(lambda x: x, argnums=1)(1.0)
+
+
 def test_gradients_in_cross_replica_context(strategy, execute):
     w = make(strategy, 3.0)
     value, gradient = execute(lambda: sg.value_and_grad(lambda: w * w, w)())

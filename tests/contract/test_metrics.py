@@ -20,7 +20,7 @@ def replica_number():
 
 
 @pytest.mark.about("variables")
-def test_updates_of_replicas_add_up(strategy, execute, tmp_path):
+def test_updates_of_replicas_add_up(strategy, prepare, tmp_path):
     mean = make(strategy, sg.metrics.Mean)
     n = strategy.num_replicas_in_sync
 
@@ -29,17 +29,18 @@ def test_updates_of_replicas_add_up(strategy, execute, tmp_path):
         mean.update_state(x)
         return mean.result()
 
+    run, result = prepare(lambda: strategy.run(step)), prepare(lambda: mean.result())
     for count in (1, 2):
-        results = execute(lambda: strategy.run(step))
+        results = run()
         expected = 2 * np.mean(range(1, n + 1))
-        for result in strategy.experimental_local_results(results):
-            assert float(result) == pytest.approx(expected)
-        assert float(execute(mean.result)) == pytest.approx(expected)
+        for of_replica in strategy.experimental_local_results(results):
+            assert float(of_replica) == pytest.approx(expected)
+        assert float(result()) == pytest.approx(expected)
         assert float(mean.count) == 2 * n * count
         assert float(mean.total) == pytest.approx(count * 4 * sum(range(1, n + 1)))
     checkpoint = sg.train.Checkpoint(metrics=[{"loss": mean}])
     path = checkpoint.save(tmp_path / "metrics")
-    execute(mean.reset_state)
+    prepare(lambda: mean.reset_state())()
     assert float(mean.result()) == float(mean.count) == 0
     checkpoint.restore(path)
     assert float(mean.result()) == pytest.approx(expected)

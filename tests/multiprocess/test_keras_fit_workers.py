@@ -161,6 +161,7 @@ def write_and_restore(folder):
     }
 
 
+@pytest.mark.slow
 def test_the_leader_prints_writes_and_restores_for_all(tmp_path):
     first, second = run_cluster(write_and_restore, workers=2, args=(str(tmp_path),), timeout=150)
     assert "loss" in first["printed"]
@@ -202,6 +203,7 @@ def disagree():
     return errors, [bool(np.isfinite(weight).all()) for weight in model.get_weights()]
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_do_the_same_are_told():
     results = run_cluster(disagree, workers=2, timeout=150)
     for errors, finite in results:

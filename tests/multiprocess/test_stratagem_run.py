@@ -293,3 +293,27 @@ def test_doctor_measures_an_all_reduce_between_all_workers(start):
         )
         assert said[-1].endswith("verdict: all is well")
     assert "[Gloo]" not in launcher.stdout
+
+
+def test_two_workers_get_the_same_sum_to_the_bit(start, script):
+    """Otherwise what they keep of it would drift apart."""
+    program = script(
+        "import hashlib\n"
+        "import numpy as np, stratagem as sg\n"
+        "strategy = sg.distribute.MultiWorkerMirroredStrategy()\n"
+        "def numbers(seed):\n"
+        "    part = lambda c: np.random.default_rng(seed + c.replica_id_in_sync_group).random(4096)\n"
+        "    return strategy.experimental_distribute_values_from_function(\n"
+        "        lambda c: part(c).astype(np.float32))\n"
+        "def reduce(x, y):\n"
+        "    context = sg.distribute.get_replica_context()\n"
+        "    return context.all_reduce('SUM', x * y * 0.37)\n"
+        "step = sg.function(lambda x, y: strategy.run(reduce, (x, y)))\n"
+        "total = strategy.experimental_local_results(step(numbers(1), numbers(5)))[0]\n"
+        "print('digest', hashlib.sha256(np.asarray(total).tobytes()).hexdigest())\n"
+    )
+    job = start("run", "--workers", 2, program).finish()
+    assert job.returncode == 0, job.stderr
+    digests = re.findall(r"digest (\w+)", job.stdout)
+    assert len(digests) == 2
+    assert len(set(digests)) == 1

@@ -65,8 +65,9 @@ def test_custom_training(strategy, tmp_path):
         checkpoint = tf.train.Checkpoint(optimizer=optimizer, model=model)
 
     def compute_loss(labels, predictions, model_losses):
-        loss = tf.keras.ops.sum(loss_object(labels, predictions)) / global_batch_size
-        return loss + sum(model_losses) / strategy.num_replicas_in_sync
+        per_example_loss = loss_object(labels, predictions)
+        loss = tf.nn.compute_average_loss(per_example_loss)
+        return loss + tf.nn.scale_regularization_loss(sum(model_losses))
 
     def train_step(inputs):
         images, labels = inputs

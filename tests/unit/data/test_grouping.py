@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import copy
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -427,3 +429,19 @@ def test_bad_ragged_batches():
     mixed = streamed(range(2)).map(lambda n: np.ones(int(n), [np.int32, np.float32][int(n)]))
     with pytest.raises(InvalidArgumentError, match="the same rank and type"):
         list(mixed.ragged_batch(2))
+
+
+def test_iterators_in_the_middle_of_a_group_are_copied_and_pickled():
+    grouped = (
+        streamed(range(40))
+        .window(3, 1, drop_remainder=True)
+        .flat_map(lambda window: window.batch(3))
+        .group_by_window(lambda x: x[0] % 3, lambda key, group: group.shuffle(4).batch(2), 4)
+    )
+    iterator = iter(grouped)
+    for _ in range(3):
+        next(iterator)
+    copies = [copy.copy(iterator), cloudpickle.loads(cloudpickle.dumps(iterator))]
+    rest = contents(iterator)
+    assert len(rest) > 10
+    assert [contents(each) for each in copies] == [rest, rest]

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+import optax
 import pytest
 from keras_settings import (
     GLOBAL_BATCH,
@@ -158,3 +159,62 @@ def test_training_equals_one_device_with_the_whole_batch(setting, kind):
     assert_no_tracers(model, optimizer, accuracy)
     accuracy.reset_state()
     assert float(accuracy.count) == 0
+
+
+def test_fit_and_a_loop_of_ones_own_go_on_with_the_same_state():
+    strategy = STRATEGIES["mirrored2"]()
+    x, y = data(4)
+    rows = [a.reshape(-1, a.shape[-1]) for a in (x, y)]
+
+    def compiled_model():
+        model = small_model()
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        return model
+
+    with strategy.scope():
+        model = compiled_model()
+
+    @sg.function
+    def step(x, y):
+        def replica_step(x, y):
+            gradients = sg.value_and_grad(
+                lambda: keras.ops.sum((model(x, training=True) - y) ** 2) / GLOBAL_BATCH,
+                model.trainable_variables,
+            )()[1]
+            model.optimizer.apply(gradients, model.trainable_variables)
+
+        strategy.run(replica_step, args=(x, y))
+
+    fit = {"batch_size": GLOBAL_BATCH, "shuffle": False, "verbose": 0}
+    model.fit(*rows, **fit)
+    for pair in zip(x, y, strict=True):
+        step(*(parts(strategy, part) for part in pair))
+    last = model.fit(*rows, **fit)
+    alone = compiled_model()
+    expected = alone.fit(*rows, epochs=3, **fit)
+    assert last.history["loss"][0] == pytest.approx(expected.history["loss"][2], rel=1e-4)
+    assert int(model.optimizer.iterations) == 12
+    assert_equal_weights(model.weights, alone.weights)
+
+
+def test_optax_trains_keras_layers():
+    strategy = STRATEGIES["mirrored2"]()
+    with strategy.scope():
+        model = small_model()
+        optimizer = sg.train.Optimizer(optax.sgd(0.5))
+    before = np.asarray(model.weights[0].value)
+    x = data(1)[0][0]
+
+    @sg.function
+    def step(x):
+        def replica_step(x):
+            gradients = sg.value_and_grad(
+                lambda: keras.ops.sum(model(x)), model.trainable_variables
+            )()[1]
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        strategy.run(replica_step, args=(x,))
+
+    step(parts(strategy, x))
+    after = before - 0.5 * x.sum(0)[:, None]
+    np.testing.assert_allclose(model.weights[0].value, after, rtol=1e-4, atol=1e-6)

@@ -68,7 +68,7 @@ def of_arrays(strategy):
     [
         pytest.param(dataset, id="dataset"),
         pytest.param(lambda: STRATEGY.experimental_distribute_dataset(dataset()), id="distributed"),
-        pytest.param(Batches, id="py_dataset"),
+        pytest.param(Batches, id="py_dataset", marks=pytest.mark.slow),
     ],
 )
 def test_datasets_are_as_arrays(data):

@@ -234,25 +234,20 @@ def callbacks(strategy):
     return numbers, seen
 
 
-QUICK = [
-    last_batch_not_divisible,
+QUICK = [last_batch_not_divisible, own_train_step, one_batch_at_a_time, callbacks]
+BREADTH = [
     dropout_and_noise,
     sample_weight_and_split,
-    several_steps_in_one,
-    half_precision,
-    own_train_step,
-    eagerly,
-    one_batch_at_a_time,
-    built_by_the_first_batch,
-    callbacks,
-]
-BREADTH = [
     class_weight,
     validation_data_and_steps,
+    several_steps_in_one,
     schedule_and_accumulation,
     averaged_and_clipped,
+    half_precision,
     frozen_layer_and_added_loss,
     several_inputs_and_outputs,
+    eagerly,
+    built_by_the_first_batch,
 ]
 
 

@@ -128,7 +128,14 @@ def test_models_of_keras_alone_train_beside_those_of_a_strategy():
 # --- saving, cloning, restoring -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("into", ["scope", "another", "none"])
+@pytest.mark.parametrize(
+    "into",
+    [
+        "another",
+        pytest.param("scope", marks=pytest.mark.slow),
+        pytest.param("none", marks=pytest.mark.slow),
+    ],
+)
 def test_saved_and_loaded(tmp_path, into):
     strategies = {"scope": mirrored(2), "another": mirrored(4), "none": None}
     with scope_of(strategies["scope"]):

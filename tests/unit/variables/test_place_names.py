@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import stratagem as sg
@@ -54,6 +55,13 @@ def test_gradients_name_the_variables(model):
 def test_checkpoints_name_the_variables(model):
     sg.train.Checkpoint(model=model, step=sg.Variable(0, name="step"))
     assert names(model) == ["model/layer1/w:0", "model/rest/0/kernel:0", "mine:0"]
+
+
+def test_optimizers_name_the_variables(model):
+    optimizer = sg.train.Optimizer(optax.sgd(0.1, momentum=0.9))
+    optimizer.build(model)
+    assert names(model) == NAMES
+    assert any("layer1/w" in state.name for state in optimizer.variables)
 
 
 def test_the_first_name_stays(model):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
@@ -33,12 +34,26 @@ _COLLECTIVES: dict[ReduceOp, Any] = {
 
 def _all_reduce(op: ReduceOp, pack: Any, group: ReplicaGroup) -> Any:
     two_processes = group.spans_processes and group.on_cpu and group.size == 2
-    if not two_processes or pack.size * pack.dtype.itemsize > _LARGEST_EXCHANGE:
+    is_complex = jnp.issubdtype(pack.dtype, jnp.complexfloating)
+    if not two_processes or is_complex or pack.size * pack.dtype.itemsize > _LARGEST_EXCHANGE:
         return _COLLECTIVES[op](pack, REPLICA_AXIS)
-    # Between two processes one exchange is faster than XLA's all-reduce. Both take both parts from it:
-    # XLA would join the addition to a product that made the own part, and round that one less.
-    both = jax.lax.all_gather(pack, REPLICA_AXIS)
-    return known_to_be_equal(finish(op, accumulator(op)([both[0], both[1]]), 2))
+    # Between two processes one exchange is faster than XLA's all-reduce; both compute the same.
+    other = jax.lax.ppermute(pack, REPLICA_AXIS, [(0, 1), (1, 0)])
+    return known_to_be_equal(finish(op, accumulator(op)([_rounded(pack), other]), 2))
+
+
+def _rounded(array: Any) -> Any:
+    """Returns the array as the other process gets it.
+
+    XLA may compute the product that made it once more, as one operation with the sum that follows and
+    without rounding in between; not through whole numbers that change by something it does not know.
+    """
+    if not array.size or not jnp.issubdtype(array.dtype, jnp.inexact):
+        return array
+    bits = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
+    first = array.ravel()[0]
+    never = jnp.isnan(first) & ~jnp.isnan(first * 2)
+    return jax.lax.bitcast_convert_type(bits ^ never.astype(bits.dtype), array.dtype)
 
 
 def sum_over_replicas(arrays: Sequence[Any], group: ReplicaGroup) -> list[Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from stratagem._src.core import structures
-from stratagem._src.core.errors import VariableError
+from stratagem._src.core.errors import InvalidArgumentError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.execution.tracing_frames import GradientFrame
 from stratagem._src.values.regroup import is_array
@@ -24,7 +24,10 @@ __all__ = ["value_and_grad"]
 
 
 def value_and_grad(
-    fn: Callable[..., Any], variables: Any, has_aux: bool = False
+    fn: Callable[..., Any],
+    variables: Any = None,
+    has_aux: bool = False,
+    argnums: int | Sequence[int] | None = None,
 ) -> Callable[..., Any]:
     """Returns a function that gives ``fn``'s value and its gradients with respect to ``variables``.
 
@@ -36,10 +39,14 @@ def value_and_grad(
         fn: Returns a scalar, or with ``has_aux`` a pair of a scalar and anything.
         variables: A variable, or any structure of variables; Keras variables, too.
         has_aux: Whether ``fn`` returns a pair.
+        argnums: Which positional arguments to differentiate with respect to, one or several; in place
+            of ``variables`` or besides them. Without both it is the first argument, as in JAX.
 
     Returns:
-        A function with the arguments of ``fn`` that returns ``(value, gradients)``; the gradients have
-        the structure of ``variables``, with zeros for those that ``fn`` does not depend on. Of a
+        A function with the arguments of ``fn`` that returns ``(value, gradients)``, or with ``has_aux``
+        ``((value, aux), gradients)``. The gradients have the structure of ``variables``, with zeros for
+        those that ``fn`` does not depend on; with ``argnums`` alone they are those of the arguments, and
+        with both a pair of the two. Of a
         variable on parameter servers of which ``fn`` reads only rows, with ``sparse_read`` or
         ``variable[indices]``, the gradient is an ``IndexedSlices`` of those rows.
 
@@ -51,6 +58,9 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (18.0, 12.0)
     """
+    if variables is None and argnums is None:
+        argnums = 0
+    numbers = [] if argnums is None else [argnums] if isinstance(argnums, int) else list(argnums)
     leaves, structure = structures.flatten(variables, is_leaf=is_variable)
     leaves = [variable_of(leaf) for leaf in leaves]
     for leaf in leaves:
@@ -59,7 +69,7 @@ def value_and_grad(
                 f"value_and_grad needs variables to differentiate, got {type(leaf).__name__}. For "
                 "arrays use jax.value_and_grad."
             )
-    name_by_place(variables)
+    name_by_place(variables, leaves)
 
     @functools.wraps(fn)
     def value_and_gradients(*args: Any, **kwargs: Any) -> Any:
@@ -72,12 +82,15 @@ def value_and_grad(
         values = [_differentiable_value(leaf, parent) for leaf in arguments]
         kept: dict[str, Any] = {}
 
-        def lifted(values: list[Any], anchors: list[Any]) -> Any:
+        own_args = _chosen(args, numbers)
+
+        def lifted(values: list[Any], anchors: list[Any], own_args: list[Any]) -> Any:
             frame.differentiate(arguments, values)
             if anchors:
                 frame.tap(remote, anchors[0])
             with state.enter(frame):
-                result = fn(*args, **kwargs)
+                given = dict(enumerate(args)) | dict(zip(numbers, own_args, strict=True))
+                result = fn(*given.values(), **kwargs)
             value, aux = result if has_aux else (result, None)
             aux_leaves, kept["structure"] = structures.flatten(aux)
             kept["aux"] = [None if is_array(leaf) else leaf for leaf in aux_leaves]
@@ -85,9 +98,10 @@ def value_and_grad(
             operands = [noted.operand for noted in frame.remote.updates]
             return value, (arrays, frame.written_values(), operands)
 
-        differentiated = jax.value_and_grad(lifted, argnums=(0, 1), has_aux=True)
+        differentiated = jax.value_and_grad(lifted, argnums=(0, 1, 2), has_aux=True)
         anchors = [np.float32(0)] if remote else []
-        (value, (arrays, written, operands)), (of_arguments, _) = differentiated(values, anchors)
+        (value, kept_values), gradients_of = differentiated(values, anchors, own_args)
+        (arrays, written, operands), (of_arguments, _, of_own) = kept_values, gradients_of
         for variable, new_value in zip(frame.written.values(), written, strict=True):
             if parent is not None:
                 parent.check_writable(variable)
@@ -105,6 +119,9 @@ def value_and_grad(
             by_variable[id(leaf)] = frame.taps.gradient(leaf, by_variable.get(id(leaf)))
         shaped = [_shaped(by_variable[id(leaf)], leaf) for leaf in leaves]
         gradients = jax.tree.unflatten(structure, shaped)
+        if argnums is not None:
+            of_args = of_own[0] if isinstance(argnums, int) else tuple(of_own)
+            gradients = of_args if variables is None else (gradients, of_args)
         if not has_aux:
             return value, gradients
         remaining = iter(arrays)
@@ -112,6 +129,16 @@ def value_and_grad(
         return (value, jax.tree.unflatten(kept["structure"], aux_leaves)), gradients
 
     return value_and_gradients
+
+
+def _chosen(args: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
+    for number in numbers:
+        if not 0 <= number < len(args):
+            raise InvalidArgumentError(
+                f"value_and_grad differentiates with respect to positional argument {number}, but got "
+                f"{len(args)} of them. Pass it by position, or give the variables to differentiate."
+            )
+    return [args[number] for number in numbers]
 
 
 def _shaped(gradient: Any, variable: Variable) -> Any:

@@ -39,6 +39,8 @@ from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.variables import access as state
 from stratagem._src.variables import remote_batch
+from stratagem._src.variables.place_names import name_by_place
+from stratagem._src.variables.stand_ins import is_variable, variable_of
 from stratagem._src.variables.updates import Update, update_on_server
 from stratagem._src.variables.variable import Variable
 
@@ -244,7 +246,9 @@ class Optimizer:
                 variable twice.
         """
         pairs = [
-            (gradient, variable) for gradient, variable in grads_and_vars if gradient is not None
+            (gradient, variable_of(variable))
+            for gradient, variable in grads_and_vars
+            if gradient is not None
         ]
         for _, variable in pairs:
             if not isinstance(variable, Variable):
@@ -258,10 +262,13 @@ class Optimizer:
         if replica is None or replica.num_replicas_in_sync == 1:
             self._apply(gradients, variables)
         elif pairs:
-            replica.merge_call(
-                lambda strategy, values: self._reduce_and_apply(strategy, values, variables),
-                args=(gradients,),
-            )
+            arrays = [_arrays(g, v.dtype) for g, v in zip(gradients, variables, strict=True)]
+
+            def apply(strategy: Any, values: Sequence[Any]) -> None:
+                self._reduce_and_apply(strategy, values, variables)
+
+            # Not merge_call: a gradient that is one object in all replicas counts for each, too.
+            replica.merge_per_replica("apply_gradients", apply, arrays)
 
     def _reduce_and_apply(
         self, strategy: Strategy, gradients: Sequence[Any], variables: Sequence[Variable]
@@ -377,11 +384,13 @@ class Optimizer:
 
 
 def _flatten_variables(variables: Any) -> tuple[list[Variable], Any]:
-    leaves, form = structures.flatten(variables, is_leaf=lambda x: isinstance(x, Variable))
-    for leaf in leaves:
+    leaves, form = structures.flatten(variables, is_leaf=is_variable)
+    found = [variable_of(leaf) for leaf in leaves]
+    for leaf in found:
         if not isinstance(leaf, Variable):
             raise VariableError(f"An Optimizer updates variables, got {type(leaf).__name__}.")
-    return leaves, form
+    name_by_place(variables, found)
+    return found, form
 
 
 def _check_distinct(variables: Sequence[Variable]) -> None:

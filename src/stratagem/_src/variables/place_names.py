@@ -12,21 +12,25 @@ from stratagem._src.variables.variable import Variable
 __all__ = ["name_by_place", "place_name"]
 
 
-def name_by_place(structure: Any) -> None:
+def name_by_place(structure: Any, variables: Sequence[Variable]) -> None:
     """Names the variables of a structure that were given no name after their places in it.
 
     A place that only numbers tell, as in a list of variables, is no name.
 
+    Args:
+        structure: The structure.
+        variables: The variables in it.
+
     >>> from stratagem._src.variables.variable import Variable
     >>> model = {"layers": [{"w": Variable(1.0)}], "b": Variable(0.0, name="bias")}
-    >>> name_by_place(model)
+    >>> name_by_place(model, [model["b"], model["layers"][0]["w"]])
     >>> model["layers"][0]["w"].name, model["b"].name
     ('layers/0/w:0', 'bias:0')
     """
-    if isinstance(structure, Variable) or type(structure) in (list, tuple):
-        inside = (structure,) if isinstance(structure, Variable) else structure
-        if all(isinstance(value, Variable) for value in inside):
-            return  # the common case, at every step of an eager loop
+    if isinstance(structure, Variable) or all(variable.is_named for variable in variables):
+        return
+    if type(structure) in (list, tuple) and len(structure) == len(variables):
+        return
     leaves = jax.tree_util.tree_leaves_with_path(structure, lambda x: isinstance(x, Variable))
     for path, leaf in leaves:
         says_something = any(not isinstance(key, jax.tree_util.SequenceKey) for key in path)

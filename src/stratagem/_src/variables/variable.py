@@ -66,8 +66,9 @@ class Variable(
         initial_value: Array, number, or a function without arguments that returns one.
         trainable: Whether optimizers should update it. Default: ``True``, but ``False`` for
             ``ON_READ``.
-        name: Name shown in messages. Default: its place in the first structure that ``Checkpoint`` or
-            ``value_and_grad`` is given, as in ``"layer1/w"``; until then ``"Variable"``.
+        name: Name shown in messages. Default: its place in the first structure that
+            ``value_and_grad``, an ``Optimizer`` or a ``Checkpoint`` is given, as in ``"layer1/w"``; until
+            then ``"Variable"``.
         dtype: Element type; default that of the initial value.
         constraint: A function that an optimizer of yours may apply to the value after an update; kept
             as ``variable.constraint``, and not applied by ``assign``.

@@ -41,14 +41,19 @@ class VariableAttributes:
     def name(self) -> str:
         """The name, with the output number that TensorFlow appends.
 
-        A variable without a name takes that of its place in the first structure that ``Checkpoint`` or
-        ``value_and_grad`` is given: that of ``{"layer1": {"w": v}}`` is ``"layer1/w:0"``.
+        A variable without a name takes that of its place in the first structure that ``value_and_grad``,
+        an ``Optimizer`` or a ``Checkpoint`` is given: that of ``{"layer1": {"w": v}}`` is ``"layer1/w:0"``.
         """
         return f"{self._name}:0"
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the variable was given a name, or has taken one."""
+        return self._name != UNNAMED
+
     def take_name(self, name: str) -> None:
         """Sets the name, unless the variable has one."""
-        if self._name == UNNAMED:
+        if not self.is_named:
             self._name = name
 
     @property

@@ -42,7 +42,6 @@ _TOP = {
     "UnconnectedGradients": "zeros, which is what sg.value_and_grad returns for what was not used",
     "assert_equal": "assert, or jax.experimental.checkify.check in compiled code",
     "case": "jax.lax.switch(index, branches, *operands)",
-    "cond": "jax.lax.cond(predicate, true_fn, false_fn, *operands)",
     "control_dependencies": "nothing: what a function does to variables happens in the order written",
     "custom_gradient": "jax.custom_vjp",
     "device": "jax.default_device(device), a context manager too",
@@ -148,9 +147,11 @@ _DATA = {
     "data.FixedLengthRecordDataset": "sg.data.NumpyDataset, or sg.data.Dataset.from_generator",
     "data.Iterator": "sg.data.DatasetIterator",
     "data.NumpyIterator": "sg.data.Dataset.as_numpy_iterator",
+    "data.experimental.Counter": "sg.data.Dataset.counter(start, step)",
+    "data.experimental.RandomDataset": "sg.data.Dataset.random(seed)",
     "data.experimental.TFRecordWriter": "sg.io.TFRecordWriter",
-    "data.experimental.assert_cardinality": "dataset.apply(...): sg.data.Dataset.cardinality() tells it",
     "data.experimental.cardinality": "dataset.cardinality(): sg.data.Dataset.cardinality",
+    "data.experimental.dense_to_ragged_batch": "dataset.ragged_batch(n): sg.data.Dataset.ragged_batch",
     "data.experimental.enumerate_dataset": "dataset.enumerate(start): sg.data.Dataset.enumerate",
     "data.experimental.make_csv_dataset": "sg.data.CsvDataset",
     "data.experimental.map_and_batch": "dataset.map(fn).batch(n): sg.data.Dataset.map",
@@ -164,6 +165,10 @@ _DATA = {
     "data.make_initializable_iterator": "iter(dataset) of sg.data.Dataset",
     "data.make_one_shot_iterator": "iter(dataset) of sg.data.Dataset",
 }
+_METHODS_BY_NOW = (
+    "bucket_by_sequence_length choose_from_datasets get_single_element group_by_window "
+    "ignore_errors load sample_from_datasets save scan snapshot take_while unique"
+)
 _IO = {
     "gfile": "open, os, glob and shutil, Python's own",
     "io.decode_csv": "sg.data.CsvDataset",
@@ -215,6 +220,10 @@ PROGRAMS: dict[str, str] = (
     | _DEBUGGING
     | _CONFIG
     | _DATA
+    | {
+        f"data.experimental.{name}": f"the method sg.data.Dataset.{name}"
+        for name in _METHODS_BY_NOW.split()
+    }
     | _IO
     | _TRAIN
     | _DISTRIBUTE

@@ -118,19 +118,26 @@ def commit(saved: SavedDataset, *, replace: bool) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    if not replace:
-        try:
-            os.link(draft, path / _DESCRIPTION)
-        except FileExistsError:
-            shutil.rmtree(saved.run)
-        else:
-            draft.unlink()
+    if not replace and not _appears(draft, path / _DESCRIPTION):
+        shutil.rmtree(saved.run)
         return
     before = _run_of(path)
     draft.replace(path / _DESCRIPTION)
     _sync_directory(path)
-    if before is not None:
+    if before is not None and before != saved.run:
         shutil.rmtree(before, ignore_errors=True)
+
+
+def _appears(draft: Path, description: Path) -> bool:
+    """Returns whether a description is the first in its place, and not only nearly so."""
+    try:
+        os.link(draft, description)
+    except FileExistsError:
+        return False
+    except OSError:
+        # A file system without links: of two that end at the same time, the later one stays.
+        return not description.exists()
+    return True
 
 
 def _sync_directory(path: Path) -> None:

@@ -10,6 +10,7 @@ from jax.experimental.sparse import JAXSparse
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.narrowing import narrowed
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.mirrored import Mirrored
@@ -35,8 +36,15 @@ def place_batch(batch: Any, strategy: Strategy, *, divide: bool = True) -> Any:
     if any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
         leaves = [_whole(leaf, strategy) for leaf in leaves]
     divided = divide and _divides(leaves, group.size)
-    placed = [_placed(leaf, strategy, divided=divided and np.ndim(leaf) > 0) for leaf in leaves]
-    return jax.tree.unflatten(structure, placed)
+    if group.spans_processes:
+        placed = [_placed_by_worker(leaf, strategy, divided=divided) for leaf in leaves]
+        return jax.tree.unflatten(structure, placed)
+    shardings = [
+        group.sharded if divided and np.ndim(leaf) else group.replicated for leaf in leaves
+    ]
+    if not all(map(_lies, leaves, shardings)):
+        leaves = jax.device_put([_checked(leaf) for leaf in leaves], shardings)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _is_leaf(value: Any) -> bool:
@@ -71,26 +79,35 @@ def _whole(leaf: Any, strategy: Strategy) -> Any:
     return np.asarray(strategy.gather(leaf, axis=0))
 
 
-def _placed(leaf: Any, strategy: Strategy, *, divided: bool) -> Any:
+def _lies(leaf: Any, sharding: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.sharding == sharding
+
+
+def _checked(leaf: Any) -> Any:
+    """Returns a leaf that a device can hold."""
+    if isinstance(leaf, (jax.Array, JAXSparse)):
+        return leaf
+    array = np.asarray(leaf)
+    if is_host_only(array.dtype):
+        raise InvalidArgumentError(
+            f"Keras on JAX trains on numbers, got an array of dtype {array.dtype}. Turn it into "
+            "numbers in the dataset, for example with keras.layers.StringLookup."
+        )
+    return narrowed(array)
+
+
+def _placed_by_worker(leaf: Any, strategy: Strategy, *, divided: bool) -> Any:
     group = strategy.replica_group
-    sharding = group.sharded if divided else group.replicated
-    if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+    divided = divided and np.ndim(leaf) > 0
+    if _lies(leaf, group.sharded if divided else group.replicated):
         return leaf
     if isinstance(leaf, JAXSparse):
-        return jax.tree.map(lambda part: _placed(part, strategy, divided=False), leaf)
-    if not isinstance(leaf, jax.Array):
-        leaf = np.asarray(leaf)
-        if is_host_only(leaf.dtype):
-            raise InvalidArgumentError(
-                f"Keras on JAX trains on numbers, got an array of dtype {leaf.dtype}. Turn it into "
-                "numbers in the dataset, for example with keras.layers.StringLookup."
-            )
-    if not group.spans_processes:
-        return jax.device_put(leaf, sharding)
+        return jax.tree.map(lambda a: _placed_by_worker(a, strategy, divided=False), leaf)
     if divided:
-        return group.join(_local_parts(leaf, group))
+        return group.join(_local_parts(_checked(leaf), group))
     # Every worker read its own copy; were they not the same, the workers' weights would drift apart.
-    return group.replicate(strategy.extended.leader_value(leaf, "a batch that is not divided"))
+    leaf = strategy.extended.leader_value(_checked(leaf), "a batch that is not divided")
+    return group.replicate(leaf)
 
 
 def _local_parts(leaf: Any, group: ReplicaGroup) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,24 @@ TRAIN_PARTS = (
 )
 TEST_PARTS = ("trainable_variables", "non_trainable_variables", "metrics_variables")
 PREDICT_PARTS = ("trainable_variables", "non_trainable_variables")
+
+
+class _Part(Sequence[Any]):
+    """One part of the state, for Keras to hold: of a list it would make one that tracks changes."""
+
+    __slots__ = ("_arrays",)
+
+    def __init__(self, arrays: list[Any]) -> None:
+        self._arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._arrays)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._arrays[index]
 
 
 class StepFunction:
@@ -62,6 +80,7 @@ class StepFunction:
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Returns the result of the next ``steps_per_execution`` steps, and the state after them."""
+        state = tuple(list(part) for part in state)
         note(self._model, self._parts, state)
         try:
             results = [self._run(state, next(iterator))]
@@ -78,7 +97,7 @@ class StepFunction:
         if self._returns_rows and len(results) > 1:
             rows = [output for output, _ in results]
             outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
-        return outputs, state
+        return outputs, tuple(map(_Part, state))
 
     def _run(self, state: Any, batch: Any) -> tuple[Any, Any]:
         results: list[tuple[Any, Any]] = []

@@ -48,6 +48,7 @@ from stratagem._src.integrations.keras.trainer_internals import (
     state_apart,
 )
 from stratagem._src.integrations.keras.worker_callbacks import callbacks_of_worker, leads
+from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 
 __all__ = ["install_trainer"]
@@ -95,25 +96,16 @@ def _noting_creation(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _compiling(original: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
-    def compile(
-        self: Any,
-        optimizer: Any = "rmsprop",
-        loss: Any = None,
-        loss_weights: Any = None,
-        metrics: Any = None,
-        weighted_metrics: Any = None,
-        **options: Any,
-    ) -> None:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         strategy = strategy_to_compile_for(self)
-        given = keras.tree.flatten((optimizer, metrics, weighted_metrics))
-        check_created_with(strategy, given)
-        args = (optimizer, loss, loss_weights, metrics, weighted_metrics)
-        if strategy is None:
-            original(self, *args, **options)
-            return
-        with strategy.scope():
-            original(self, *args, **options)
+        given = signature.bind(self, *args, **kwargs).arguments
+        parts = [given.get(name) for name in ("optimizer", "metrics", "weighted_metrics")]
+        check_created_with(strategy, keras.tree.flatten(parts))
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            original(self, *args, **kwargs)
 
     return compile
 
@@ -126,6 +118,7 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = strategy_of_model(self)
         if strategy is None:
             return original(self, *args, **kwargs)
+        context.require_cross_replica(strategy, f"{original.__name__} of a Keras model")
         if strategy.replica_group.spans_processes:
             kwargs = _arguments_of_worker(signature.bind(self, *args, **kwargs), strategy)
             args = ()
