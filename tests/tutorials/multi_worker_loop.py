@@ -24,6 +24,7 @@ NUM_EPOCHS, STEPS_PER_EPOCH, STEPS_PER_CHECKPOINT = 3, 4, 2
 num_workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
 GLOBAL_BATCH_SIZE = PER_WORKER_BATCH_SIZE * num_workers
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
+tf.keras.utils.set_random_seed(1)
 
 
 def dataset_fn(global_batch_size, input_context):

@@ -3,6 +3,7 @@
 With two processes.
 """
 
+import numpy as np
 import pytest
 
 import stratagem as tf
@@ -39,3 +40,5 @@ def test_a_killed_worker_goes_on_from_the_checkpoint(launch, tmp_path):
     assert one["resumed_at"] == other["resumed_at"] == [0, 2]
     assert one["weights"] == other["weights"]
     assert one["iterations"] == whole["iterations"]
+    for weight, expected in zip(one["weights"], whole["weights"], strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-5)
