@@ -264,7 +264,7 @@ class Optimizer:
         elif pairs:
             arrays = [_arrays(g, v.dtype) for g, v in zip(gradients, variables, strict=True)]
 
-            def apply(strategy: Any, values: Sequence[Any]) -> None:
+            def apply(strategy: Strategy, values: Sequence[Any]) -> None:
                 self._reduce_and_apply(strategy, values, variables)
 
             # Not merge_call: a gradient that is one object in all replicas counts for each, too.
