@@ -28,6 +28,7 @@ from stratagem._src.parameter_server.client.remote_variable import RemoteVariabl
 from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
 from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
 from stratagem._src.runtime import context
+from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.gradient_clipping import Clipping
 from stratagem._src.training.local_state import LocalState
@@ -264,7 +265,8 @@ class Optimizer:
         elif pairs:
             arrays = [_arrays(g, v.dtype) for g, v in zip(gradients, variables, strict=True)]
 
-            def apply(strategy: Strategy, values: Sequence[Any]) -> None:
+            def apply(strategy: StrategyProtocol, values: Sequence[Any]) -> None:
+                assert isinstance(strategy, Strategy)
                 self._reduce_and_apply(strategy, values, variables)
 
             # Not merge_call: a gradient that is one object in all replicas counts for each, too.
