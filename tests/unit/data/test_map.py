@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import collections
+import cProfile
 import functools
+import pstats
 import random
 import sys
 import threading
@@ -364,3 +366,17 @@ def test_an_error_comes_in_its_place_with_its_own_traceback(build):
 def test_parallel_calls_need_a_sensible_number():
     with pytest.raises(InvalidArgumentError, match="num_parallel_calls"):
         Dataset.range(3).map(lambda x: x, num_parallel_calls=0)
+
+
+def test_a_profiler_goes_on_after_a_function_was_traced():
+    def afterwards():
+        return sum(range(10))
+
+    def program():
+        list(Dataset.range(4).map(lambda x: x + 1))
+        return afterwards()
+
+    profile = cProfile.Profile()
+    assert profile.runcall(program) == 45
+    names = {name for _, _, name in pstats.Stats(profile).stats}
+    assert "afterwards" in names

@@ -52,7 +52,7 @@ class _Observer:
         try:
             yield
         finally:
-            sys.setprofile(before)
+            _go_on_profiling(before)
 
     def saw_a_draw(self) -> bool:
         """Returns whether something was asked whose answers differ."""
@@ -79,6 +79,14 @@ class _Observer:
     def _watch_generator(self, value: Any) -> None:
         if isinstance(value, (np.random.Generator, np.random.RandomState)):
             self._generators.setdefault(id(value), (value, _generator_state(value)))
+
+
+def _go_on_profiling(before: Any) -> None:
+    # The object of cProfile is no function that could be called for each event.
+    if hasattr(before, "enable"):
+        before.enable()
+    else:
+        sys.setprofile(before)
 
 
 def _in_sight(frame: FrameType) -> Iterator[Any]:
