@@ -21,70 +21,30 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 import keras
 import numpy as np
+from keras_models import STEPS, fit, make_data, make_model
 
 import stratagem as sg
-
-ROWS_PER_REPLICA = 32
-STEPS = 60
 
 
 class Case(NamedTuple):
     """A model, and how slow its step may be in comparison with ``DataParallel``."""
 
     name: str
-    shape: tuple[int, ...]
     limit: float
 
 
 CASES = {
-    "dense": Case("dense: 20-16-10", (20,), 0.7),
-    "digits": Case("dense: 64-128-64-10, dropout", (64,), 0.7),
-    "images": Case("2 convolutions, 28x28, batch normalisation", (28, 28, 1), 1.0),
-    "sequence": Case("embedding, LSTM of 32, 20 tokens", (20,), 1.0),
+    "dense": Case("dense: 20-16-10", 0.7),
+    "digits": Case("dense: 64-128-64-10, dropout", 0.7),
+    "images": Case("2 convolutions, 28x28, batch normalisation", 1.0),
+    "sequence": Case("embedding, LSTM of 32, 20 tokens", 1.0),
 }
-
-
-def make_model(name: str) -> Any:
-    layers = keras.layers
-    stacks = {
-        "dense": [layers.Dense(16, activation="relu")],
-        "digits": [
-            layers.Dense(128, activation="relu"),
-            layers.Dropout(0.2),
-            layers.Dense(64, activation="relu"),
-        ],
-        "images": [
-            layers.Conv2D(16, 3, activation="relu"),
-            layers.BatchNormalization(),
-            layers.MaxPooling2D(),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.GlobalAveragePooling2D(),
-        ],
-        "sequence": [layers.Embedding(100, 16), layers.LSTM(32)],
-    }
-    model = keras.Sequential(
-        [keras.Input(CASES[name].shape), *stacks[name], layers.Dense(10)], name=name
-    )
-    model.compile(
-        optimizer="adam",
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    return model
-
-
-def make_data(name: str, num_replicas: int) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(0)
-    rows = STEPS * ROWS_PER_REPLICA * num_replicas
-    shape = (rows, *CASES[name].shape)
-    x = random.integers(0, 100, shape) if name == "sequence" else random.random(shape, np.float32)
-    return x.astype(np.int32 if name == "sequence" else np.float32), random.integers(0, 10, rows)
 
 
 def fitting(model: Any, data: tuple[np.ndarray, np.ndarray], num_replicas: int) -> float:
     """Trains for an epoch and returns the seconds of a step."""
     start = time.perf_counter()
-    model.fit(*data, batch_size=ROWS_PER_REPLICA * num_replicas, verbose=0, shuffle=False)
+    fit(model, data, num_replicas)
     return (time.perf_counter() - start) / STEPS
 
 
