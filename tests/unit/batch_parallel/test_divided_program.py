@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import stratagem as sg
 from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
@@ -206,6 +207,28 @@ PROGRAMS = {
         (X, uniform(ROWS, 1)),
         False,
     ),
+    "windows that cover half of the rows": (
+        lambda s, x: lax.scatter_add(
+            x, jnp.array([1]), s, lax.ScatterDimensionNumbers((0,), (1,), (1,))
+        ),
+        uniform(ROWS // 2),
+        X,
+        False,
+    ),
+    "a loop of each row's own": (
+        lambda s, x: jax.vmap(lambda r: lax.while_loop(lambda c: c.sum() < 9, lambda c: c * 2, r))(
+            x
+        ),
+        None,
+        X,
+        False,
+    ),
+    "sums that wrap around": (
+        lambda s, x: ((x > 0).astype(jnp.int8) * 100).sum(0, dtype=jnp.int8).astype(jnp.int32),
+        None,
+        X,
+        False,
+    ),
     "nothing of the batch": (lambda s, x: s * 2, uniform(3), X, True),
     "only a constant": (lambda s, x: (jnp.zeros(3), 1.0), None, X, True),
 }
@@ -299,3 +322,27 @@ def test_rows_stay_with_the_replicas(group):
     (rows, total), _ = divided(lambda s, x: (x * 2, x.sum(0)), group, None, X)
     assert rows.sharding.is_equivalent_to(group.sharded, rows.ndim)
     assert total.sharding.is_equivalent_to(group.replicated, total.ndim)
+
+
+def test_constants_may_lie_on_the_replicas(group):
+    weights = group.replicate(W)
+    table = group.replicate(uniform(6))
+
+    def function(s, x):
+        scaled = jax.nn.relu(x / table) @ weights
+        return jax.grad(lambda w: lax.scan(lambda c, v: (c + v @ w, None), s, scaled)[0].sum())(
+            W.T @ W
+        )
+
+    expected = jax.jit(lambda s, x: function(s, x))(jnp.zeros(4), X)
+    result, _ = divided(function, group, np.zeros(4, np.float32), X)
+    np.testing.assert_allclose(result, expected, rtol=1e-4)
+
+
+def test_effects_in_order_are_refused(group):
+    def function(s, x):
+        jax.debug.print("{}", x.sum(), ordered=True)
+        return x
+
+    with pytest.raises(sg.errors.UnsupportedError, match="Leave ordered out"):
+        divided(function, group, None, X)

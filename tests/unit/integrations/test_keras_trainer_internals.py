@@ -83,23 +83,26 @@ def test_the_state_that_keras_takes_out_of_variables():
         def on_train_batch_end(self, batch, logs=None):
             # Not `self.model`, which puts the state back.
             model = self._model
-            seen.append((internals.has_state_apart(model), set(internals.state_apart(model))))
+            seen.append((model._jax_state_synced, set(model._jax_state)))
 
     model = small_model()
     model.compile("sgd", "mse")
     assert internals.is_built(model)
     assert not internals.is_built(keras.Sequential([keras.layers.Dense(1)]))
     model.fit(X, Y, verbose=0, callbacks=[Look()])
-    [(is_apart, parts)] = seen
-    assert is_apart
+    [(is_synced, parts)] = seen
+    assert not is_synced
     assert parts == {
         *("trainable_variables", "non_trainable_variables"),
         *("optimizer_variables", "metrics_variables"),
     }
     for part in parts:
         assert all(hasattr(variable, "path") for variable in internals.variables_of(model, part))
-    assert not internals.has_state_apart(model)
-    assert not internals.state_apart(model)
+    assert model._jax_state_synced
+    model._jax_state, model._jax_state_synced = {}, False
+    internals.note_state_in_variables(model)
+    assert model._jax_state is None
+    assert model._jax_state_synced
 
 
 def test_the_epoch_that_a_callback_sets():

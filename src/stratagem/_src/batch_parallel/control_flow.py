@@ -9,9 +9,9 @@ import jax
 
 from stratagem._src.batch_parallel.division import Division
 from stratagem._src.batch_parallel.evaluation import evaluate
-from stratagem._src.batch_parallel.flat_program import Equation, FlatProgram, flatten
+from stratagem._src.batch_parallel.flat_program import Equation, FlatProgram, flatten, unplaced
 from stratagem._src.batch_parallel.layout import WHOLE, Layout, Split, Value
-from stratagem._src.batch_parallel.rules.rule import Gather, rule
+from stratagem._src.batch_parallel.rules.rule import GATHER_ALL, Gather, rule
 
 __all__: list[str] = []
 
@@ -21,7 +21,7 @@ def _values(arrays: Sequence[Any], layouts: Sequence[Layout]) -> list[Value]:
 
 
 def _with_consts(closed: Any) -> tuple[FlatProgram, list[Value]]:
-    return flatten(closed), [Value(const, WHOLE) for const in closed.consts]
+    return flatten(closed), [Value(unplaced(const), WHOLE) for const in closed.consts]
 
 
 def _joined(layouts: set[Layout]) -> Layout:
@@ -120,9 +120,16 @@ def scan(division: Division, equation: Equation, operands: Sequence[Value]) -> l
 
 
 @rule("while")
-def while_loop(division: Division, equation: Equation, operands: Sequence[Value]) -> list[Value]:
-    """All replicas agree on whether to go on."""
+def while_loop(
+    division: Division, equation: Equation, operands: Sequence[Value]
+) -> list[Value] | Gather:
+    """All replicas agree on whether to go on; not where each row has a loop of its own."""
     params = equation.params
+    if params["cond_jaxpr"].out_avals[0].shape:
+        if any(value.layout != WHOLE for value in operands):
+            return GATHER_ALL
+        arrays = division.bind(equation.primitive, params, [value.array for value in operands])
+        return _values(arrays, [WHOLE] * len(arrays))
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts = operands[:num_cond]
     consts, carry = (

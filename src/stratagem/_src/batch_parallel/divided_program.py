@@ -12,8 +12,9 @@ from jax.sharding import PartitionSpec
 import stratagem._src.batch_parallel.control_flow  # noqa: F401
 from stratagem._src.batch_parallel.division import Division
 from stratagem._src.batch_parallel.evaluation import evaluate
-from stratagem._src.batch_parallel.flat_program import flatten
+from stratagem._src.batch_parallel.flat_program import flatten, unplaced
 from stratagem._src.batch_parallel.layout import WHOLE, Layout, Split, Value
+from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
 __all__ = ["divide"]
@@ -34,11 +35,17 @@ def divide(
             all of the others.
         group: The replicas.
     """
+    if group.size > 1 and any("Ordered" in type(effect).__name__ for effect in closed.effects):
+        raise UnsupportedError(
+            "What a step prints or calls back on several devices has no order, got an effect with "
+            "ordered=True (jax.debug.print, jax.debug.callback or io_callback). Leave ordered out."
+        )
     if closed.effects or not any(split):
         # Effects would take place once in every replica, so that XLA divides what has any.
         compute = jaxpr_as_fun(closed)
         return lambda *arrays: jax.lax.with_sharding_constraint(compute(*arrays), group.replicated)
-    given: list[Layout] = [WHOLE] * len(closed.consts)
+    consts = [unplaced(const) for const in closed.consts]
+    given: list[Layout] = [WHOLE] * len(consts)
     given += [Split(0) if is_split else WHOLE for is_split in split]
     local, returned = _traced_in_one_replica(closed, given, group)
     mapped = jax.shard_map(
@@ -48,7 +55,7 @@ def divide(
         out_specs=[_spec(layout) for layout in returned],
         check_vma=False,
     )
-    return lambda *arrays: list(mapped(*closed.consts, *arrays))
+    return lambda *arrays: list(mapped(*consts, *arrays))
 
 
 def _traced_in_one_replica(
@@ -66,7 +73,7 @@ def _traced_in_one_replica(
         returned[:] = [value.layout for value in outputs]
         return [value.array for value in outputs]
 
-    avals = [*(jax.typeof(const) for const in closed.consts), *closed.in_avals]
+    avals = [*(jax.typeof(unplaced(const)) for const in closed.consts), *closed.in_avals]
     examples = [_example(aval, layout, division) for aval, layout in zip(avals, given, strict=True)]
     return jax.make_jaxpr(run, axis_env=[(REPLICA_AXIS, group.size)])(*examples), returned
 

@@ -41,6 +41,11 @@ class Division:
         local[dim] //= self.size
         return tuple(local)
 
+    def whole_length(self, value: Value, dim: int) -> int:
+        """Returns how long a dimension of a value is in the whole program."""
+        length = int(value.array.shape[dim])
+        return length * self.size if value.layout == Split(dim) else length
+
     def block(self, value: Value, dim: int) -> Value:
         """Returns a whole value as one that is split."""
         length = value.array.shape[dim] // self.size

@@ -22,6 +22,9 @@ from stratagem._src.batch_parallel.rules.rule import GATHER_ALL, RULES, SUM_RULE
 
 __all__ = ["evaluate"]
 
+_WITH_BODIES = frozenset({"scan", "while", "cond"})
+"""Taken apart also where nothing is split: constants in them may lie on the replicas."""
+
 _ADDITIONS = frozenset({"add", "sub", "add_any"})
 
 
@@ -93,7 +96,8 @@ class _Evaluation:
 
     def _apply(self, equation: Equation) -> list[Value] | None:
         operands = [self.value(operand) for operand in equation.operands]
-        if all(value.layout == WHOLE for value in operands):
+        is_whole = all(value.layout == WHOLE for value in operands)
+        if is_whole and equation.name not in _WITH_BODIES:
             arrays = self._division.bind(
                 equation.primitive, equation.params, [value.array for value in operands]
             )

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-__all__ = ["Constant", "Equation", "FlatProgram", "flatten"]
+__all__ = ["Constant", "Equation", "FlatProgram", "flatten", "unplaced"]
 
 _CALLED = {
     "jit": "jaxpr",
@@ -20,6 +22,9 @@ _CALLED = {
     "custom_vjp_call": "call_jaxpr",
     "checkpoint": "jaxpr",
 }
+
+
+_PLACING = frozenset({"sharding_constraint", "reshard", "mesh_cast"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,11 +93,11 @@ class _Flattening:
         known: dict[Any, int | Constant] = dict(zip(variables, operands, strict=True))
 
         def look_up(atom: Any) -> int | Constant:
-            return Constant(atom.val) if isinstance(atom, Literal) else known[atom]
+            return Constant(unplaced(atom.val)) if isinstance(atom, Literal) else known[atom]
 
         for eqn in jaxpr.eqns:
             given = [look_up(atom) for atom in eqn.invars]
-            if eqn.primitive.name == "sharding_constraint":  # where values lie is decided here
+            if eqn.primitive.name in _PLACING:  # where values lie is decided here
                 known[eqn.outvars[0]] = given[0]
                 continue
             if (param := _CALLED.get(eqn.primitive.name)) is not None:
@@ -101,13 +106,15 @@ class _Flattening:
                 called = eqn.params[param]
                 consts = called.consts if isinstance(called, ClosedJaxpr) else ()
                 inner = called.jaxpr if isinstance(called, ClosedJaxpr) else called
-                returned = self._inline(inner, [*map(Constant, consts), *given])
+                returned = self._inline(
+                    inner, [*(Constant(unplaced(const)) for const in consts), *given]
+                )
                 known.update(zip(eqn.outvars, returned, strict=True))
                 continue
             results = tuple(next(self._numbers) for _ in eqn.outvars)
             shapes = _shapes(eqn.outvars)
             self._equations.append(
-                Equation(eqn.primitive, eqn.params, tuple(given), results, shapes)
+                Equation(eqn.primitive, _without_places(eqn.params), tuple(given), results, shapes)
             )
             known.update(zip(eqn.outvars, results, strict=True))
         return [look_up(atom) for atom in jaxpr.outvars]
@@ -119,6 +126,20 @@ class _Flattening:
         primitive = jax.lax.optimization_barrier_p
         self._equations.append(Equation(primitive, {}, tuple(given), results, shapes))
         return list(results)
+
+
+def unplaced(constant: Any) -> Any:
+    """Returns a constant that lies on the replicas as one that each of them can make its own."""
+    if not isinstance(constant, jax.Array) or len(constant.sharding.device_set) == 1:
+        return constant
+    if jnp.issubdtype(constant.dtype, jax.dtypes.extended):
+        return constant.addressable_data(0)
+    return np.asarray(constant)
+
+
+def _without_places(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out where JAX wants a result to lie, because of a constant that lies on the replicas."""
+    return {k: None if k in ("sharding", "out_sharding") else v for k, v in params.items()}
 
 
 def _shapes(atoms: Sequence[Any]) -> tuple[tuple[int, ...], ...]:

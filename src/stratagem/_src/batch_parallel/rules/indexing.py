@@ -133,11 +133,10 @@ def _scatter_windows(
     if dim in (*left_out, *numbers.scatter_dims_to_operand_dims):
         return GATHER_ALL
     kept = [d for d in range(target.array.ndim) if d not in left_out]
-    layouts: list[Layout] = [
-        target.layout,
-        WHOLE,
-        Split(numbers.update_window_dims[kept.index(dim)]),
-    ]
+    window_dim = numbers.update_window_dims[kept.index(dim)]
+    if division.whole_length(operands[2], window_dim) != division.whole_length(target, dim):
+        return GATHER_ALL
+    layouts: list[Layout] = [target.layout, WHOLE, Split(window_dim)]
     values = _in_layouts(division, operands, layouts)
     if isinstance(values, Gather):
         return values

@@ -156,11 +156,7 @@ def dynamic_update_slice(
     _, dim = first_split(operands)
     operand, update, *indices = operands
 
-    def length(value: Value) -> int:
-        local = int(value.array.shape[dim])
-        return local * division.size if isinstance(value.layout, Split) else local
-
-    if length(operand) != length(update):
+    if division.whole_length(operand, dim) != division.whole_length(update, dim):
         return GATHER_ALL
     blocks = blocks_of(division, [operand, update], dim, operand.array.ndim)
     if isinstance(blocks, Gather):

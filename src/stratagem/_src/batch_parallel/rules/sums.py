@@ -32,11 +32,10 @@ def linear(division: Division, equation: Equation, operands: Sequence[Value]) ->
 def convert(
     division: Division, equation: Equation, operands: Sequence[Value]
 ) -> list[Value] | None:
-    """Only to a type that holds every number of the first."""
+    """Only to a type that holds every number of the first; whole numbers wrap around in their own."""
     before, after = operands[0].array.dtype, equation.params["new_dtype"]
-    return (
-        _bind(division, equation, operands) if jnp.promote_types(before, after) == after else None
-    )
+    keeps = jnp.issubdtype(before, jnp.inexact) and jnp.promote_types(before, after) == after
+    return _bind(division, equation, operands) if keeps else None
 
 
 @sum_rule("mul")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
-__all__ = ["PlacedVariable", "check_strategy", "strategy_of"]
+__all__ = ["PlacedVariable", "Taken", "check_strategy", "strategy_of"]
 
 _read = COMMON_VARIABLE.value.fget
 _AGGREGATIONS = {
@@ -28,6 +28,16 @@ _AGGREGATIONS = {
     "mean": VariableAggregation.MEAN,
     "only_first_replica": VariableAggregation.ONLY_FIRST_REPLICA,
 }
+
+
+class Taken(Protocol):
+    """Where the value of a variable is while it is not in the variable."""
+
+    def value(self) -> Any | None:
+        """Returns it, or ``None`` if it is not there."""
+
+    def give_back(self) -> None:
+        """Puts it into the variable."""
 
 
 class PlacedVariable(keras.Variable):  # type: ignore[misc]
@@ -40,10 +50,12 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
     Attributes:
         strategy: The strategy.
         twin: Our variable; ``None`` until Keras gives the first value.
+        taken: Who has the value while Keras takes a model from step to step.
     """
 
     strategy: Strategy
     twin: Variable | None = None
+    taken: Taken | None = None
 
     # --- the first value --------------------------------------------------------------------------
 
@@ -98,7 +110,10 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         if twin is None:
             return None
         if state.current_frame() is not None:
+            self.release()
             return twin._value()
+        if self.taken is not None and (taken := self.taken.value()) is not None:
+            return taken
         # Not refused inside jax.jit and the like, as for variables of ours: Keras reads weights in
         # lax.scan (recurrent layers) and while it infers shapes.
         return twin._eager_value()
@@ -127,6 +142,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
     def _increase(self, method: str, value: Any) -> Any:
         if in_stateless_scope() or not isinstance(self.twin, AggregatingVariable):
             return getattr(super(), method)(value)
+        self.release()
         self._check_aggregated(method)
         getattr(self.twin, method)(self._convert_to_tensor(value, dtype=self._dtype))
         return self.value
@@ -152,8 +168,13 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
                 "in cross-replica context."
             )
 
+    def release(self) -> None:
+        """Has the variable hold its value itself, if Keras has taken it from there for steps."""
+        if self.taken is not None:
+            self.taken.give_back()
+
     def own_twin(self) -> Variable:
-        """Returns the twin.
+        """Returns the twin, which then holds the value.
 
         Raises:
             VariableError: If Keras has not given it a first value yet.
@@ -162,6 +183,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
             raise VariableError(
                 f"Keras variable {self._path!r} has no value yet. Build the layer that it belongs to."
             )
+        self.release()
         return self.twin
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -171,6 +193,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
     # --- copies -----------------------------------------------------------------------------------
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        self.release()
         memo[id(self)] = made = object.__new__(type(self))
         for name, content in self.__dict__.items():
             made.__dict__[name] = content if name == "strategy" else copy.deepcopy(content, memo)

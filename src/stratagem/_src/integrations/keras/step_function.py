@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import jax
 import numpy as np
 
 from stratagem._src.integrations.keras.batch_placement import place_batch
-from stratagem._src.integrations.keras.model_state import give_back, note
+from stratagem._src.integrations.keras.model_state import begin_step, give_back
 from stratagem._src.integrations.keras.step_program import StepProgram
+from stratagem._src.integrations.keras.trainer_internals import variables_of
 from stratagem._src.strategies.base import Strategy
 
 __all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction"]
@@ -68,6 +70,7 @@ class StepFunction:
         self._parts = parts
         self._returns_rows = returns_rows
         self.strategy = strategy
+        self._variables = self._variables_now()
         self._program: StepProgram | None = None
         if not model.run_eagerly and model.jit_compile:
             self._program = StepProgram(
@@ -78,10 +81,18 @@ class StepFunction:
                 gives_away=parts is TRAIN_PARTS,
             )
 
+    def fits(self) -> bool:
+        """Returns whether the state still has the variables for which the step may be compiled."""
+        now = self._variables_now()
+        return len(now) == len(self._variables) and all(map(operator.is_, now, self._variables))
+
+    def _variables_now(self) -> list[Any]:
+        """Returns the model's variables in the order of the state, and where parts end."""
+        return [v for part in self._parts for v in (*variables_of(self._model, part), part)]
+
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Returns the result of the next ``steps_per_execution`` steps, and the state after them."""
         state = tuple(list(part) for part in state)
-        note(self._model, self._parts, state)
         try:
             results = [self._run(state, next(iterator))]
             for _ in range(self._model.steps_per_execution - 1):
@@ -100,20 +111,16 @@ class StepFunction:
         return outputs, tuple(map(_Part, state))
 
     def _run(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        results: list[tuple[Any, Any]] = []
-        try:
-            # Step by step a program cannot be divided: every replica then computes all of it.
-            batch = place_batch(batch, self.strategy, divide=self._program is not None)
-            if self._program is None:
-                # Each process on its own, with values that are the same in all.
-                local = jax.tree.map(self.strategy.replica_group.local_view, (state, batch))
-                results.append(self._step(*local))
-            else:
-                self._program.run(state, batch, results)
-        finally:
-            if results:
-                note(self._model, self._parts, results[0][1])
-        [(outputs, state)] = results
+        # Step by step a program cannot be divided: every replica then computes all of it.
+        batch = place_batch(batch, self.strategy, divide=self._program is not None)
+        attempt = begin_step(self._model, self._parts, state)
+        if self._program is None:
+            # Each process on its own, with values that are the same in all.
+            local = jax.tree.map(self.strategy.replica_group.local_view, (state, batch))
+            attempt.finished.append(self._step(*local))
+        else:
+            self._program.run(state, batch, attempt)
+        outputs, state = attempt.result()
         if self._returns_rows:
             outputs = jax.tree.map(self.strategy.replica_group.local_view, outputs)
         return outputs, state

@@ -14,6 +14,7 @@ from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.execution.callbacks import guard_callbacks
 from stratagem._src.integrations.keras.batch_placement import shardings_of
+from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
     check_not_in_callback,
@@ -62,25 +63,19 @@ class StepProgram:
         self._gives_away = gives_away and not keeps_state(group)
         self._prepared: dict[Any, _Prepared] = {}
 
-    def run(self, state: Any, batch: Any, results: list[Any]) -> None:
-        """Runs the step and appends what it returns to ``results``, also if it is interrupted."""
+    def run(self, state: Any, batch: Any, attempt: Attempt) -> None:
+        """Runs the step and notes in ``attempt`` what it returns, also if it is interrupted."""
         prepared = self._prepare(state, batch)
-        # An interrupt can arrive between a call and an assignment, when the state has been given away
-        # already: a list that is extended from C has the new one then.
-        finished: list[list[Any]] = []
-        try:
-            if self._group.serialize_programs or self._group.spans_processes:
-                check_not_in_callback()
-                with LAUNCH_LOCK:
-                    wait_for_previous()
-                    self._launch(prepared, state, batch, finished)
-            else:
-                finished += starmap(prepared.program.jitted, ((state, batch),))
-        finally:
-            if finished:
-                results.append(prepared.program.result(finished[0], state, batch))
+        attempt.read = lambda computed: prepared.program.result(computed, state, batch)
+        if self._group.serialize_programs or self._group.spans_processes:
+            check_not_in_callback()
+            with LAUNCH_LOCK:
+                wait_for_previous()
+                self._launch(prepared, state, batch, attempt.finished)
+        else:
+            attempt.finished += starmap(prepared.program.jitted, ((state, batch),))
         if prepared.errors is not None:
-            self._wait_for_callbacks(prepared.errors, results)
+            self._wait_for_callbacks(prepared.errors, attempt.finished)
 
     def _launch(
         self, prepared: _Prepared, state: Any, batch: Any, finished: list[list[Any]]
@@ -97,7 +92,9 @@ class StepProgram:
 
     def _prepare(self, state: Any, batch: Any) -> _Prepared:
         leaves, structure = jax.tree.flatten(batch)
-        key = (structure, tuple((a.shape, a.dtype, getattr(a, "sharding", None)) for a in leaves))
+        kinds = tuple((a.shape, a.dtype, getattr(a, "sharding", None)) for a in leaves)
+        # The state as well: the model may have got another layer.
+        key = (structure, kinds, tuple((a.shape, a.dtype) for part in state for a in part))
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._prepared[key] = self._compile(state, batch)

@@ -20,7 +20,7 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
 from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
-from stratagem._src.integrations.keras.model_state import give_back, put_back, take
+from stratagem._src.integrations.keras.model_state import give_back, take
 from stratagem._src.integrations.keras.model_strategy import (
     check_created_with,
     note_creation,
@@ -41,11 +41,9 @@ from stratagem._src.integrations.keras.trainer_internals import (
     Trainer,
     data_adapter_of,
     distribute_data,
-    has_state_apart,
     is_built,
     replace_data_adapter_of,
     replace_distribute_data,
-    state_apart,
 )
 from stratagem._src.integrations.keras.worker_callbacks import callbacks_of_worker, leads
 from stratagem._src.runtime import context
@@ -122,6 +120,7 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
         if strategy.replica_group.spans_processes:
             kwargs = _arguments_of_worker(signature.bind(self, *args, **kwargs), strategy)
             args = ()
+        give_back(self, strategy.replica_group)  # a callback of one call may begin another
         with begin_call(self, strategy), _scope_to_build(self, strategy):
             try:
                 return original(self, *args, **kwargs)
@@ -176,7 +175,8 @@ def _making(
         strategy = call.strategy if call and is_running else strategy_of_model(self)
         if strategy is None:
             return original(self, force)
-        if force or getattr(self, attribute) is None:
+        made = getattr(self, attribute)
+        if force or made is None or not made.fits():
             setattr(self, attribute, make(self, strategy))
         return getattr(self, attribute)
 
@@ -200,14 +200,11 @@ def _taking_state(original: Callable[..., Any]) -> Callable[..., Any]:
 def _putting_back_state(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def sync_state(self: Any) -> None:
-        apart = state_apart(self)
-        if not apart or not has_state_apart(self):
-            return
         strategy = strategy_of_model(self)
         if strategy is None:
             original(self)
         else:
-            put_back(self, tuple(apart), tuple(apart.values()), strategy.replica_group)
+            give_back(self, strategy.replica_group)
 
     return sync_state
 

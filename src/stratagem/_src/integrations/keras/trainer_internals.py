@@ -23,7 +23,6 @@ __all__ = [
     "class_weight_to_sample_weights",
     "data_adapter_of",
     "distribute_data",
-    "has_state_apart",
     "initial_epoch",
     "is_built",
     "is_shuffled",
@@ -31,7 +30,6 @@ __all__ = [
     "replace_data_adapter_of",
     "replace_distribute_data",
     "set_initial_epoch",
-    "state_apart",
     "variables_of",
 ]
 
@@ -68,20 +66,10 @@ def variables_of(model: Any, part: str) -> Sequence[Any]:
     return getattr(model, part)
 
 
-def has_state_apart(model: Any) -> bool:
-    """Returns whether Keras holds the state of a model elsewhere than in its variables."""
-    return not model._jax_state_synced
-
-
 def note_state_in_variables(model: Any) -> None:
     """Notes that the variables of a model hold its state, and nothing else does."""
     model._jax_state = None
     model._jax_state_synced = True
-
-
-def state_apart(model: Any) -> dict[str, Any]:
-    """Returns what Keras holds elsewhere than in the variables of a model, by the names of the parts."""
-    return getattr(model, "_jax_state", None) or {}
 
 
 def replace_distribute_data(function: Callable[[Any], Any]) -> None:

@@ -72,24 +72,35 @@ class _KeepTogether(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ha
             set_initial_epoch(model, epochs[0])
             for twin in twins:
                 twin.assign(self._strategy.extended.leader_value(twin.read_value(), twin.name))
-        checksum = 0
-        for twin in twins:
-            checksum = zlib.crc32(np.asarray(twin.read_value()).tobytes(), checksum)
-        every = watch.exchange("keras", [len(twins), checksum], "weights that Keras begins with")
-        if any(one != every[0] for one in every):
-            raise ReplicaMismatchError(
-                "Every worker must begin with the same weights, but those of the workers "
-                f"{[i for i, one in enumerate(every) if one != every[0]]} differ from the leader's. Give "
-                "all workers the same in set_weights() or load_weights(), or build the model in the "
-                "strategy's scope, which takes the leader's."
-            )
+        every = watch.exchange("keras", _checksum(twins), "weights that Keras begins with")
+        _check_equal("begin with", every)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Ends the training of all workers if that of one is to end."""
-        stops = process_watch().exchange(
-            "keras", bool(self.model.stop_training), f"end of epoch {epoch} of Keras"
+        """Ends the training of all workers if that of one is to end, and compares them again."""
+        model = self.model
+        twins = _mirrored([*model.variables, *model.optimizer.variables])
+        mine = [bool(model.stop_training), _checksum(twins)]
+        every = process_watch().exchange("keras", mine, f"end of epoch {epoch} of Keras")
+        _check_equal(f"end epoch {epoch} with", [checksum for _, checksum in every])
+        model.stop_training = any(stops for stops, _ in every)
+
+
+def _checksum(twins: list[MirroredVariable]) -> list[int]:
+    checksum = 0
+    for twin in twins:
+        checksum = zlib.crc32(np.asarray(twin.read_value()).tobytes(), checksum)
+    return [len(twins), checksum]
+
+
+def _check_equal(when: str, every: list[list[int]]) -> None:
+    others = [i for i, one in enumerate(every) if one != every[0]]
+    if others:
+        raise ReplicaMismatchError(
+            f"Every worker must {when} the same weights and state of the optimizer, but those of the "
+            f"workers {others} differ from the leader's. Give all workers the same in set_weights() or "
+            "load_weights() and in callbacks, or build the model in the strategy's scope, which takes "
+            "the leader's."
         )
-        self.model.stop_training = any(stops)
 
 
 def _mirrored(variables: Iterable[Any]) -> list[MirroredVariable]:
