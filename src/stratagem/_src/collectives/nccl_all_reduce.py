@@ -42,6 +42,7 @@ def _all_reduce(op: ReduceOp, pack: Any, group: ReplicaGroup) -> Any:
     return known_to_be_equal(finish(op, accumulator(op)([_rounded(pack), other]), 2))
 
 
+@jax.custom_jvp
 def _rounded(array: Any) -> Any:
     """Returns the array as the other process gets it.
 
@@ -54,6 +55,12 @@ def _rounded(array: Any) -> Any:
     first = array.ravel()[0]
     never = jnp.isnan(first) & ~jnp.isnan(first * 2)
     return jax.lax.bitcast_convert_type(bits ^ never.astype(bits.dtype), array.dtype)
+
+
+@_rounded.defjvp
+def _rounded_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    [array], [tangent] = primals, tangents
+    return _rounded(array), tangent
 
 
 def sum_over_replicas(arrays: Sequence[Any], group: ReplicaGroup) -> list[Any]:
