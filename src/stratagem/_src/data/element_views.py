@@ -77,7 +77,7 @@ class ElementArray(np.ndarray[Any, Any]):
         return repr(np.asarray(self))
 
 
-class ElementBytes(np.bytes_):
+class ElementBytes(np.bytes_):  # type: ignore[misc]  # final to NumPy's stubs only
     """A string of bytes with ``.numpy()``.
 
     Derived from NumPy's own bytes, for an array of instances of another class derived from ``bytes`` has

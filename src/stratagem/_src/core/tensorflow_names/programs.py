@@ -33,7 +33,10 @@ _TOP = {
     "DeviceSpec": "a string such as 'GPU:0', or jax.Device",
     "GradientTape": _TAPE,
     "Graph": _NO_GRAPH,
-    "Module": "any class, dict or list that holds sg.Variable; sg.train.Checkpoint saves it",
+    "Module": (
+        "a dict, a list or a plain class that holds sg.Variable; sg.train.Checkpoint(model=vars(model)) "
+        "saves what a plain class holds"
+    ),
     "Operation": _NO_GRAPH,
     "RegisterGradient": "jax.custom_vjp",
     "Session": _NO_GRAPH,
@@ -190,7 +193,7 @@ _TRAIN = {
         "until you remove their directories"
     ),
     "train.Coordinator": "threads of your own, and threading.Event",
-    "train.ExponentialMovingAverage": "optax.ema(decay)",
+    "train.ExponentialMovingAverage": "optax.incremental_update(new, average, 1 - decay)",
     "train.GradientDescentOptimizer": "sg.train.Optimizer(optax.sgd(rate))",
     "train.MomentumOptimizer": "sg.train.Optimizer(optax.sgd(rate, momentum))",
     "train.MonitoredTrainingSession": "a loop, and sg.train.Checkpoint",
