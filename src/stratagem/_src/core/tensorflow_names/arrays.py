@@ -74,7 +74,6 @@ ARRAYS: dict[str, str] = {
     "sparse.to_dense": "x.todense() of a jax.experimental.sparse.BCOO",
     "split": "jax.numpy.split(x, num, axis); it takes indices where tf.split takes sizes",
     "strided_slice": "x[begin:end:step], or jax.lax.slice(x, begin, end, strides)",
-    "string": "numpy.object_, whose elements are bytes: 'string' in sg.TensorSpec",
     "tensor_scatter_nd_add": f"{_AT_INDICES}.add(updates)",
     "tensor_scatter_nd_max": f"{_AT_INDICES}.max(updates)",
     "tensor_scatter_nd_min": f"{_AT_INDICES}.min(updates)",
