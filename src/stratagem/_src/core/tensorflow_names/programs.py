@@ -221,9 +221,9 @@ _METRICS_OF_KERAS = (
     "CategoricalAccuracy CategoricalCrossentropy BinaryCrossentropy CosineSimilarity F1Score "
     "FalseNegatives FalsePositives Hinge KLDivergence LogCoshError MeanAbsoluteError "
     "MeanAbsolutePercentageError MeanIoU MeanSquaredLogarithmicError Poisson Precision "
-    "PrecisionAtRecall R2Score Recall RecallAtPrecision RootMeanSquaredError SensitivityAtSpecificity SparseCategoricalCrossentropy "
-    "SparseTopKCategoricalAccuracy SpecificityAtSensitivity TopKCategoricalAccuracy TrueNegatives "
-    "TruePositives"
+    "PrecisionAtRecall R2Score Recall RecallAtPrecision RootMeanSquaredError SensitivityAtSpecificity "
+    "SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy SpecificityAtSensitivity "
+    "TopKCategoricalAccuracy TrueNegatives TruePositives"
 )
 _NAMES_OF_ERRORS = (
     "AbortedError AlreadyExistsError FailedPreconditionError InternalError OpError "
