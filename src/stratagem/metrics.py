@@ -1,5 +1,8 @@
 """Names that TensorFlow keeps under ``tf.keras.metrics``."""
 
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.training.metrics.accuracy import (
     Accuracy,
     BinaryAccuracy,
@@ -21,3 +24,6 @@ __all__ = [
     "SparseCategoricalAccuracy",
     "Sum",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

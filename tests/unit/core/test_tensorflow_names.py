@@ -14,6 +14,7 @@ import optax
 import pytest
 
 import stratagem as sg
+import stratagem.keras  # here, for Keras sets environment variables when it is imported
 from stratagem._src.core.tensorflow_names import TRANSLATIONS
 
 PAGE = Path(__file__).parents[3] / "docs" / "tensorflow_names.md"
@@ -82,6 +83,15 @@ def test_every_name_in_a_translation_exists():
         ("train.Saver", "sg.train.Checkpoint"),
         ("io.gfile", "open"),
         ("errors.OpError", "sg.errors"),
+        ("optimizers.Adam", "sg.keras.optimizers"),
+        ("losses.Huber", "sg.keras.losses"),
+        ("metrics.Precision", "sg.keras.metrics.Precision"),
+        ("metrics.CategoricalAccuracy", "sg.metrics.MeanMetricWrapper"),
+        ("Module", "vars(model)"),
+        ("variable_creator_scope", "strategy.scope()"),
+        ("types.experimental.TensorLike", "jax.typing.ArrayLike"),
+        ("quantization.quantize", "model.quantize"),
+        ("reduce_sums", "Did you mean tf.reduce_sum? For that use jax.numpy.sum(x, axis)."),
     ],
 )
 def test_name_that_people_write(name, translation):
@@ -123,6 +133,61 @@ def test_other_names_are_the_ordinary_error(module):
 def test_close_names_are_suggested():
     assert error_of("Varible").endswith("Did you mean 'Variable'?")
     assert error_of("data.Datset").endswith("Did you mean 'Dataset'?")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "translation"),
+    [
+        (sg.data.Dataset.range(2), "sparse_batch", "padded_batch"),
+        (sg.data.Dataset.range(2), "rejection_resample", "sample_from_datasets"),
+        (sg.function(len), "get_concrete_function", "jax.export.export"),
+        (sg.train.Optimizer(optax.sgd(0.1)), "minimize", "sg.value_and_grad"),
+        (sg.train.Optimizer(optax.sgd(0.1)), "lr", "learning_rate"),
+    ],
+    ids=["sparse_batch", "rejection_resample", "get_concrete_function", "minimize", "lr"],
+)
+def test_methods_that_people_call(owner, name, translation):
+    assert not hasattr(owner, name)
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Use .*{translation}"):
+        getattr(owner, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        _ = owner.nothing
+
+
+def test_methods_of_arrays_that_per_replica_values_do_not_have():
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    value = strategy.experimental_distribute_values_from_function(lambda _: np.ones(2))
+    for name in "numpy", "shape", "dtype":
+        assert not hasattr(value, name)
+        with pytest.raises(AttributeError, match=r"one value for each replica.*strategy.reduce"):
+            getattr(value, name)
+
+
+def test_plain_classes_are_saved_by_their_attributes(tmp_path):
+    class Model:
+        def __init__(self):
+            self.w = sg.Variable(1.0)
+
+    model = Model()
+    with pytest.raises(ValueError, match=r"give vars\(object\)"):
+        sg.train.Checkpoint(model=model)
+    path = sg.train.Checkpoint(model=vars(model)).save(tmp_path / "saved")
+    model.w.assign(5.0)
+    sg.train.Checkpoint(model=vars(model)).restore(path)
+    assert float(model.w) == 1.0
+
+
+def test_arguments_of_the_wrong_kind():
+    with pytest.raises(sg.errors.DeviceError, match=r"names such as .*, got 2\."):
+        sg.distribute.MirroredStrategy(2)
+    for value in "s", b"s", ["s"]:
+        with pytest.raises(sg.errors.VariableError, match="numbers or booleans"):
+            sg.Variable(value)
+
+
+def test_string_is_a_type():
+    assert sg.TensorSpec((), sg.string) == sg.TensorSpec((), "string")
+    assert sg.data.Dataset.from_tensors("s").element_spec.dtype == sg.string
 
 
 def test_translated_names_are_absent_to_python():

@@ -61,6 +61,40 @@ def test_strings():
     assert batch.numpy().tolist() == [b"a", b"b"]
 
 
+def test_strings_become_arrays_of_strings():
+    elements = list(Dataset.from_tensor_slices(["007", "042"]))
+    expected = np.array([b"007", b"042"])
+    for array in np.array(elements), np.stack(elements), np.asarray(elements):
+        assert array.dtype == "S3"
+        np.testing.assert_array_equal(array, expected)
+    assert np.asarray(elements[0]) == b"007"
+    assert (expected == elements[1]).tolist() == [False, True]
+
+
+def test_strings_go_into_datasets():
+    elements = list(Dataset.from_tensor_slices([b"a\0", b"b"]))
+    assert list(Dataset.from_tensor_slices(elements)) == [b"a\0", b"b"]
+    assert list(Dataset.from_tensors(elements[0])) == [b"a\0"]
+
+
+def test_strings_go_into_programs():
+    (text,) = Dataset.from_tensors("ab")
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert sg.function(lambda x: len(x) + 1)(text) == 3
+    assert strategy.run(lambda x: x, args=(text,)) == b"ab"
+    assert sg.function(lambda x: strategy.run(len, args=(x,)))(text) == 2
+
+
+def test_strings_are_bytes():
+    (text,) = Dataset.from_tensors(b"a\0")
+    assert text == b"a\0" != text[:1] == b"a"
+    assert {text: 1}[b"a\0"] == 1
+    assert len(text) == 2
+    assert repr(text) == repr(b"a\0")
+    assert type(pickle.loads(pickle.dumps(text))) is bytes
+    assert (text != b"a", text + b"b", text * 2) == (True, b"a\0b", b"a\0a\0")
+
+
 def test_structures():
     dataset = Dataset.from_tensors({"a": (1, [2.0, 3.0]), "b": Pair(4, None)})
     (element,) = dataset

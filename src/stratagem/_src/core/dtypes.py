@@ -20,6 +20,7 @@ __all__ = [
     "int32",
     "int64",
     "is_host_only",
+    "string",
     "uint8",
     "uint16",
     "uint32",
@@ -41,6 +42,7 @@ float32: np.dtype[np.float32] = np.dtype(np.float32)
 float64: np.dtype[np.float64] = np.dtype(np.float64)
 complex64: np.dtype[np.complex64] = np.dtype(np.complex64)
 complex128: np.dtype[np.complex128] = np.dtype(np.complex128)
+string: np.dtype[np.object_] = np.dtype(np.object_)  # of bytes; arrays of it stay on the host
 
 
 def is_host_only(dtype: Any) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["missing_name"]
+__all__ = ["missing_method", "missing_name"]
 
 
 def missing_name(module_name: str, name: str) -> AttributeError:
     """Returns the error for ``name``, which a public module does not have.
 
-    If TensorFlow has it, the error says what takes its place; otherwise which name is close to it.
+    If TensorFlow has it, the error says what takes its place; otherwise which name is close to it, of this
+    module or of TensorFlow.
 
     Args:
         module_name: The module's name in ``sys.modules``, such as ``"stratagem.data"``.
@@ -24,6 +25,28 @@ def missing_name(module_name: str, name: str) -> AttributeError:
         text += _translation(module_name, name) or _suggestion(module_name, name)
     # With a name and without an object Python adds no suggestion of its own.
     return AttributeError(text, name=name)
+
+
+def missing_method(owner: object, name: str) -> AttributeError:
+    """Returns the error for an attribute that an object does not have, with what takes its place.
+
+    To be raised by ``__getattr__`` of the object's class.
+
+    Args:
+        owner: The object.
+        name: What was asked for.
+    """
+    cls = type(owner).__name__
+    text = f"{cls!r} object has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(text, name=name)
+    # Imported when used, as below.
+    from stratagem._src.core.tensorflow_names.methods import METHODS
+
+    for base in type(owner).__mro__:
+        if (hint := METHODS.get(f"{base.__name__}.{name}")) is not None:
+            return AttributeError(f"{text}. Use {_sentence(hint)}", name=name)
+    return AttributeError(text, name=name, obj=owner)
 
 
 def _translation(module_name: str, name: str) -> str:
@@ -57,6 +80,16 @@ def _sentence(text: str) -> str:
 def _suggestion(module_name: str, name: str) -> str:
     import difflib  # as above
 
+    from stratagem._src.core.tensorflow_names import TRANSLATIONS
+
     known = [n for n in dir(sys.modules.get(module_name)) if not n.startswith("_")]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    return f". Did you mean {close[0]!r}?" if close else ""
+    if close:
+        return f". Did you mean {close[0]!r}?"
+    full_name = f"{module_name}.{name}".partition(".")[2]
+    inside = full_name.rpartition(".")[0]
+    translated = [key for key in TRANSLATIONS if key.rpartition(".")[0] == inside]
+    close = difflib.get_close_matches(full_name, translated, n=1, cutoff=0.85)
+    if not close:
+        return ""
+    return f". Did you mean tf.{close[0]}? For that use {_sentence(TRANSLATIONS[close[0]])}"

@@ -26,10 +26,10 @@ def to_array(value: Any) -> np.ndarray[Any, Any]:
         InvalidArgumentError: If it is ragged, or not made of numbers and strings.
     """
     from_python = not hasattr(value, "dtype")
-    if not from_python:
-        array = np.asarray(value)
-    elif isinstance(value, bytes | str):
+    if isinstance(value, bytes | str):
         array = _string_array(value)
+    elif not from_python:
+        array = np.asarray(value)
     else:
         array = _from_sequence(value)
     if array.dtype.kind in "SUO":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
+from stratagem._src.core.missing_names import missing_method
 from stratagem._src.data.checks import as_name
 from stratagem._src.data.conversion import to_element
 from stratagem._src.data.dataset_batching import DatasetBatching
@@ -66,6 +67,11 @@ class Dataset(
     @staticmethod
     def _of(plan: Node, name: str | None) -> Dataset:
         return Dataset(plan, name)
+
+    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+
+        def __getattr__(self, name):
+            raise missing_method(self, name)
 
     def __iter__(self) -> DatasetIterator:
         return ElementIterator(self.plan)

@@ -77,8 +77,12 @@ class ElementArray(np.ndarray[Any, Any]):
         return repr(np.asarray(self))
 
 
-class ElementBytes(bytes):
-    """A string of bytes with ``.numpy()``."""
+class ElementBytes(np.bytes_):  # type: ignore[misc]  # final to NumPy's stubs only
+    """A string of bytes with ``.numpy()``.
+
+    Derived from NumPy's own bytes, for an array of instances of another class derived from ``bytes`` has
+    the numbers that they spell.
+    """
 
     __slots__ = ()
 
@@ -89,10 +93,13 @@ class ElementBytes(bytes):
     def __reduce__(self) -> Any:
         return bytes, (bytes(self),)
 
+    def __repr__(self) -> str:
+        return bytes.__repr__(self)
+
 
 # Scalars whose class does not say all of their type.
 _WITH_UNITS = (np.datetime64, np.timedelta64, np.void)
-_scalar_classes: dict[type, Any] = {bytes: ElementBytes}
+_scalar_classes: dict[type, Any] = {bytes: ElementBytes, np.bytes_: ElementBytes}
 
 
 def _as_scalar(value: Any) -> Any:

@@ -116,7 +116,9 @@ class CallInputs:
         elif isinstance(leaf, jax.Array):
             array = leaf
             kind = (_ARRAY, array.shape, array.dtype, getattr(array, "weak_type", False))
-        elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)):
+        elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)) and not isinstance(
+            leaf, (bytes, str)
+        ):
             array = operand_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
         elif isinstance(leaf, DistributedIterator):

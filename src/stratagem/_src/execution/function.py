@@ -8,10 +8,11 @@ import logging
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from stratagem._src.core import jax_settings
 from stratagem._src.core.errors import OutOfRangeError
+from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.distributed_input.distributed_iterator import EndOfData
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
@@ -54,6 +55,11 @@ class Function(CompiledFunction):
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels as the function it was made from, to be compiled where it arrives."""
         return Function, (self._python_function,)
+
+    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+
+        def __getattr__(self, name):
+            raise missing_method(self, name)
 
     @property
     def python_function(self) -> Callable[..., Any]:

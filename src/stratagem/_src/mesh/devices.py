@@ -98,6 +98,10 @@ def resolve_devices(
     """
     if isinstance(devices, (str, jax.Device)):
         devices = (devices,)
+    if not isinstance(devices, Iterable | None):
+        raise DeviceError(
+            f"devices must be names such as ['GPU:0', 'GPU:1'] or ['CPU:0', 'CPU:1'], got {devices!r}."
+        )
     wanted = tuple(devices or ())
     if not wanted:
         return tuple(jax.local_devices())

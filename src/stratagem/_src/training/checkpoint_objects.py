@@ -49,7 +49,8 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
                 "A Checkpoint holds variables, Optimizers, metrics and Keras objects, got "
-                f"{type(leaf).__name__} for {name!r}."
+                f"{type(leaf).__name__} for {name!r}. "
+                "Of an object of a class of your own give vars(object)."
             )
         way = jax.tree_util.keystr(path)
         if name in found:

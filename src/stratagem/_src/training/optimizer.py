@@ -8,7 +8,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import jax
@@ -22,6 +22,7 @@ from stratagem._src.core.errors import (
     VariableError,
 )
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
@@ -121,6 +122,11 @@ class Optimizer:
         self._form: Any = None
         self._step = jax.jit(recipe.update)
         self._clip = jax.jit(recipe.clipping.apply)
+
+    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+
+        def __getattr__(self, name):
+            raise missing_method(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._sent = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,33 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import ContextError, NotAnArrayError
+from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.distributed_values import DistributedValues, describe
 
 __all__ = ["PerReplica", "SpmdPerReplica", "check_size"]
+
+_NOT_AN_ARRAY = (
+    "A PerReplica holds one value for each replica and cannot be used as one array. "
+    "Combine it with strategy.reduce(...) or strategy.gather(...), take one component with "
+    "strategy.experimental_local_results(value)[i], or pass it to strategy.run(fn, args=...)."
+)
+_ATTRIBUTES_OF_ARRAYS = frozenset(
+    (
+        "astype",
+        "dtype",
+        "item",
+        "mean",
+        "ndim",
+        "numpy",
+        "reshape",
+        "shape",
+        "size",
+        "sum",
+        "tolist",
+    )
+)
 
 
 class PerReplica(DistributedValues):
@@ -142,11 +164,15 @@ class PerReplica(DistributedValues):
         return describe("PerReplica", [repr(value) for value in self.values])
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotAnArrayError(
-            "A PerReplica holds one value for each replica and cannot be used as one array. "
-            "Combine it with strategy.reduce(...) or strategy.gather(...), take one component with "
-            "strategy.experimental_local_results(value)[i], or pass it to strategy.run(fn, args=...)."
-        )
+        raise NotAnArrayError(_NOT_AN_ARRAY)
+
+    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+
+        def __getattr__(self, name):
+            error = missing_method(self, name)
+            if name in _ATTRIBUTES_OF_ARRAYS:  # still an AttributeError, for hasattr
+                error.args = (f"{error}. {_NOT_AN_ARRAY}",)
+            raise error
 
     def __hash__(self) -> int:
         return id(self)

@@ -20,8 +20,10 @@ __all__ = ["is_array", "map_values", "regroup", "select_replica"]
 
 
 def is_array(value: Any) -> bool:
-    """Returns whether ``value`` is a JAX or NumPy array (or a tracer)."""
-    return isinstance(value, (jax.Array, np.ndarray, np.generic))
+    """Returns whether ``value`` is a JAX or NumPy array (or a tracer); NumPy's strings are none."""
+    return isinstance(value, (jax.Array, np.ndarray, np.generic)) and not isinstance(
+        value, (bytes, str)
+    )
 
 
 def map_values(fn: Callable[[Any], Any], tree: Any) -> Any:

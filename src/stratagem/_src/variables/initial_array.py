@@ -33,6 +33,10 @@ def initial_array(value: Any, dtype: Any) -> Any:
         raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
         leaves = jax.tree.leaves(value)
+        if any(isinstance(leaf, (str, bytes)) for leaf in leaves):
+            raise VariableError(
+                f"A variable holds numbers or booleans, got the string in {value!r}."
+            )
         natural = jnp.result_type(*leaves) if leaves else np.float32
         value = np.asarray(value, natural if dtype is None else None)
     kind_of(value.dtype)

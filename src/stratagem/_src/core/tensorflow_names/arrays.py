@@ -4,8 +4,9 @@ __all__ = ["ARRAYS"]
 
 _SAME_NAMES = (
     "argsort broadcast_to expand_dims linspace meshgrid ones ones_like repeat "
-    "reshape roll searchsorted sort squeeze stack tile transpose where zeros zeros_like"
+    "reshape roll searchsorted sort squeeze stack tile transpose zeros zeros_like"
 )
+_AT_INDICES = "x.at[tuple(jax.numpy.moveaxis(indices, -1, 0))]"
 
 ARRAYS: dict[str, str] = {
     **{name: f"jax.numpy.{name}" for name in _SAME_NAMES.split()},
@@ -47,7 +48,9 @@ ARRAYS: dict[str, str] = {
     "gather_nd": "x[tuple(jax.numpy.moveaxis(indices, -1, 0))]",
     "get_static_value": "the value itself; jax.core.Tracer is the class of those that have none yet",
     "half": "sg.float16",
-    "histogram_fixed_width": "jax.numpy.histogram(x, bins, range)[0]",
+    "histogram_fixed_width": (
+        "jax.numpy.histogram(jax.numpy.clip(x, low, high), nbins, (low, high))[0].astype(int)"
+    ),
     "identity_n": "[sg.identity(x) for x in arrays]",
     "is_tensor": "isinstance(x, jax.Array)",
     "make_ndarray": "numpy.asarray(x)",
@@ -71,16 +74,16 @@ ARRAYS: dict[str, str] = {
     "sparse.to_dense": "x.todense() of a jax.experimental.sparse.BCOO",
     "split": "jax.numpy.split(x, num, axis); it takes indices where tf.split takes sizes",
     "strided_slice": "x[begin:end:step], or jax.lax.slice(x, begin, end, strides)",
-    "string": "numpy.object_, whose elements are bytes: 'string' in sg.TensorSpec",
-    "tensor_scatter_nd_add": "x.at[indices].add(updates), of any jax.Array",
-    "tensor_scatter_nd_max": "x.at[indices].max(updates), of any jax.Array",
-    "tensor_scatter_nd_min": "x.at[indices].min(updates), of any jax.Array",
-    "tensor_scatter_nd_sub": "x.at[indices].subtract(updates), of any jax.Array",
-    "tensor_scatter_nd_update": "x.at[indices].set(updates), of any jax.Array",
+    "tensor_scatter_nd_add": f"{_AT_INDICES}.add(updates)",
+    "tensor_scatter_nd_max": f"{_AT_INDICES}.max(updates)",
+    "tensor_scatter_nd_min": f"{_AT_INDICES}.min(updates)",
+    "tensor_scatter_nd_sub": f"{_AT_INDICES}.subtract(updates)",
+    "tensor_scatter_nd_update": f"{_AT_INDICES}.set(updates)",
     "to_float": "x.astype(sg.float32)",
-    "unique": "jax.numpy.unique(x), sorted; in compiled code with size=n",
-    "unique_with_counts": "jax.numpy.unique(x, return_inverse=True, return_counts=True)",
+    "unique": "jax.numpy.unique(x, return_inverse=True), sorted; in compiled code with size=n",
+    "unique_with_counts": "jax.numpy.unique(x, return_inverse=True, return_counts=True), sorted",
     "unravel_index": "jax.numpy.unravel_index",
     "unstack": "jax.numpy.unstack(x, axis=axis)",
+    "where": "jax.numpy.where(condition, x, y), or jax.numpy.argwhere(condition) without x and y",
     "zeros_initializer": "jax.nn.initializers.zeros",
 }

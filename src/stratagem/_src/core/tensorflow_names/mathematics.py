@@ -1,6 +1,6 @@
 """``tf.math``, ``tf.linalg`` and ``tf.signal``, and what of them is also in ``tf`` itself."""
 
-__all__ = ["MATHEMATICS"]
+__all__ = ["IN_TOP_K", "L2_NORMALIZE", "MATHEMATICS"]
 
 _SAME_NAMES = (
     "abs acos acosh add angle asin asinh atan atan2 atanh bincount ceil conj "
@@ -15,11 +15,17 @@ _REDUCTIONS = {
     "reduce_any": "jax.numpy.any(x, axis)",
     "reduce_logsumexp": "jax.nn.logsumexp(x, axis)",
     "reduce_max": "jax.numpy.max(x, axis)",
-    "reduce_mean": "jax.numpy.mean(x, axis)",
+    "reduce_mean": "jax.numpy.mean(x, axis), a float also for whole numbers",
     "reduce_min": "jax.numpy.min(x, axis)",
     "reduce_prod": "jax.numpy.prod(x, axis)",
     "reduce_sum": "jax.numpy.sum(x, axis)",
 }
+L2_NORMALIZE = (
+    "x * jax.lax.rsqrt(jax.numpy.maximum(jax.numpy.sum(x**2, axis, keepdims=True), 1e-12))"
+)
+IN_TOP_K = (
+    "(predictions > jax.numpy.take_along_axis(predictions, targets[:, None], 1)).sum(axis=1) < k"
+)
 _RENAMED = {
     "argmax": "jax.numpy.argmax(x, axis=0): without an axis it looks at the flattened array",
     "argmin": "jax.numpy.argmin(x, axis=0): without an axis it looks at the flattened array",
@@ -45,14 +51,14 @@ _RENAMED = {
     "floormod": "jax.numpy.mod",
     "igamma": "jax.scipy.special.gammainc",
     "igammac": "jax.scipy.special.gammaincc",
-    "in_top_k": "(jax.lax.top_k(predictions, k)[1] == targets[:, None]).any(axis=1)",
+    "in_top_k": IN_TOP_K,
     "invert_permutation": "jax.numpy.argsort",
     "is_finite": "jax.numpy.isfinite",
     "is_inf": "jax.numpy.isinf",
     "is_nan": "jax.numpy.isnan",
     "is_non_decreasing": "(jax.numpy.diff(x.ravel()) >= 0).all()",
     "is_strictly_increasing": "(jax.numpy.diff(x.ravel()) > 0).all()",
-    "l2_normalize": "x / jax.numpy.linalg.norm(x, axis=axis, keepdims=True)",
+    "l2_normalize": L2_NORMALIZE,
     "lgamma": "jax.scipy.special.gammaln",
     "log_sigmoid": "jax.nn.log_sigmoid",
     "log_softmax": "jax.nn.log_softmax",
@@ -65,8 +71,8 @@ _RENAMED = {
     "reduce_variance": "jax.numpy.var(x, axis)",
     "rsqrt": "jax.lax.rsqrt",
     "scalar_mul": "jax.numpy.multiply",
-    "segment_max": "jax.ops.segment_max",
-    "segment_min": "jax.ops.segment_min",
+    "segment_max": "jax.ops.segment_max, where a segment without rows is -inf instead of 0",
+    "segment_min": "jax.ops.segment_min, where a segment without rows is inf instead of 0",
     "segment_prod": "jax.ops.segment_prod",
     "segment_sum": "jax.ops.segment_sum",
     "sigmoid": "jax.nn.sigmoid",
@@ -74,12 +80,16 @@ _RENAMED = {
     "softplus": "jax.nn.softplus",
     "softsign": "jax.nn.soft_sign",
     "squared_difference": "jax.numpy.square(x - y)",
-    "top_k": "jax.lax.top_k",
+    "top_k": "jax.lax.top_k(x, k)",
     "truediv": "jax.numpy.true_divide",
-    "unsorted_segment_max": "jax.ops.segment_max",
-    "unsorted_segment_min": "jax.ops.segment_min",
-    "unsorted_segment_prod": "jax.ops.segment_prod",
-    "unsorted_segment_sum": "jax.ops.segment_sum",
+    "unsorted_segment_max": (
+        "jax.ops.segment_max(x, ids, n), where a segment without rows is -inf instead of the lowest number"
+    ),
+    "unsorted_segment_min": (
+        "jax.ops.segment_min(x, ids, n), where a segment without rows is inf instead of the highest number"
+    ),
+    "unsorted_segment_prod": "jax.ops.segment_prod(x, ids, n)",
+    "unsorted_segment_sum": "jax.ops.segment_sum(x, ids, n)",
     "xdivy": "jax.numpy.where(x == 0, 0, x / jax.numpy.where(x == 0, 1, y))",
     "xlog1py": "jax.scipy.special.xlog1py",
     "xlogy": "jax.scipy.special.xlogy",
@@ -89,40 +99,43 @@ _RENAMED = {
 _MATH = _ALIKE | _REDUCTIONS | _RENAMED
 _LINALG = {
     "adjoint": "jax.numpy.conj(jax.numpy.matrix_transpose(x))",
-    "band_part": "jax.numpy.tril(jax.numpy.triu(x, -lower), upper)",
+    "band_part": (
+        "jax.numpy.tril(jax.numpy.triu(x, -lower), upper), without the triu if lower is -1 and without the "
+        "tril if upper is -1"
+    ),
     "cholesky": "jax.numpy.linalg.cholesky",
     "cross": "jax.numpy.cross",
     "det": "jax.numpy.linalg.det",
-    "diag": "jax.numpy.diag",
+    "diag": "jax.numpy.where(jax.numpy.eye(x.shape[-1], dtype=bool), x[..., None], 0)",
     "diag_part": "jax.numpy.diagonal(x, axis1=-2, axis2=-1)",
     "eig": "jax.numpy.linalg.eig",
-    "eigh": "jax.numpy.linalg.eigh",
+    "eigh": "jax.numpy.linalg.eigh(x, symmetrize_input=False)",
     "eigvals": "jax.numpy.linalg.eigvals",
-    "eigvalsh": "jax.numpy.linalg.eigvalsh",
+    "eigvalsh": "jax.numpy.linalg.eigh(x, symmetrize_input=False)[0]",
     "einsum": "jax.numpy.einsum",
     "expm": "jax.scipy.linalg.expm",
     "eye": "jax.numpy.eye",
     "global_norm": "optax.tree.norm(arrays)",
     "inv": "jax.numpy.linalg.inv",
     "l2_normalize": _RENAMED["l2_normalize"],
-    "lstsq": "jax.numpy.linalg.lstsq",
-    "lu": "jax.scipy.linalg.lu_factor",
+    "lstsq": "jax.numpy.linalg.lstsq(a, b)[0]",
+    "lu": "jax.lax.linalg.lu(x), whose first and third results are TensorFlow's",
     "matmul": "jax.numpy.matmul",
     "matrix_rank": "jax.numpy.linalg.matrix_rank",
     "matrix_transpose": "jax.numpy.matrix_transpose",
     "matvec": "jax.numpy.matvec",
-    "norm": "jax.numpy.linalg.norm",
-    "normalize": "x / jax.numpy.linalg.norm(x, axis=axis, keepdims=True)",
+    "norm": "jax.numpy.linalg.norm(x.ravel(), ord), or jax.numpy.linalg.norm(x, ord, axis)",
+    "normalize": "x / norm and norm = jax.numpy.linalg.norm(x, axis=axis, keepdims=True)",
     "pinv": "jax.numpy.linalg.pinv",
     "qr": "jax.numpy.linalg.qr",
     "slogdet": "jax.numpy.linalg.slogdet",
     "solve": "jax.numpy.linalg.solve",
-    "sqrtm": "jax.scipy.linalg.sqrtm",
-    "svd": "jax.numpy.linalg.svd, which returns u, s and the transpose of v",
-    "tensor_diag": "jax.numpy.diag",
+    "sqrtm": "jax.scipy.linalg.sqrtm(x).real, or as it is for complex numbers",
+    "svd": "u, s, vt = jax.numpy.linalg.svd(x, full_matrices=False); tf.linalg.svd returns s, u, v",
+    "tensor_diag": "jax.numpy.diag(x.ravel()).reshape(x.shape * 2)",
     "tensordot": "jax.numpy.tensordot",
     "trace": "jax.numpy.trace(x, axis1=-2, axis2=-1)",
-    "triangular_solve": "jax.scipy.linalg.solve_triangular",
+    "triangular_solve": "jax.scipy.linalg.solve_triangular(a, b, lower=True)",
 }
 _SIGNAL = {
     **{
@@ -132,9 +145,9 @@ _SIGNAL = {
     "dct": "jax.scipy.fft.dct",
     "fft2d": "jax.numpy.fft.fft2",
     "fft3d": "jax.numpy.fft.fftn(x, axes=(-3, -2, -1))",
-    "hamming_window": "jax.numpy.hamming(n + 1)[:-1], which is periodic like TensorFlow's",
-    "hann_window": "jax.numpy.hanning(n + 1)[:-1], which is periodic like TensorFlow's",
-    "idct": "jax.scipy.fft.idct",
+    "hamming_window": "jax.numpy.hamming(n + 1)[:-1] for an even n, jax.numpy.hamming(n) for an odd n",
+    "hann_window": "jax.numpy.hanning(n + 1)[:-1] for an even n, jax.numpy.hanning(n) for an odd n",
+    "idct": "jax.scipy.fft.idct(x) * 2 * x.shape[-1], or jax.scipy.fft.idct(x, norm='ortho')",
     "ifft2d": "jax.numpy.fft.ifft2",
     "inverse_stft": "jax.scipy.signal.istft, which takes other arguments",
     "kaiser_window": "jax.numpy.kaiser(n, beta)",
@@ -161,6 +174,6 @@ MATHEMATICS: dict[str, str] = (
         "log": "jax.numpy.log",
         "mod": "jax.numpy.mod",
         "rsqrt": "jax.lax.rsqrt",
-        "trace": "jax.numpy.trace",
+        "trace": _LINALG["trace"],
     }
 )

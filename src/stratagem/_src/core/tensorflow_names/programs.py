@@ -33,7 +33,10 @@ _TOP = {
     "DeviceSpec": "a string such as 'GPU:0', or jax.Device",
     "GradientTape": _TAPE,
     "Graph": _NO_GRAPH,
-    "Module": "any class, dict or list that holds sg.Variable; sg.train.Checkpoint saves it",
+    "Module": (
+        "a dict, a list or a plain class that holds sg.Variable; sg.train.Checkpoint(model=vars(model)) "
+        "saves what a plain class holds"
+    ),
     "Operation": _NO_GRAPH,
     "RegisterGradient": "jax.custom_vjp",
     "Session": _NO_GRAPH,
@@ -70,6 +73,10 @@ _TOP = {
     "timestamp": "time.time()",
     "trainable_variables": "a list of yours: [v for v in variables if v.trainable]",
     "tuple": "a Python tuple",
+    "types.experimental": "jax.typing.ArrayLike, jax.Array and the classes of sg",
+    "variable_creator_scope": (
+        "a function of yours that makes each sg.Variable; strategy.scope() decides where they are"
+    ),
     "vectorized_map": "jax.vmap(fn)(x)",
     "while_loop": "jax.lax.while_loop(condition, body, initial)",
 }
@@ -88,14 +95,15 @@ _MODULES = {
     "feature_column": "jax.nn.one_hot and table[ids], in Dataset.map or in the model",
     "flags": "argparse, or absl.flags",
     "initializers": "jax.nn.initializers",
-    "layers": "keras.layers or flax.nnx",
+    "layers": "sg.keras.layers or flax.nnx",
     "lite": "jax.export.export(jax.jit(f))(*args), and tools that read StableHLO",
     "logging": "logging.getLogger('stratagem')",
     "lookup.StaticHashTable": "a dict, in Dataset.map",
-    "losses": "optax.losses, or keras.losses",
-    "optimizers": "sg.train.Optimizer(optax.adam(0.001)), or keras.optimizers",
+    "losses": "optax.losses, or sg.keras.losses",
+    "optimizers": "sg.train.Optimizer(optax.adam(0.001)), or sg.keras.optimizers",
     "profiler.experimental": "jax.profiler.start_trace(log_dir) and jax.profiler.stop_trace()",
     "ragged": "a list of arrays, or padded arrays: Dataset.padded_batch of sg.data",
+    "quantization": "qwix or aqt, libraries for JAX, or model.quantize of sg.keras",
     "raw_ops": "jax.numpy and jax.lax",
     "saved_model": (
         "sg.train.Checkpoint for the values of variables; jax.export.export(jax.jit(f))(*args).serialize() "
@@ -190,7 +198,7 @@ _TRAIN = {
         "until you remove their directories"
     ),
     "train.Coordinator": "threads of your own, and threading.Event",
-    "train.ExponentialMovingAverage": "optax.ema(decay)",
+    "train.ExponentialMovingAverage": "optax.incremental_update(new, average, 1 - decay)",
     "train.GradientDescentOptimizer": "sg.train.Optimizer(optax.sgd(rate))",
     "train.MomentumOptimizer": "sg.train.Optimizer(optax.sgd(rate, momentum))",
     "train.MonitoredTrainingSession": "a loop, and sg.train.Checkpoint",
@@ -209,6 +217,14 @@ _DISTRIBUTE = {
     ),
     "tpu.experimental.embedding": "sg.Variable and table[ids]",
 }
+_METRICS_OF_KERAS = (
+    "CategoricalAccuracy CategoricalCrossentropy BinaryCrossentropy CosineSimilarity F1Score "
+    "FalseNegatives FalsePositives Hinge KLDivergence LogCoshError MeanAbsoluteError "
+    "MeanAbsolutePercentageError MeanIoU MeanSquaredLogarithmicError Poisson Precision "
+    "PrecisionAtRecall R2Score Recall RecallAtPrecision RootMeanSquaredError SensitivityAtSpecificity "
+    "SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy SpecificityAtSensitivity "
+    "TopKCategoricalAccuracy TrueNegatives TruePositives"
+)
 _NAMES_OF_ERRORS = (
     "AbortedError AlreadyExistsError FailedPreconditionError InternalError OpError "
     "ResourceExhaustedError UnimplementedError UnknownError"
@@ -227,5 +243,12 @@ PROGRAMS: dict[str, str] = (
     | _IO
     | _TRAIN
     | _DISTRIBUTE
+    | {
+        f"metrics.{name}": (
+            f"sg.keras.metrics.{name}; what is a mean over the samples is also "
+            "sg.metrics.MeanMetricWrapper(fn)"
+        )
+        for name in _METRICS_OF_KERAS.split()
+    }
     | {f"errors.{name}": _ERRORS for name in _NAMES_OF_ERRORS.split()}
 )

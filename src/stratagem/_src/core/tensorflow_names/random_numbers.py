@@ -3,11 +3,12 @@
 __all__ = ["RANDOM_NUMBERS"]
 
 _KEY = "with key = jax.random.key(seed)"
+_CATEGORICAL = "jax.random.categorical(key, logits, shape=(num_samples, len(logits))).T"
 _PER_REPLICA = "jax.random.fold_in(key, replica_id_in_sync_group) gives each replica its own"
 
 RANDOM_NUMBERS: dict[str, str] = {
     "random.Generator": f"jax.random.key(seed), and jax.random.split for each use; {_PER_REPLICA}",
-    "random.categorical": f"jax.random.categorical(key, logits), {_KEY}",
+    "random.categorical": f"{_CATEGORICAL}, {_KEY}",
     "random.experimental": "jax.random",
     "random.fold_in": "jax.random.fold_in(key, data)",
     "random.gamma": f"jax.random.gamma(key, alpha, shape), {_KEY}",
@@ -18,7 +19,7 @@ RANDOM_NUMBERS: dict[str, str] = {
     "random.shuffle": f"jax.random.permutation(key, x), {_KEY}",
     "random.split": "jax.random.split(key, num)",
     "random.stateless_binomial": "jax.random.binomial(key, n, p, shape)",
-    "random.stateless_categorical": "jax.random.categorical(key, logits)",
+    "random.stateless_categorical": _CATEGORICAL,
     "random.stateless_gamma": "jax.random.gamma(key, alpha, shape)",
     "random.stateless_normal": "jax.random.normal(key, shape)",
     "random.stateless_poisson": "jax.random.poisson(key, lam, shape)",
@@ -28,7 +29,7 @@ RANDOM_NUMBERS: dict[str, str] = {
     "random.uniform": (
         f"jax.random.uniform(key, shape), or jax.random.randint for whole numbers, {_KEY}"
     ),
-    "random_normal_initializer": "jax.nn.initializers.normal(stddev)(key, shape)",
-    "random_uniform_initializer": "jax.nn.initializers.uniform(scale)(key, shape)",
+    "random_normal_initializer": "jax.nn.initializers.normal(0.05)(key, shape)",
+    "random_uniform_initializer": "jax.random.uniform(key, shape, minval=-0.05, maxval=0.05)",
     "set_random_seed": f"jax.random.key(seed); {_PER_REPLICA}",
 }
