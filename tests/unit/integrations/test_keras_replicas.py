@@ -349,3 +349,17 @@ def test_a_replica_without_rows_leaves_a_metric_as_it_is(many, compiled, kind):
         update(batch)
     assert float(metric.count) == 3
     assert float(metric.result()) == pytest.approx(float(alone.result()))
+
+
+def test_keras_optimizers_refuse_variables_that_are_not_of_keras(many, compiled):
+    with many.scope():
+        w = sg.Variable(1.0, name="w")
+        optimizer = keras.optimizers.SGD(0.1)
+
+    def step():
+        optimizer.apply_gradients([(np.float32(1), w)])
+
+    for fn in (compiled(lambda: many.run(step)), compiled(step)):
+        with pytest.raises(sg.errors.VariableError, match=r"'w:0'.*train\.Optimizer"):
+            fn()
+    assert float(w) == 1
