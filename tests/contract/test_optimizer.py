@@ -67,6 +67,8 @@ def test_steps_as_optax_takes_them(strategy, execute):
 def test_state_stays_on_the_servers(strategy, execute):
     optimizer = take_steps(strategy, execute, optax.adam(0.1))
     assert optimizer.variables == []
+    with pytest.raises(sg.errors.UnsupportedError, match="variable of your own"):
+        _ = optimizer.iterations
 
 
 def test_other_variables_are_refused():

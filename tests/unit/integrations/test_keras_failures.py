@@ -1,5 +1,6 @@
 """Whatever fails while a model is trained, it keeps the values of the last step that succeeded."""
 
+import contextlib
 import signal
 import time
 
@@ -8,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from keras_training import KERAS_ARRAYS, keras, make_data, mirrored, scope_of, small_model
+
+import stratagem as sg
 
 pytestmark = pytest.mark.filterwarnings(KERAS_ARRAYS)
 
@@ -202,3 +205,21 @@ def test_interrupts_at_any_moment():
             assert np.isfinite(variable.numpy()).all()
     assert interrupted > 3
     assert_whole(model)
+
+
+@pytest.mark.parametrize("name", ["train_step", "test_step", "predict_step"])
+def test_a_step_as_on_tensorflow_is_refused_with_what_to_write(name):
+    def step(self, data):
+        raise AssertionError("not called")
+
+    kind = type("Own", (keras.Sequential,), {name: step})
+    strategy = mirrored(2)
+    x = np.zeros((4, 3), "float32")
+    for scope in (strategy.scope, contextlib.nullcontext):
+        with scope():
+            model = kind([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        call = {"train_step": model.fit, "test_step": model.evaluate, "predict_step": model.predict}
+        data = (x,) if name == "predict_step" else (x, x[:, :1])
+        with pytest.raises(sg.errors.InvalidArgumentError, match=rf"{name}\(self, state, data\)"):
+            call[name](*data, verbose=0)

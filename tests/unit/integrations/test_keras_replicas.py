@@ -324,3 +324,42 @@ def test_learning_rates_are_inputs_of_compiled_steps(many):
     optimizer.learning_rate = 0.25
     step()
     assert float(weight.value) == -2 * (1 + 0.25)
+
+
+class OwnError(keras.metrics.Mean):
+    """A metric of one's own, defined after Keras was loaded."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(keras.ops.mean(abs(y_true - y_pred)), sample_weight)
+
+
+@pytest.mark.parametrize("kind", [keras.metrics.MeanSquaredError, OwnError])
+def test_a_replica_without_rows_leaves_a_metric_as_it_is(many, compiled, kind):
+    """Of vectors Keras counts the mean of a batch as one sample: so does each replica."""
+    y = np.arange(5, dtype="float32")
+    p = y + np.array([1, 2, 3, 4, 5], "float32")
+    alone = kind()
+    for part in (slice(0, 2), slice(2, 4), slice(4, 5)):
+        alone.update_state(y[part], p[part])
+    with many.scope():
+        metric = kind()
+    update = compiled(lambda batch: many.run(metric.update_state, args=batch))
+    dataset = sg.data.Dataset.from_tensor_slices((y, p)).batch(4)
+    for batch in many.experimental_distribute_dataset(dataset):
+        update(batch)
+    assert float(metric.count) == 3
+    assert float(metric.result()) == pytest.approx(float(alone.result()))
+
+
+def test_keras_optimizers_refuse_variables_that_are_not_of_keras(many, compiled):
+    with many.scope():
+        w = sg.Variable(1.0, name="w")
+        optimizer = keras.optimizers.SGD(0.1)
+
+    def step():
+        optimizer.apply_gradients([(np.float32(1), w)])
+
+    for fn in (compiled(lambda: many.run(step)), compiled(step)):
+        with pytest.raises(sg.errors.VariableError, match=r"'w:0'.*train\.Optimizer"):
+            fn()
+    assert float(w) == 1

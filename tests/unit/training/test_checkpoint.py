@@ -433,3 +433,58 @@ def test_a_later_version_is_no_damage(tmp_path, monkeypatch):
         sg.errors.InvalidArgumentError, match="version 3, this library reads 1 to 2"
     ):
         sg.train.Checkpoint(v=v).restore(path)
+
+
+def test_nothing_to_restore_at_the_first_start(tmp_path):
+    v = sg.Variable(1.0)
+    checkpoint = sg.train.Checkpoint(v=v)
+    status = checkpoint.restore(sg.train.latest_checkpoint(tmp_path)).expect_partial()
+    assert float(v) == 1
+    for check in (status.assert_consumed, status.assert_existing_objects_matched):
+        with pytest.raises(AssertionError, match="no checkpoint"):
+            check()
+
+
+def test_a_status_tells_what_was_left(strategy, tmp_path):
+    with strategy.scope():
+        v, w = sg.Variable(1.0), sg.Variable(2.0)
+    optimizer = sg.train.Optimizer(optax.adam(0.1))
+    optimizer.apply_gradients([(1.0, v)])
+    whole = sg.train.Checkpoint(v=v, w=w, optimizer=optimizer)
+    path = whole.save(tmp_path / "ckpt")
+    whole.restore(path).assert_consumed().expect_partial()
+    partly = sg.train.Checkpoint(v=v, optimizer=optimizer).restore(path)
+    partly.assert_existing_objects_matched().assert_nontrivial_match()
+    with pytest.raises(AssertionError, match=r"has \['w'\], which"):
+        partly.assert_consumed()
+    with pytest.raises(AssertionError, match=r"'optimizer', 'optimizer/"):
+        sg.train.Checkpoint(v=v, w=w).restore(path).assert_consumed()
+
+
+def test_objects_are_attributes(tmp_path):
+    step, model = sg.Variable(0), {"w": sg.Variable(1.0)}
+    checkpoint = sg.train.Checkpoint(step=step, model=model)
+    checkpoint.step.assign_add(3)
+    assert (int(step), checkpoint.model) == (3, model)
+    checkpoint.epoch = sg.Variable(7)
+    path = checkpoint.save(tmp_path / "ckpt")
+    checkpoint.epoch.assign(0)
+    checkpoint.restore(path)
+    assert int(checkpoint.epoch) == 7
+    with pytest.raises(AttributeError, match=r"'stepp'.*\['epoch', 'model', 'step'\]"):
+        _ = checkpoint.stepp
+    for name, instead in (("write", r"save\(prefix\)"), ("read", r"restore\(path\)")):
+        with pytest.raises(AttributeError, match=instead):
+            getattr(checkpoint, name)
+    with pytest.raises(AttributeError, match="Rename"):
+        checkpoint.save = step
+    with pytest.raises(ValueError, match="got int for 'count'"):
+        checkpoint.count = 3
+    with pytest.raises(AttributeError):
+        _ = checkpoint.count
+
+
+def test_the_place_of_an_iterator_is_kept_beside_a_checkpoint():
+    iterator = iter(sg.data.Dataset.range(3))
+    with pytest.raises(sg.errors.InvalidArgumentError, match=r"'it'.*iterator\.get_state\(\)"):
+        sg.train.Checkpoint(it=iterator)

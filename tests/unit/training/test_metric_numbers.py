@@ -180,3 +180,38 @@ def test_a_metric_of_ones_own():
         metric.add_variable(initializer="glorot")
     with pytest.raises(NotImplementedError, match="update_state"):
         M.Metric()(1.0)
+
+
+TARGETS = np.arange(5, dtype=np.float32)
+ERRORS = np.array([1, 2, 3, 4, 5], np.float32)
+VECTOR_METRICS = {
+    "squared_error": M.MeanSquaredError,
+    "function_of_each_sample": lambda: M.MeanMetricWrapper(lambda y, p: (y - p) ** 2),
+    "function_of_the_batch": lambda: M.MeanMetricWrapper(lambda y, p: jnp.mean((y - p) ** 2)),
+}
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("kind", VECTOR_METRICS)
+def test_each_sample_of_a_vector_counts_once_in_partial_and_empty_batches(kind, mode, rows):
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        metric = VECTOR_METRICS[kind]()
+    dataset = sg.data.Dataset.from_tensor_slices((TARGETS, TARGETS + ERRORS)).take(rows).batch(4)
+    update = (sg.function if mode == "compiled" else lambda f: f)(
+        lambda batch: strategy.run(metric.update_state, args=batch)
+    )
+    for batch in strategy.experimental_distribute_dataset(dataset):
+        update(batch)
+    assert float(metric.result()) == pytest.approx(np.mean(ERRORS[:rows] ** 2))
+    assert float(metric.count) == rows
+
+
+def test_a_number_for_a_batch_counts_for_its_samples():
+    metric = M.MeanMetricWrapper(lambda y, p: jnp.mean(y["a"] - p["a"]))
+    metric.update_state({"a": jnp.array([4.0, 6.0])}, {"a": jnp.zeros(2)})
+    metric.update_state({"a": jnp.array([8.0])}, {"a": jnp.zeros(1)}, sample_weight=2.0)
+    assert (float(metric.result()), float(metric.count)) == (6.5, 4)
+    with pytest.raises(sg.errors.ShapeMismatchError, match=r"values of shape \(\)"):
+        metric.update_state({"a": jnp.ones(2)}, {"a": jnp.zeros(2)}, sample_weight=[1, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,19 @@ from stratagem._src.training.checkpoint_format import CheckpointReader
 from stratagem._src.training.checkpoint_objects import CheckpointObjects, named_objects
 from stratagem._src.training.joint_saving import Contents, save_together
 from stratagem._src.training.optimizer_saving import optimizer_values, stage_optimizer
+from stratagem._src.training.restore_status import RestoreStatus
 from stratagem._src.training.saved_values import SavedValue
 from stratagem._src.training.worker_agreement import WorkerAgreement
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["Checkpoint", "latest_checkpoint"]
+
+_HINTS = {
+    "write": "save(prefix) writes a checkpoint and returns its path, the prefix with a number behind it.",
+    "read": "restore(path) reads what save(prefix) has written, whose path it returns.",
+    "save_counter": "The number is at the end of the path that save() returns.",
+}
 
 
 class Checkpoint:
@@ -40,7 +47,8 @@ class Checkpoint:
     Args:
         **objects: Variables, ``Optimizer`` objects, and Keras layers, models, optimizers and metrics that
             are built, or structures of them, by name. The state that an optimizer has on parameter
-            servers is saved for the variables given here.
+            servers is saved for the variables given here. They are attributes of the Checkpoint, too, and
+            more can be assigned: ``checkpoint.step``.
 
     Raises:
         InvalidArgumentError: If something else is given, or two have the same name.
@@ -51,15 +59,38 @@ class Checkpoint:
     >>> checkpoint = sg.train.Checkpoint(model={"w": w})
     >>> path = checkpoint.save(tempfile.mkdtemp() + "/ckpt")
     >>> _ = w.assign([0.0, 0.0])
-    >>> checkpoint.restore(path)
+    >>> status = checkpoint.restore(path).assert_consumed()
     >>> w.numpy()
     array([1., 2.], dtype=float32)
     """
 
+    _given: dict[str, Any]
+    _objects: CheckpointObjects
+
     def __init__(self, **objects: Any) -> None:
-        self._objects: CheckpointObjects = named_objects(objects)
-        for name, variable in self._objects.variables.items():
+        self._take(objects)
+
+    def _take(self, given: Mapping[str, Any]) -> None:
+        found = named_objects(given)
+        self._given = dict(given)
+        self._objects = found
+        for name, variable in found.variables.items():
             variable.take_name(name)
+
+    def __getattr__(self, name: str) -> Any:
+        given = self.__dict__.get("_given", {})
+        if name in given:
+            return given[name]
+        hint = _HINTS.get(name, f"It holds {sorted(given)}.")
+        raise AttributeError(f"Checkpoint has no attribute {name!r}. {hint}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+            return
+        if hasattr(type(self), name):
+            raise AttributeError(f"{name!r} of a Checkpoint cannot be replaced. Rename the object.")
+        self._take({**self._given, name: value})
 
     def save(self, file_prefix: str | os.PathLike[str]) -> str:
         """Saves everything in a new directory, ``file_prefix`` with a number behind it.
@@ -78,13 +109,18 @@ class Checkpoint:
         agreement = self._agreement("saving a checkpoint")
         return str(prefix.with_name(save_together(prefix, self._contents, agreement)))
 
-    def restore(self, save_path: str | os.PathLike[str]) -> None:
+    def restore(self, save_path: str | os.PathLike[str] | None) -> RestoreStatus:
         """Gives every variable and optimizer what it had when the checkpoint was saved.
+
+        With ``None``, as ``latest_checkpoint`` returns at the first start, everything stays as it is.
 
         Arrays of the checkpoint that nothing here asks for are left out. Everything is checked first, on
         all workers and servers: if this raises one of the following, nothing has changed anywhere. The
         state of an optimizer that has not taken a step yet is checked as far as its variables are known,
         and otherwise at its first step.
+
+        Returns:
+            What ``assert_consumed()`` can be asked of.
 
         Raises:
             NotFoundError: If there is no checkpoint, or it lacks something.
@@ -98,10 +134,14 @@ class Checkpoint:
         _check_context("restore")
         agreement = self._agreement("restoring a checkpoint")
         steps: list[Callable[[], None]] = []
+        left: list[str] = []
 
-        def check() -> int:
+        def check() -> int | None:
+            if save_path is None:
+                return None
             reader = CheckpointReader(Path(save_path), agreement.worker)
             steps.extend(self._stage(reader, Path(save_path)))
+            left.extend(self._not_asked_for(reader))
             return reader.index.fingerprint
 
         fingerprints = agreement.settle(check)
@@ -113,6 +153,7 @@ class Checkpoint:
         steps.reverse()
         while steps:
             steps.pop()()  # and with it goes the memory for what it has read
+        return RestoreStatus(None if save_path is None else left)
 
     # --- what there is to save ----------------------------------------------------------------------
 
@@ -133,6 +174,16 @@ class Checkpoint:
         return Contents(values, optimizers)
 
     # --- restoring ------------------------------------------------------------------------------------
+
+    def _not_asked_for(self, reader: CheckpointReader) -> list[str]:
+        variables, optimizers = self._objects
+        saved = [*reader.index.arrays, *reader.index.optimizers]
+        states = tuple(f"{name}/" for name in optimizers)
+        return sorted(
+            name
+            for name in saved
+            if name not in variables and name not in optimizers and not name.startswith(states)
+        )
 
     def _stage(self, reader: CheckpointReader, path: Path) -> list[Callable[[], None]]:
         """Checks everything and returns what is left to do, which changes something."""

@@ -49,8 +49,7 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
         if not isinstance(leaf, (Variable, Optimizer)):
             raise InvalidArgumentError(
                 "A Checkpoint holds variables, Optimizers, metrics and Keras objects, got "
-                f"{type(leaf).__name__} for {name!r}. "
-                "Of an object of a class of your own give vars(object)."
+                f"{type(leaf).__name__} for {name!r}.{_advice(leaf)}"
             )
         way = jax.tree_util.keystr(path)
         if name in found:
@@ -69,6 +68,15 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
                 )
     variables = {name: leaf for name, leaf in found.items() if isinstance(leaf, Variable)}
     return CheckpointObjects(variables, optimizers)
+
+
+def _advice(leaf: Any) -> str:
+    if hasattr(leaf, "get_state") and hasattr(leaf, "set_state"):
+        return (
+            " The place of an iterator is the JSON-able value of iterator.get_state(): write it into a "
+            "file beside the checkpoint, and give it back by iterator.set_state()."
+        )
+    return " Of an object of a class of your own give vars(object)."
 
 
 def _is_object(leaf: Any) -> bool:

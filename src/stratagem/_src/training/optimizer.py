@@ -155,8 +155,15 @@ class Optimizer:
     def iterations(self) -> Any:
         """Number of updates so far; steps that were accumulated or left out do not count.
 
-        Not for variables on parameter servers, whose updates are counted there for each variable.
+        Raises:
+            UnsupportedError: If the variables are on parameter servers, which count for each variable.
         """
+        if not self._here.built and (self._sent or self._function is not None):
+            raise UnsupportedError(
+                f"The updates of Optimizer {self.name!r} are counted on parameter servers, for each "
+                "variable, and not here. Count steps in a variable of your own, by step.assign_add(1) "
+                "beside apply_gradients()."
+            )
         return self._here.number("iterations", np.int32(0))
 
     @property

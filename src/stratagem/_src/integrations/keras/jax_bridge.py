@@ -9,6 +9,7 @@ import keras
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.integrations.keras import building, layer_losses, optimizing, seeds
 from stratagem._src.integrations.keras.keras_internals import OPTIMIZER
+from stratagem._src.integrations.keras.metric_updates import skip_empty_updates
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, check_strategy
 from stratagem._src.integrations.keras.plain_variables import twin_of, watch_plain_variables
 from stratagem._src.integrations.keras.saving import variables_of
@@ -35,6 +36,7 @@ def bridge_jax() -> None:
     keras.Layer.add_loss = layer_losses.add_loss
     keras.Layer._get_own_losses = layer_losses.own_losses
     keras.Layer._clear_losses = layer_losses.clear_losses
+    skip_empty_updates()
     install_trainer()
 
 

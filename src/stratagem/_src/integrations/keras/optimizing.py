@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import keras
 
-from stratagem._src.core.errors import ContextError, NotAnArrayError
+from stratagem._src.core.errors import ContextError, NotAnArrayError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.integrations.keras.keras_internals import (
@@ -22,6 +22,7 @@ from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
+from stratagem._src.variables.variable import Variable
 
 __all__ = ["apply", "apply_scaled"]
 
@@ -50,6 +51,7 @@ def _apply_together(
         variables = list(optimizer._trainable_variables)
     else:
         variables = trainable_variables = list(trainable_variables)
+    _check_variables(optimizer, variables)
     replica = one_of_several()
     in_function = state.current_frame() is not None
     if in_stateless_scope() or not grads or len(grads) != len(variables):
@@ -72,6 +74,16 @@ def _apply_together(
 
     present = [gradient for gradient in grads if gradient is not None]
     replica.merge_per_replica(f"apply of {optimizer.name!r}", take_step, present)
+
+
+def _check_variables(optimizer: Any, variables: list[Any]) -> None:
+    ours = [variable.name for variable in variables if isinstance(variable, Variable)]
+    if ours:
+        raise VariableError(
+            f"Keras optimizers update Keras variables, got stratagem.Variable {ours[0]!r} for optimizer "
+            f"{optimizer.name!r}. Use stratagem.train.Optimizer with an optax transformation for it, or "
+            "make it a keras.Variable in the strategy's scope."
+        )
 
 
 def _check_strategy(optimizer: Any, strategy: Strategy | None, current: Strategy) -> None:

@@ -29,6 +29,7 @@ from stratagem._src.integrations.keras.model_strategy import (
 )
 from stratagem._src.integrations.keras.placed_data import PlacedData
 from stratagem._src.integrations.keras.running_call import begin_call, running_call
+from stratagem._src.integrations.keras.step_arguments import check_takes_state
 from stratagem._src.integrations.keras.step_function import (
     PREDICT_PARTS,
     TEST_PARTS,
@@ -170,6 +171,7 @@ def _making(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_function(self: Any, force: bool = False) -> Any:
+        check_takes_state(self, attribute.replace("function", "step"))
         call = running_call()
         is_running = call is not None and call.model is self
         strategy = call.strategy if call and is_running else strategy_of_model(self)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from stratagem._src.training.metrics.metric import Metric
-from stratagem._src.training.metrics.weighting import per_sample
+from stratagem._src.training.metrics.weighting import as_array, per_sample
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["Mean", "MeanMetricWrapper", "RunningMean", "Sum", "divide_or_zero"]
@@ -111,7 +111,8 @@ class MeanMetricWrapper(RunningMean):
     """The weighted mean of a function of labels and predictions.
 
     Args:
-        fn: Takes ``y_true`` and ``y_pred`` and returns a value for each sample, or several.
+        fn: Takes ``y_true`` and ``y_pred`` and returns a value for each sample, or several. A single
+            number is taken for the mean of the batch, and counts for each of its samples.
         name: Its name; default that of the function.
         dtype: Element type of the result; default ``float32``.
         **kwargs: More arguments of ``fn``.
@@ -138,4 +139,14 @@ class MeanMetricWrapper(RunningMean):
             y_pred: What was predicted.
             sample_weight: A weight for each sample, for each value of the function, or for all.
         """
-        self.take_in(self._fn(y_true, y_pred, **self._fn_kwargs), sample_weight)
+        values = as_array(self._fn(y_true, y_pred, **self._fn_kwargs))
+        if values.ndim == 0 and (sample_weight is None or as_array(sample_weight).ndim == 0):
+            values = jnp.broadcast_to(values, _first_dimension(y_pred))
+        self.take_in(values, sample_weight)
+
+
+def _first_dimension(predictions: Any) -> tuple[int, ...]:
+    if isinstance(predictions, Mapping):
+        predictions = next(iter(predictions.values()), ())
+    shape: tuple[int, ...] = as_array(predictions).shape
+    return shape[:1]

@@ -15,6 +15,9 @@ __all__ = ["MeanSquaredError"]
 class MeanSquaredError(MeanMetricWrapper):
     """The mean of the squared differences between labels and predictions.
 
+    Vectors are as columns: each value is a sample. (Keras takes the mean of a vector for one sample, so
+    that batches count alike, whatever their sizes.)
+
     Args:
         name: Its name.
         dtype: Element type of the result; default ``float32``.
@@ -33,4 +36,5 @@ class MeanSquaredError(MeanMetricWrapper):
 def _squared_error(y_true: Any, y_pred: Any) -> Any:
     labels, predictions = same_shape("MeanSquaredError", y_true, y_pred)
     squared = jnp.square(labels - predictions)
-    return jnp.mean(squared, axis=-1) if squared.ndim else squared
+    # Of a vector each value is a sample of its own, as it is of a column.
+    return jnp.mean(squared, axis=-1) if squared.ndim > 1 else squared
