@@ -13,7 +13,7 @@ demo-async: $(READY)
 	$(BIN)/stratagem run --workers 2 --ps 2 --chief examples/recommender.py
 
 test: $(READY) lint types
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m "not slow"
 
 test-all: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
