@@ -9,7 +9,7 @@ from replicas import components, one_process
 
 import stratagem as sg
 
-pytestmark = pytest.mark.about("collectives")
+pytestmark = pytest.mark.about("calls")
 
 
 def make(strategy, *args, **kwargs):

@@ -111,12 +111,15 @@ def test_what_the_loop_says_to_try_next_exists():
 # --- the others, shortly ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["digits_fit", "digits_flax"])
+@pytest.mark.parametrize(
+    "name", ["digits_fit", pytest.param("digits_flax", marks=pytest.mark.slow)]
+)
 def test_other_forms_learn(name):
     printed = run(EXAMPLES / f"{name}.py", "--epochs", 4)
     assert accuracies(printed)[0] > 90
 
 
+@pytest.mark.slow
 def test_the_language_model_learns():
     printed = run(EXAMPLES / "language_model.py", "--steps", 25, "--write", 20)
     assert losses(printed)[-1] < 5.6  # guessing: 5.85

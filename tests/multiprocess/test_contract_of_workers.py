@@ -54,6 +54,7 @@ def test_the_whole_contract_with_two_workers(tmp_path, part):
     check_contract(tmp_path, 2, 1, "-m", part)
 
 
+@pytest.mark.slow
 @_PARTS
 def test_two_workers_with_two_devices_each(tmp_path, part):
     check_contract(tmp_path, 2, 2, "-m", f"layout and {part}")

@@ -87,6 +87,7 @@ def alone(first):
     return [w1, b1, w2, b2], losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["compiled", pytest.param("eager", marks=pytest.mark.slow)])
 def test_workers_train_one_model(mode):
     one, other = run_cluster(train, 2, (mode,), devices_per_worker=1)

@@ -74,6 +74,7 @@ def run_pytest(folder, arguments):
         return int(pytest.main(arguments))
 
 
+@pytest.mark.slow
 def test_the_check_sees_what_is_left_in_workers(mark, tmp_path):
     arguments = write_tests(tmp_path, LEAVES_THREE_THINGS, "contract")
     assert run_cluster(run_pytest, 2, (str(tmp_path), arguments), timeout=100) == [1, 1]

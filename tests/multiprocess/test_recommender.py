@@ -11,6 +11,7 @@ from processes import poll
 EXAMPLE = Path(__file__).parents[2] / "examples" / "recommender.py"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_recommender_learns_while_workers_are_killed(start, tmp_path):
     flags = ["--workers", 2, "--ps", 2, "--chief", "--log-dir", "logs"]

@@ -58,6 +58,7 @@ def test_each_worker_that_wakes_up_ends(workers, number, repetition):
     check_woken(workers(number, "stop", victim, moment(), 30), victim)
 
 
+@pytest.mark.slow
 def test_a_worker_that_wakes_up_when_the_meeting_point_has_gone_ends(workers):
     some = workers(2, "stop", 1, moment(), 30)
     meeting = poll(lambda: psutil.Process(some.processes[0].pid).children(), 60)[0]
@@ -191,6 +192,7 @@ def test_workers_that_draw_from_different_iterators_are_told_who_drew_from_which
         assert "Every worker must draw from the same iterators" in outcome["text"]
 
 
+@pytest.mark.slow
 def test_a_wait_that_cannot_be_left_ends_the_process_with_the_name_of_the_lost_worker(workers):
     some = workers(2, "stop", 1, moment(), 60, "gpu")
     process = some.processes[0]

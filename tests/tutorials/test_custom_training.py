@@ -39,6 +39,7 @@ def strategy():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
+@pytest.mark.slow
 def test_custom_training(strategy, tmp_path):
     tf.keras.utils.set_random_seed(1)
     global_batch_size = BATCH_SIZE_PER_REPLICA * strategy.num_replicas_in_sync

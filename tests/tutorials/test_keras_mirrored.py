@@ -44,6 +44,7 @@ def strategy():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
+@pytest.mark.slow
 def test_fit_with_callbacks_and_saved_models(strategy, tmp_path):
     tf.keras.utils.set_random_seed(1)
     batch_size = 16 * strategy.num_replicas_in_sync

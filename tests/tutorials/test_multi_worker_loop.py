@@ -12,6 +12,7 @@ SCRIPT = "multi_worker_loop.py"
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.mark.slow
 def test_workers_train_one_model_and_save_it(launch, tmp_path):
     results = launch(SCRIPT, tmp_path)
     one, other = results["worker 0"], results["worker 1"]

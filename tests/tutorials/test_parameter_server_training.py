@@ -8,6 +8,7 @@ import pytest
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.mark.slow
 def test_workers_train_variables_on_servers(launch, tmp_path):
     flags = ("--workers", 2, "--ps", 2, "--chief", "--evaluator")
     results = launch("parameter_server_training.py", tmp_path, flags=flags)

@@ -36,6 +36,12 @@ def missing_method(owner: object, name: str) -> AttributeError:
         owner: The object.
         name: What was asked for.
     """
+    asked = getattr(type(owner), name, None)
+    if isinstance(asked, property) and asked.fget is not None:
+        try:  # Python asks here, too, for a property that raised, and drops what that said
+            asked.fget(owner)
+        except AttributeError as error:
+            return error
     cls = type(owner).__name__
     text = f"{cls!r} object has no attribute {name!r}"
     if name.startswith("_"):
