@@ -109,7 +109,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_named(workers, when, victim,
 
 
 def test_a_stuck_worker_is_named_at_the_deadline(workers):
-    some = workers(2, "stuck", 1, moment(), 4)
+    some = workers(2, "stuck", 1, moment(), 8)
     code, outcome = some.outcome(0)
     assert code == 0
     assert outcome["error"] == "UnavailableError"
