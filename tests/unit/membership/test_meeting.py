@@ -348,7 +348,8 @@ def test_what_nobody_waits_for_is_not_kept(meeting):
     first, second = watches(meeting)
     cancelled = {"in_sequence": False, "cancelled": lambda: True}
     assert first.exchange("a", 1, "test", **cancelled) == []
-    assert second.exchange("a", 1, "test", **cancelled) in ([], [1, 1])  # it may be complete at once
+    # It may be complete at once.
+    assert second.exchange("a", 1, "test", **cancelled) in ([], [1, 1])
     clients = [watch._client for watch in (first, second)]
     assert [len(client._exchanging) for client in clients] == [0, 0]
     # Both have come to the meeting point when this is complete.
