@@ -112,27 +112,29 @@ def pad(division: Division, equation: Equation, operands: Sequence[Value]) -> li
     return _bind(division, equation, operands, dim)
 
 
-@rule("concatenate")
-def concatenate(
+_ALONG = {
+    "concatenate": "dimension",
+    "cumlogsumexp": "axis",
+    "cummax": "axis",
+    "cummin": "axis",
+    "cumprod": "axis",
+    "cumsum": "axis",
+    "sort": "dimension",
+    "split": "axis",
+}
+"""By which parameter operations along one dimension name it."""
+
+
+@rule(*_ALONG)
+def along_another_dimension(
     division: Division, equation: Equation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
-    """Blocks are joined along another dimension."""
+    """Blocks are joined, taken apart, sorted or accumulated along another dimension."""
     _, dim = first_split(operands)
-    if dim == equation.params["dimension"]:
+    if dim == equation.params[_ALONG[equation.name]]:
         return GATHER_ALL
     blocks = blocks_of(division, operands, dim, operands[0].array.ndim)
     return blocks if isinstance(blocks, Gather) else _bind(division, equation, blocks, dim)
-
-
-@rule("split")
-def split(
-    division: Division, equation: Equation, operands: Sequence[Value]
-) -> list[Value] | Gather:
-    """Blocks are taken apart along another dimension."""
-    _, dim = first_split(operands)
-    if dim == equation.params["axis"]:
-        return GATHER_ALL
-    return _bind(division, equation, operands, dim)
 
 
 @rule("dynamic_slice")
@@ -155,34 +157,12 @@ def dynamic_update_slice(
     """The update covers all of the dimension."""
     _, dim = first_split(operands)
     operand, update, *indices = operands
-
     if division.whole_length(operand, dim) != division.whole_length(update, dim):
         return GATHER_ALL
     blocks = blocks_of(division, [operand, update], dim, operand.array.ndim)
     if isinstance(blocks, Gather):
         return blocks
     return _bind(division, equation, [*blocks, *indices], dim)
-
-
-@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def cumulative(
-    division: Division, equation: Equation, operands: Sequence[Value]
-) -> list[Value] | Gather:
-    """Accumulates along another dimension."""
-    _, dim = first_split(operands)
-    if dim == equation.params["axis"]:
-        return GATHER_ALL
-    return _bind(division, equation, operands, dim)
-
-
-@rule("sort")
-def sort(division: Division, equation: Equation, operands: Sequence[Value]) -> list[Value] | Gather:
-    """Sorts along another dimension."""
-    _, dim = first_split(operands)
-    if dim == equation.params["dimension"]:
-        return GATHER_ALL
-    blocks = blocks_of(division, operands, dim, operands[0].array.ndim)
-    return blocks if isinstance(blocks, Gather) else _bind(division, equation, blocks, dim)
 
 
 @rule("top_k")

@@ -10,9 +10,9 @@ from stratagem._src.core.errors import DataLossError, InvalidArgumentError
 from stratagem._src.data.byte_files import as_path
 from stratagem._src.data.dataset_spec import common_spec
 from stratagem._src.data.element_format import decode_leaves
+from stratagem._src.data.plan.block_rows import BlockRows
 from stratagem._src.data.plan.node import Node, known
 from stratagem._src.data.plan.peek import peek
-from stratagem._src.data.plan.rows import concat_rows, num_rows, row, slice_rows
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.saved.directory import SavedDataset, SavedShard
 from stratagem._src.data.sources.elements import Elements
@@ -94,7 +94,7 @@ class _SavedFormat(FileFormat):
         return _ShardStream(path, self._compression, self._spec, self.num_elements(path))
 
 
-class _ShardStream(Stream):
+class _ShardStream(BlockRows):
     """The rows of the blocks of a file."""
 
     def __init__(self, path: str, compression: str, element_spec: Any, num_elements: int) -> None:
@@ -105,27 +105,23 @@ class _ShardStream(Stream):
         self._reader = TFRecordReader(path)
         self._gave_up = False
         self._before: Any = (0, 0)
-        self._block: Any = None
-        self._size = self._position = self._given = 0
 
     @property
     def uniform(self) -> bool:
         return all(spec.shape.is_fully_defined() for spec in flatten(self._spec))
 
-    def _refill(self) -> bool:
-        while self._position >= self._size:
-            before = self._reader.position
-            record = next(self._reader, None)
-            if record is None:
-                if self._given != self._num_elements:
-                    raise DataLossError(
-                        f"{self._path} ends after {self._given} elements, and was saved with "
-                        f"{self._num_elements}."
-                    )
-                return False
-            self._before, self._block = before, self._decoded(record, before[1])
-            self._position, self._size = 0, num_rows(self._block)
-        return True
+    def _next_block(self) -> Any | None:
+        before = self._reader.position
+        record = next(self._reader, None)
+        if record is None:
+            if self._given != self._num_elements:
+                raise DataLossError(
+                    f"{self._path} ends after {self._given} elements, and was saved with "
+                    f"{self._num_elements}."
+                )
+            return None
+        self._before = before
+        return self._decoded(record, before[1])
 
     def _decoded(self, record: bytes, number: int) -> Any:
         try:
@@ -135,32 +131,6 @@ class _ShardStream(Stream):
             raise DataLossError(
                 f"{self._path}: block {number} is not what save() writes: {error}"
             ) from error
-
-    def __next__(self) -> Any:
-        if not self._refill():
-            raise StopIteration
-        self._position += 1
-        self._given += 1
-        return row(self._block, self._position - 1)
-
-    def next_rows(self, count: int) -> Any | None:
-        parts = []
-        while count and self._refill():
-            stop = min(self._size, self._position + count)
-            parts.append(slice_rows(self._block, self._position, stop))
-            self._given += stop - self._position
-            count -= stop - self._position
-            self._position = stop
-        return concat_rows(parts) if parts else None
-
-    def skip(self, count: int) -> int:
-        skipped = 0
-        while skipped < count and self._refill():
-            step = min(self._size - self._position, count - skipped)
-            self._position += step
-            skipped += step
-        self._given += skipped
-        return skipped
 
     def get_state(self) -> State:
         if self._gave_up:

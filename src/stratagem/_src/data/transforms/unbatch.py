@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratagem._src.data.options import UNKNOWN_CARDINALITY
+from stratagem._src.data.plan.block_rows import BlockRows
 from stratagem._src.data.plan.node import Epoch, Node, known
-from stratagem._src.data.plan.rows import concat_rows, num_rows, row, slice_rows
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.data.sources.tensors import InMemory
@@ -44,50 +44,21 @@ class Unbatch(Node):
         return _UnbatchStream(self.inputs[0].open(run, epoch))
 
 
-class _UnbatchStream(UnaryStream):
+class _UnbatchStream(BlockRows, UnaryStream):
     def __init__(self, source: Stream) -> None:
         super().__init__(source)
         self._before: State = None
-        self._batch: Any = None
-        self._position = 0
-        self._size = 0
 
     @property
     def uniform(self) -> bool:
         return False
 
-    def _refill(self) -> bool:
-        while self._position >= self._size:
-            before = self._source.get_state()
-            batch = next(self._source, None)
-            if batch is None:
-                return False
-            self._before, self._batch = before, batch
-            self._position, self._size = 0, num_rows(batch)
-        return True
-
-    def __next__(self) -> Any:
-        if not self._refill():
-            raise StopIteration
-        self._position += 1
-        return row(self._batch, self._position - 1)
-
-    def next_rows(self, count: int) -> Any | None:
-        parts = []
-        while count and self._refill():
-            stop = min(self._size, self._position + count)
-            parts.append(slice_rows(self._batch, self._position, stop))
-            count -= stop - self._position
-            self._position = stop
-        return concat_rows(parts) if parts else None
-
-    def skip(self, count: int) -> int:
-        skipped = 0
-        while skipped < count and self._refill():
-            step = min(self._size - self._position, count - skipped)
-            self._position += step
-            skipped += step
-        return skipped
+    def _next_block(self) -> Any | None:
+        before = self._source.get_state()
+        batch = next(self._source, None)
+        if batch is not None:
+            self._before = before
+        return batch
 
     def get_state(self) -> State:
         if self._position >= self._size:

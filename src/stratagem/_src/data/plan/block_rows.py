@@ -1,0 +1,68 @@
+"""``BlockRows``: the rows of blocks that come one after the other."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from stratagem._src.data.plan.rows import concat_rows, num_rows, row, slice_rows
+from stratagem._src.data.plan.stream import Stream
+
+__all__ = ["BlockRows"]
+
+
+class BlockRows(Stream):
+    """Base of streams that get several rows at once.
+
+    Attributes:
+        _position: Which row of the present block is next.
+        _size: How many the block has.
+        _given: How many rows were given or passed over.
+    """
+
+    _block: Any = None
+    _size = 0
+    _position = 0
+    _given = 0
+
+    @abstractmethod
+    def _next_block(self) -> Any | None:
+        """Returns the next block of rows; ``None`` at the end."""
+
+    def _refill(self) -> bool:
+        while self._position >= self._size:
+            block = self._next_block()
+            if block is None:
+                return False
+            self._block, self._size, self._position = block, num_rows(block), 0
+        return True
+
+    def _advance(self, count: int) -> int:
+        """Passes over as many of so many rows as the present block has, and returns how many."""
+        step = min(self._size - self._position, count)
+        self._position += step
+        self._given += step
+        return step
+
+    def __next__(self) -> Any:
+        """Returns a row."""
+        if not self._refill():
+            raise StopIteration
+        self._advance(1)
+        return row(self._block, self._position - 1)
+
+    def next_rows(self, count: int) -> Any | None:
+        """Returns slices of the blocks."""
+        parts = []
+        while count and self._refill():
+            start = self._position
+            count -= self._advance(count)
+            parts.append(slice_rows(self._block, start, self._position))
+        return concat_rows(parts) if parts else None
+
+    def skip(self, count: int) -> int:
+        """Passes over rows without taking them out of their blocks."""
+        skipped = 0
+        while skipped < count and self._refill():
+            skipped += self._advance(count - skipped)
+        return skipped
