@@ -19,6 +19,7 @@ from stratagem._src.launcher.events import (
     Stop,
     TaskEnded,
 )
+from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobPhase, JobState
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
@@ -37,7 +38,7 @@ def ended(task, returncode=0, by_launcher=False, output=""):
 
 
 def running(num_nodes=1, max_restarts=0, max_worker_restarts=0, **counts):
-    job = JobState(num_nodes, max_restarts, 5.0, max_worker_restarts=max_worker_restarts)
+    job = JobState(num_nodes, JobRules(max_restarts, max_worker_restarts))
     for node in range(num_nodes):
         orders = job.handle(joined(node, **counts))
     assert [type(order) for order in orders] == [Start]
@@ -148,13 +149,13 @@ def test_interrupt_while_stopping_after_a_failure_prevents_a_restart():
 
 
 def test_interrupt_while_waiting_for_nodes():
-    job = JobState(2, 0, 5.0)
+    job = JobState(2, JobRules())
     job.handle(joined(0))
     assert job.handle(Interrupted(signal.SIGTERM))[0].exit_code == 143
 
 
 def test_a_job_waits_for_every_node():
-    job = JobState(2, 0, 5.0)
+    job = JobState(2, JobRules())
     assert job.handle(joined(1)) == []
     assert job.missing_nodes == [0]
     assert len(job.handle(joined(0))) == 1
@@ -165,7 +166,7 @@ def test_a_job_waits_for_every_node():
 
 
 def test_deadline_names_the_missing_nodes():
-    job = JobState(4, 0, 5.0)
+    job = JobState(4, JobRules())
     job.handle(joined(0))
     job.handle(joined(2))
     [finish] = job.handle(DeadlinePassed(0))
@@ -182,7 +183,7 @@ def test_deadline_of_an_earlier_attempt_means_nothing():
 
 
 def test_node_lost_while_waiting_may_come_again():
-    job = JobState(2, 0, 5.0)
+    job = JobState(2, JobRules())
     job.handle(joined(1))
     assert job.handle(NodeLost(1)) == []
     assert job.handle(joined(0)) == []
@@ -212,7 +213,7 @@ def test_node_lost_while_stopping_counts_as_stopped():
 
 
 def test_impossible_cluster_finishes_with_wrong_use():
-    job = JobState(2, 5, 5.0)
+    job = JobState(2, JobRules(max_restarts=5))
     job.handle(joined(0, chief=True))
     [finish] = job.handle(joined(1, chief=True))
     assert finish.exit_code == 2
@@ -221,4 +222,4 @@ def test_impossible_cluster_finishes_with_wrong_use():
 
 def test_unknown_report_is_rejected():
     with pytest.raises(TypeError, match="report must be one of"):
-        JobState(1, 0, 5.0).handle("hello")
+        JobState(1, JobRules()).handle("hello")

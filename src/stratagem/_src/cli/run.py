@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stratagem._src.cluster.address import Address
+from stratagem._src.cli.backends import add_backend_flags, make_backend
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.local_job import run_local_job
-from stratagem._src.launcher.rendezvous import Rendezvous
-from stratagem._src.launcher.rendezvous_job import run_rendezvous_job
-from stratagem._src.launcher.signal_pipe import SignalPipe
+from stratagem._src.launcher.job_description import JobDescription
+from stratagem._src.launcher.job_rules import JobRules
+from stratagem._src.launcher.python_program import PythonProgram
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_program import TaskProgram
-from stratagem._src.transport import Credentials
-from stratagem._src.transport.secret import read_secret
+from stratagem._src.launcher.task_resources import TaskResources, parse_memory
 
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-__all__ = ["add_command"]
+__all__ = ["add_command", "describe_job"]
 
 _DESCRIPTION = """\
-Starts a program in one process for each task of a cluster. Every process gets TF_CONFIG, which
-says who is in the cluster, and STRATAGEM_CLUSTER_SECRET, which only they know. If one fails, all
-are ended, and the exit code is that of the first that failed. Workers of a job with a chief and
-parameter servers are started again instead.
+Starts a program in one process for each task of a cluster: on this machine, on several hosts, or by
+a scheduler. Every process gets TF_CONFIG, which says who is in the cluster, and a secret, which only
+they know. If one fails, all are ended, and the exit code is that of the first that failed. Workers of
+a job with a chief and parameter servers are started again instead.
 """
 _EXAMPLES = """\
 examples:
@@ -50,8 +45,25 @@ def add_command(commands: _Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(command=_run)
-    tasks = parser.add_argument_group("tasks of this node")
+    _add_job_flags(parser)
+    backends = add_backend_flags(parser)
+    parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a module")
+    parser.add_argument("program", metavar="PROGRAM", help="a Python script, or a module with -m")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="for PROGRAM")
+
+    def run(options: argparse.Namespace) -> int:
+        job = describe_job(options)
+        backend = make_backend(backends, options)
+        if options.dry_run:
+            print(backend.preview(job))
+            return 0
+        return backend.run(job, Console(sys.stdout, sys.stderr))
+
+    parser.set_defaults(command=run)
+
+
+def _add_job_flags(parser: argparse.ArgumentParser) -> None:
+    tasks = parser.add_argument_group("tasks")
     tasks.add_argument("--workers", type=int, default=1, metavar="N", help="default: 1")
     tasks.add_argument(
         "--chief", action="store_true", help="a chief, which leads, beside the workers"
@@ -68,24 +80,18 @@ def add_command(commands: _Commands) -> None:
         metavar="N",
         help="split the CPU into N virtual devices in each process",
     )
-    nodes = parser.add_argument_group(
-        "across nodes", "run the same command on every node, each with its own rank"
+    tasks.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable for every task, not for secrets; may be given several times",
     )
-    nodes.add_argument("--nnodes", type=int, default=1, metavar="N", help="default: 1")
-    nodes.add_argument("--node-rank", type=int, default=0, metavar="N", help="default: 0")
-    nodes.add_argument(
-        "--rdzv-endpoint",
-        metavar="HOST:PORT",
-        help="where node 0 is met; STRATAGEM_CLUSTER_SECRET or STRATAGEM_CLUSTER_SECRET_FILE must "
-        "give the same secret on every node",
-    )
-    nodes.add_argument(
-        "--rdzv-timeout",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="how long nodes wait for each other; default: 300",
-    )
+    tasks.add_argument("--name", default="", help="of the job; default: after PROGRAM")
+    each = parser.add_argument_group("for each task", "what a scheduler is asked for")
+    each.add_argument("--cpus", type=int, metavar="N", help="processor cores")
+    each.add_argument("--memory", metavar="SIZE", help="such as 512M or 4G")
+    each.add_argument("--gpus", type=int, metavar="N", help="for workers, not for servers")
     ending = parser.add_argument_group("failures and output")
     ending.add_argument(
         "--max-restarts", type=int, default=0, metavar="N", help="restart a failed job; default: 0"
@@ -106,84 +112,33 @@ def add_command(commands: _Commands) -> None:
         help="between asking a process to end and killing it; default: 5",
     )
     ending.add_argument("--quiet", action="store_true", help="show the leader's output only")
-    ending.add_argument("--log-dir", type=Path, metavar="DIR", help="keep every task's output")
-    parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a module")
-    parser.add_argument("program", metavar="PROGRAM", help="a Python script, or a module with -m")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="for PROGRAM")
-
-
-def _run(options: argparse.Namespace) -> int:
-    for name in ("max_restarts", "max_worker_restarts", "grace_seconds"):
-        if getattr(options, name) < 0:
-            raise LaunchError(
-                f"--{name.replace('_', '-')} must not be negative, got {getattr(options, name)}."
-            )
-    counts = TaskCounts(options.workers, options.ps, options.chief, options.evaluator)
-    rendezvous = _rendezvous(options)
-    command = _command(options)
-    if options.log_dir is not None:
-        options.log_dir.mkdir(parents=True, exist_ok=True)
-    program = TaskProgram(
-        command, dict(os.environ), options.devices_per_worker, options.quiet, options.log_dir
-    )
-    console = Console(sys.stdout, sys.stderr)
-    if rendezvous is None:
-        result = run_local_job(
-            counts,
-            program,
-            console,
-            grace_seconds=options.grace_seconds,
-            max_restarts=options.max_restarts,
-            max_worker_restarts=options.max_worker_restarts,
-            signals=SignalPipe(),
-        )
-    else:
-        result = run_rendezvous_job(
-            rendezvous,
-            counts,
-            program,
-            console,
-            SignalPipe(),
-            grace_seconds=options.grace_seconds,
-            max_restarts=options.max_restarts,
-            max_worker_restarts=options.max_worker_restarts,
-        )
-    return result.exit_code
-
-
-def _rendezvous(options: argparse.Namespace) -> Rendezvous | None:
-    if options.nnodes < 1 or not 0 <= options.node_rank < options.nnodes:
-        raise LaunchError(
-            f"--node-rank must be from 0 to --nnodes less one, got {options.node_rank} of "
-            f"{options.nnodes}."
-        )
-    if options.nnodes == 1:
-        return None
-    if options.rdzv_endpoint is None:
-        raise LaunchError(
-            f"--nnodes {options.nnodes} needs --rdzv-endpoint, the host and port where node 0 is "
-            "met, such as node0:29400."
-        )
-    return Rendezvous(
-        endpoint=Address.parse(options.rdzv_endpoint),
-        num_nodes=options.nnodes,
-        node_rank=options.node_rank,
-        timeout_seconds=options.rdzv_timeout,
-        credentials=_node_credentials(),
+    ending.add_argument("--log-dir", metavar="DIR", help="keep every task's output")
+    ending.add_argument(
+        "--dry-run", action="store_true", help="print the job, and what would be submitted, only"
     )
 
 
-def _node_credentials() -> Credentials:
-    read_secret()  # raises where there is none: certificates alone do not do here
-    return Credentials.from_environment()
+def describe_job(options: argparse.Namespace) -> JobDescription:
+    """Returns the job that the flags describe."""
+    return JobDescription(
+        PythonProgram(options.program, tuple(options.arguments), options.module),
+        TaskCounts(options.workers, options.ps, options.chief, options.evaluator),
+        options.name,
+        options.devices_per_worker,
+        dict(map(_variable, options.env)),
+        TaskResources(
+            options.cpus,
+            None if options.memory is None else parse_memory(options.memory),
+            options.gpus,
+        ),
+        JobRules(options.max_restarts, options.max_worker_restarts, options.grace_seconds),
+        options.quiet,
+        options.log_dir,
+    )
 
 
-def _command(options: argparse.Namespace) -> tuple[str, ...]:
-    if not options.module:
-        if not Path(options.program).is_file():
-            raise LaunchError(
-                f"PROGRAM must be a Python script that exists, got {options.program!r}. "
-                "Use -m for a module."
-            )
-        return (sys.executable, options.program, *options.arguments)
-    return (sys.executable, "-m", options.program, *options.arguments)
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise LaunchError(f"--env must be NAME=VALUE, got {text!r}.")
+    return name, value

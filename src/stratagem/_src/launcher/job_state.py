@@ -28,6 +28,7 @@ from stratagem._src.launcher.events import (
     TaskEnded,
 )
 from stratagem._src.launcher.failure_report import failure_report
+from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.task_ending import TaskEnding, exit_code_of
 
 __all__ = ["JobPhase", "JobState"]
@@ -50,10 +51,11 @@ class JobState:
     >>> from stratagem._src.cluster import Task
     >>> from stratagem._src.launcher.cluster_plan import NodeOffer
     >>> from stratagem._src.launcher.events import NodeJoined, NodeStopped, TaskEnded
+    >>> from stratagem._src.launcher.job_rules import JobRules
     >>> from stratagem._src.launcher.job_state import JobState
     >>> from stratagem._src.launcher.task_counts import TaskCounts
     >>> from stratagem._src.launcher.task_ending import TaskEnding
-    >>> job = JobState(num_nodes=1, max_restarts=0, grace_seconds=5.0)
+    >>> job = JobState(num_nodes=1, rules=JobRules())
     >>> offer = NodeOffer(0, "localhost", TaskCounts(workers=2), (7001, 7002))
     >>> [type(order).__name__ for order in job.handle(NodeJoined(offer))]
     ['Start']
@@ -64,27 +66,18 @@ class JobState:
 
     Args:
         num_nodes: How many nodes take part.
-        max_restarts: How often a failed job is started again.
-        grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
+        rules: What happens when a task fails.
         new_job_id: Makes an id for each attempt.
-        max_worker_restarts: How often a worker is started again in an attempt that can go on without.
     """
 
     def __init__(
-        self,
-        num_nodes: int,
-        max_restarts: int,
-        grace_seconds: float,
-        new_job_id: Callable[[], str] = str,
-        max_worker_restarts: int = 0,
+        self, num_nodes: int, rules: JobRules, new_job_id: Callable[[], str] = str
     ) -> None:
         self.phase = JobPhase.GATHERING
         self.attempt = 0
         self._num_nodes = num_nodes
-        self._max_restarts = max_restarts
-        self._grace_seconds = grace_seconds
+        self._rules = rules
         self._new_job_id = new_job_id
-        self._max_worker_restarts = max_worker_restarts
         self._worker_restarts: Counter[Task] = Counter()
         self._offers: dict[int, NodeOffer] = {}
         self._plan = ClusterPlan({}, {})
@@ -132,7 +125,7 @@ class JobState:
         if report.ending.returncode != 0:
             if (
                 can_be_replaced(task, self._tasks)
-                and self._worker_restarts[task] < self._max_worker_restarts
+                and self._worker_restarts[task] < self._rules.max_worker_restarts
             ):
                 self._worker_restarts[task] += 1
                 del self._endings[task]
@@ -187,7 +180,7 @@ class JobState:
 
     def _stop(self, number: int) -> list[Order]:
         self.phase = JobPhase.STOPPING
-        return [Stop(int(number), self._grace_seconds)]
+        return [Stop(int(number), self._rules.grace_seconds)]
 
     def _conclude(self) -> list[Order]:
         if self._interrupted_by is not None:
@@ -195,7 +188,7 @@ class JobState:
             return self._finish(exit_code_of(-self._interrupted_by), f"ended by {name}")
         if self._failure is None:
             return self._finish(0, "")
-        if self.attempt < self._max_restarts:
+        if self.attempt < self._rules.max_restarts:
             self.attempt += 1
             self.phase = JobPhase.GATHERING
             self._offers = {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import Interrupted
 from stratagem._src.launcher.job_host import JobHost
+from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobPhase, JobState
 from stratagem._src.launcher.node_runner import JobNode, NodeRunner
 from stratagem._src.launcher.signal_pipe import SignalPipe
@@ -53,9 +54,7 @@ def run_local_job(
     program: TaskProgram,
     console: Console,
     *,
-    grace_seconds: float,
-    max_restarts: int = 0,
-    max_worker_restarts: int = 0,
+    rules: JobRules,
     deadline: Deadline | None = None,
     signals: SignalPipe | None = None,
 ) -> JobResult:
@@ -65,16 +64,13 @@ def run_local_job(
         counts: How many tasks of each job there are.
         program: What they run.
         console: Where their output is shown.
-        grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
-        max_restarts: How often a failed job is started again.
-        max_worker_restarts: How often a worker is started again in a job that can go on without.
+        rules: What happens when a task fails.
         deadline: When the job has to be over, if ever.
         signals: Signals that end the job.
     """
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(TaskLoop())
-        state = JobState(1, max_restarts, grace_seconds, max_worker_restarts=max_worker_restarts)
-        host = JobHost(state)
+        host = JobHost(JobState(1, rules))
         node = JobNode(0, _LOOPBACK, counts)
         runner = NodeRunner(loop, node, program, host.report, lambda _: new_secret(), console)
         stack.enter_context(runner)

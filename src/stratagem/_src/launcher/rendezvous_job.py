@@ -8,6 +8,7 @@ import time
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import DeadlinePassed, JoinAgain, Order
 from stratagem._src.launcher.job_host import JobHost
+from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobState
 from stratagem._src.launcher.local_job import JobResult, finish
 from stratagem._src.launcher.node_runner import JobNode, NodeRunner
@@ -29,14 +30,11 @@ def run_rendezvous_job(
     program: TaskProgram,
     console: Console,
     signals: SignalPipe,
-    *,
-    grace_seconds: float,
-    max_restarts: int,
-    max_worker_restarts: int,
+    rules: JobRules,
 ) -> JobResult:
     """Runs this node's tasks, in step with the other nodes, until the job is over everywhere.
 
-    Node 0 decides for all: its ``grace_seconds`` and its numbers of restarts count.
+    Node 0 decides for all: its rules count.
 
     Args:
         rendezvous: Where the nodes meet.
@@ -44,21 +42,17 @@ def run_rendezvous_job(
         program: What they run.
         console: Where their output is shown.
         signals: Signals that end the job.
-        grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
-        max_restarts: How often a failed job is started again.
-        max_worker_restarts: How often a worker is started again in a job that can go on without.
+        rules: What happens when a task fails.
 
     Raises:
         RendezvousError: If this node cannot take part.
     """
     with TaskLoop() as loop:
         if rendezvous.node_rank == 0:
-            state = JobState(
-                rendezvous.num_nodes, max_restarts, grace_seconds, _new_job_id, max_worker_restarts
-            )
+            state = JobState(rendezvous.num_nodes, rules, _new_job_id)
             return _run_as_node_0(loop, rendezvous, counts, program, console, signals, state)
         # Until node 0 has answered, signals end this process as they end any other.
-        with RendezvousClient(loop, rendezvous, grace_seconds) as client:
+        with RendezvousClient(loop, rendezvous, rules.grace_seconds) as client:
             return _run_as_another_node(loop, rendezvous, counts, program, console, signals, client)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stratagem._src.cluster.errors import LaunchError
 
-__all__ = ["TaskProgram"]
+__all__ = ["TaskProgram", "check_num_devices"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,10 @@ class TaskProgram:
     log_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.num_devices is not None and self.num_devices < 1:
-            raise LaunchError(
-                f"The number of devices per worker must be at least 1, got {self.num_devices}."
-            )
+        check_num_devices(self.num_devices)
+
+
+def check_num_devices(number: int | None) -> None:
+    """Raises ``LaunchError`` unless a CPU can be split into so many virtual devices."""
+    if number is not None and number < 1:
+        raise LaunchError(f"The number of devices per worker must be at least 1, got {number}.")

@@ -16,6 +16,7 @@ import cloudpickle
 
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.failure_report import failure_excerpt
+from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.local_job import Deadline, run_local_job
 from stratagem._src.launcher.task_counts import JOBS, TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
@@ -26,7 +27,7 @@ from stratagem._src.testing.errors import ClusterTestError, TaskFailure
 __all__ = ["run_cluster"]
 
 # Short, because JAX takes no notice of SIGTERM in a cluster, and a test has nothing to save.
-_GRACE_SECONDS = 0.5
+_RULES = JobRules(max_worker_restarts=0, grace_seconds=0.5)
 _TASK_PROCESS = os.path.abspath(task_process.__file__)
 
 
@@ -87,7 +88,7 @@ def run_cluster(
             counts,
             TaskProgram(command, {**os.environ, **(env or {})}, devices_per_worker),
             Console(sys.stdout, sys.stderr),
-            grace_seconds=_GRACE_SECONDS,
+            rules=_RULES,
             deadline=Deadline(timeout, signal.SIGABRT),
         )
         late = timeout if result.timed_out else None

@@ -1,0 +1,63 @@
+"""``Backend``: what can run a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.job_description import JobDescription
+from stratagem._src.launcher.task_program import TaskProgram
+
+__all__ = ["Backend", "description_text", "refuse_resources", "task_program"]
+
+
+class Backend(Protocol):
+    """What can run a job: this machine, bare hosts, or a scheduler."""
+
+    def preview(self, job: JobDescription) -> str:
+        """Returns what would be started or submitted, as text, and starts nothing.
+
+        Raises:
+            LaunchError: If the job cannot run here.
+        """
+
+    def run(self, job: JobDescription, console: Console) -> int:
+        """Runs a job to its end, shows what its tasks print, and returns its exit code.
+
+        Raises:
+            LaunchError: If the job cannot run here. Nothing has been started then.
+        """
+
+
+def description_text(job: JobDescription) -> str:
+    """Returns a job description as indented JSON."""
+    return json.dumps(job.to_json(), indent=2)
+
+
+def refuse_resources(job: JobDescription, backend: str) -> None:
+    """Raises ``LaunchError`` if a job asks for resources where no scheduler gives them."""
+    if job.resources.given:
+        raise LaunchError(
+            f"{' and '.join(job.resources.given)} must be left out with --on {backend}: nobody "
+            "divides the machine between tasks there. Use a scheduler, or limit the command itself."
+        )
+
+
+def task_program(job: JobDescription) -> TaskProgram:
+    """Returns what tasks run that this process starts; makes the folder of their logs."""
+    job.program.check_here()
+    log_dir = None if job.log_dir is None else Path(job.log_dir)
+    if log_dir is not None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    return TaskProgram(
+        job.program.command(sys.executable),
+        {**os.environ, **job.environment},
+        job.devices_per_worker,
+        job.quiet,
+        log_dir,
+    )

@@ -1,0 +1,55 @@
+"""``stratagem run``: from flags to a job and a back end, without starting anything."""
+
+import json
+
+import pytest
+
+from stratagem._src.cli import main
+
+
+def run(capsys, *arguments):
+    code = main(["run", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_dry_run_prints_the_description_and_starts_nothing(capsys, tmp_path):
+    flags = ["--workers", "2", "--ps", "1", "--chief", "--env", "A=b=c", "--max-restarts", "3"]
+    logs = tmp_path / "logs"
+    code, out, _ = run(
+        capsys, *flags, "--dry-run", "--log-dir", str(logs), "train.py", "--env", "x"
+    )
+    said = json.loads(out)
+    assert code == 0
+    assert said["program"] == {"name": "train.py", "arguments": ["--env", "x"], "is_module": False}
+    assert said["tasks"] == {"workers": 2, "ps": 1, "chief": True, "evaluator": False}
+    assert said["environment"] == {"A": "b=c"}
+    assert said["rules"]["max_restarts"] == 3
+    assert not logs.exists()
+
+
+def test_dry_run_on_hosts_needs_no_secret(capsys, monkeypatch):
+    monkeypatch.delenv("STRATAGEM_CLUSTER_SECRET", raising=False)
+    place = ["--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node0:29400"]
+    code, out, _ = run(capsys, *place, "--dry-run", "train.py")
+    assert (code, out.splitlines()[0]) == (0, "# node 1 of 2, which meet at node0:29400")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--env", "A"], "--env must be NAME=VALUE"),
+        (["--memory", "much"], "--memory must be a whole number"),
+        (["--on", "local", "--nnodes", "2"], "only --on hosts takes it"),
+        (["--on", "local", "--cpus", "2"], "--cpus must be left out with --on local"),
+        (
+            ["--nnodes", "2", "--rdzv-endpoint", "a:1", "--gpus", "2", "--memory", "1G"],
+            "--memory and --gpus must be left out with --on hosts",
+        ),
+        (["--max-worker-restarts", "-1"], "--max-worker-restarts must not be negative"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(capsys, flags, words):
+    code, _, err = run(capsys, *flags, "--dry-run", "train.py")
+    assert code == 2
+    assert words in err
