@@ -27,6 +27,7 @@ NAMESPACES = [
     sg.distribute.experimental,
     sg.metrics,
     sg.nn,
+    sg.saved_model,
     sg.tpu,
     sg.tpu.experimental,
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratagem._src.runtime.protocols import StrategyProtocol
@@ -23,6 +23,11 @@ class CompiledFunction(abc.ABC):
     @abc.abstractmethod
     def python_function(self) -> Callable[..., Any]:
         """The function as it was written."""
+
+    @property
+    @abc.abstractmethod
+    def input_signature(self) -> Sequence[Any] | None:
+        """The specs of its arguments, if they were declared."""
 
     @property
     @abc.abstractmethod
@@ -64,6 +69,11 @@ class BoundFunction(CompiledFunction):
         """The method as it was written."""
         method: Callable[..., Any] = self._unbound.python_function.__get__(self.__self__)
         return method
+
+    @property
+    def input_signature(self) -> Sequence[Any] | None:
+        """The specs of its arguments, if they were declared."""
+        return self._unbound.input_signature
 
     @property
     def replica_function(self) -> Callable[..., Any]:

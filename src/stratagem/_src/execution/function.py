@@ -67,6 +67,11 @@ class Function(CompiledFunction):
         return self._python_function
 
     @property
+    def input_signature(self) -> Sequence[Any] | None:
+        """The specs of its arguments, if they were declared."""
+        return None
+
+    @property
     def replica_function(self) -> Callable[..., Any]:
         """What a replica calls where something around it is compiled or nothing is."""
         return self._python_function

@@ -44,6 +44,11 @@ class SignedFunction(Function):
         return Function(self.replica_function)
 
     @property
+    def input_signature(self) -> Sequence[Any]:
+        """The specs of its arguments."""
+        return self._specs
+
+    @property
     def replica_function(self) -> Callable[..., Any]:
         """The function as it was written, behind a check of what it gets."""
         return _checked(self._python_function, self._input_signature)

@@ -10,8 +10,8 @@ METHODS: dict[str, str] = {
     ),
     "Dataset.sparse_batch": "dataset.padded_batch(n), or dataset.ragged_batch(n)",
     "Function.get_concrete_function": (
-        "the function itself, which is compiled when it is first called with such arguments; to save a "
-        "compiled one jax.export.export(jax.jit(fn))(*args)"
+        "the function itself, which is compiled when it is first called with such arguments; to save "
+        "one give sg.function an input_signature and use sg.saved_model.save"
     ),
     "Optimizer.get_config": "the arguments that it was made with",
     "Optimizer.lr": "optimizer.learning_rate",

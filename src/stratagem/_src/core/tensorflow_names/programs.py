@@ -105,10 +105,6 @@ _MODULES = {
     "ragged": "a list of arrays, or padded arrays: Dataset.padded_batch of sg.data",
     "quantization": "qwix or aqt, libraries for JAX, or model.quantize of sg.keras",
     "raw_ops": "jax.numpy and jax.lax",
-    "saved_model": (
-        "sg.train.Checkpoint for the values of variables; jax.export.export(jax.jit(f))(*args).serialize() "
-        "for a function to serve"
-    ),
     "strings": "methods of bytes and str, in Dataset.map",
     "summary": "tensorboardX.SummaryWriter(log_dir).add_scalar(name, value, step), or a tracking tool",
     "sysconfig": "jax.print_environment_info()",

@@ -1,0 +1,127 @@
+"""``load``: a saved model as functions over variables of the current strategy."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from jax import export
+
+from stratagem._src.core.errors import DataLossError, InvalidArgumentError, MissingExtraError
+from stratagem._src.execution.input_signature import InputSignature
+from stratagem._src.saved_model.directory import SavedSignature, read_directory
+from stratagem._src.saved_model.saving import DEFAULT_SIGNATURE
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["LoadedModel", "LoadedSignature", "load"]
+
+
+class LoadedSignature:
+    """A saved function, which reads its weights from variables.
+
+    It can be called anywhere, in replicas, compiled functions and gradients too.
+    """
+
+    def __init__(self, name: str, saved: SavedSignature, variables: Mapping[str, Variable]) -> None:
+        self._name = name
+        self._variables = {weight: variables[weight] for weight in saved.weights}
+        self._exported = _deserialized(name, saved.program)
+        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(parameter, positional) for parameter in saved.parameters]
+        self.__signature__: inspect.Signature = inspect.Signature(parameters)
+        self._inputs = InputSignature(self.__signature__, saved.specs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the saved function returns for these arguments.
+
+        Raises:
+            SignatureMismatchError: If they are not what it takes.
+        """
+        conformed = self._inputs.conform(args, kwargs)
+        weights = {name: variable.read_value() for name, variable in self._variables.items()}
+        return self._exported.call(weights, *conformed)
+
+    def __repr__(self) -> str:
+        return f"<saved function {self._name}{self.__signature__}>"
+
+
+class LoadedModel:
+    """What ``load`` returns.
+
+    Attributes:
+        signatures: The saved functions by name.
+        variables: The weights.
+    """
+
+    def __init__(
+        self, signatures: Mapping[str, LoadedSignature], variables: tuple[Variable, ...]
+    ) -> None:
+        self.signatures: Mapping[str, LoadedSignature] = MappingProxyType(dict(signatures))
+        self.variables = variables
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """The weights that training changes."""
+        return tuple(variable for variable in self.variables if variable.trainable)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls ``signatures["serving_default"]``, or the only one.
+
+        Raises:
+            InvalidArgumentError: If there are several, of which none is the default.
+        """
+        chosen = self.signatures.get(DEFAULT_SIGNATURE)
+        if chosen is None and len(self.signatures) == 1:
+            (chosen,) = self.signatures.values()
+        if chosen is None:
+            raise InvalidArgumentError(
+                f"This saved model has no {DEFAULT_SIGNATURE!r}. Call one of its signatures: "
+                f"{sorted(self.signatures)}."
+            )
+        return chosen(*args, **kwargs)
+
+
+def load(export_dir: str | os.PathLike[str]) -> LoadedModel:
+    """Returns the functions of a saved model; the weights become variables of the current strategy.
+
+    Inside ``strategy.scope()`` each replica gets them, so that the functions can be used, and the
+    weights trained, in ``strategy.run()``.
+
+    Args:
+        export_dir: What ``save`` wrote.
+
+    Raises:
+        NotFoundError: If there is no saved model.
+        DataLossError: If it is damaged.
+        MissingExtraError: If ``flatbuffers`` is not installed.
+
+    >>> import stratagem as sg
+    >>> sg.saved_model.load("nowhere")
+    Traceback (most recent call last):
+    stratagem._src.core.errors.NotFoundError: There is no saved model in 'nowhere'.
+    """
+    weights, saved = read_directory(export_dir)
+    for name, signature in saved.items():
+        if missing := set(signature.weights) - set(weights):
+            raise DataLossError(f"Signature {name!r} needs weights that are missing: {missing}.")
+    variables = {
+        name: Variable(weight.value, trainable=weight.trainable, name=name)
+        for name, weight in weights.items()
+    }
+    signatures = {name: LoadedSignature(name, one, variables) for name, one in saved.items()}
+    return LoadedModel(signatures, tuple(variables.values()))
+
+
+def _deserialized(name: str, program: bytes) -> export.Exported:
+    try:
+        return export.deserialize(bytearray(program))
+    except ImportError as error:
+        raise MissingExtraError(
+            "Saving and loading models needs flatbuffers, which is not installed. Install it with "
+            "`pip install stratagem[export]`."
+        ) from error
+    except Exception as error:
+        raise DataLossError(f"The program of signature {name!r} is damaged: {error}.") from error

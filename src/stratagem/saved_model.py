@@ -1,0 +1,12 @@
+"""Functions with their weights in files, as ``tf.saved_model``: ``save`` and ``load``."""
+
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.saved_model.loading import load
+from stratagem._src.saved_model.saving import save
+
+__all__ = ["load", "save"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)
