@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo demo-async test test-all lint types bench clean
+.PHONY: demo demo-async test test-all test-slurm test-launchers lint types bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -17,6 +17,13 @@ test: $(READY) lint types
 
 test-all: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# Real schedulers; what is not installed is skipped with a word.
+test-slurm: $(READY)
+	$(BIN)/python -m pytest -rs tests/schedulers/test_slurm.py
+
+test-launchers: $(READY)
+	$(BIN)/python -m pytest -rs tests/schedulers/test_launchers.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,10 +1,41 @@
 """``stratagem run``: from flags to a job and a back end, without starting anything."""
 
+import argparse
 import json
 
 import pytest
 
 from stratagem._src.cli import main
+from stratagem._src.cli.run import add_command, describe_job
+from stratagem._src.launcher.job_description import JobDescription
+from stratagem._src.launcher.job_flags import job_flags
+from stratagem._src.launcher.job_rules import JobRules
+from stratagem._src.launcher.python_program import PythonProgram
+from stratagem._src.launcher.task_counts import TaskCounts
+from stratagem._src.launcher.task_resources import TaskResources
+
+JOBS = [
+    JobDescription(PythonProgram("train.py")),
+    JobDescription(PythonProgram("a.b", ("-m", "--workers", "9", "x y"), is_module=True)),
+    JobDescription(
+        PythonProgram("train.py", ("--", "--name=x")),
+        TaskCounts(0, 2, chief=True, evaluator=True),
+        name="my-job",
+        devices_per_worker=4,
+        environment={"A": "b c=d", "B": ""},
+        resources=TaskResources(cpus=2, memory_bytes=2**31, gpus=1),
+        rules=JobRules(1, 2, 0.5),
+        quiet=True,
+        log_dir="some logs",
+    ),
+]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=["short", "module", "full"])
+def test_description_as_flags_describes_the_same_job(job):
+    parser = argparse.ArgumentParser()
+    add_command(parser.add_subparsers())
+    assert describe_job(parser.parse_args(["run", *job_flags(job)])) == job
 
 
 def run(capsys, *arguments):
@@ -46,6 +77,9 @@ def test_dry_run_on_hosts_needs_no_secret(capsys, monkeypatch):
             ["--nnodes", "2", "--rdzv-endpoint", "a:1", "--gpus", "2", "--memory", "1G"],
             "--memory and --gpus must be left out with --on hosts",
         ),
+        (["--task", "worker:0", "--nnodes", "2"], "--task must stand without --nnodes"),
+        (["--led"], "--own-host and --led must stand with --task"),
+        (["--on", "slurm", "--task", "worker:0"], "only --on hosts takes it"),
         (["--max-worker-restarts", "-1"], "--max-worker-restarts must not be negative"),
     ],
 )

@@ -148,6 +148,13 @@ def test_interrupt_while_stopping_after_a_failure_prevents_a_restart():
     assert job.handle(NodeStopped(0))[0].exit_code == 143
 
 
+def test_scheduler_that_signals_every_node_is_not_impatient():
+    job = running()
+    assert job.handle(Interrupted(signal.SIGTERM)) == TERMINATE
+    assert job.handle(Interrupted(signal.SIGTERM)) == []
+    assert job.handle(Interrupted(signal.SIGINT)) == [Stop(signal.SIGKILL, 0.0)]
+
+
 def test_interrupt_while_waiting_for_nodes():
     job = JobState(2, JobRules())
     job.handle(joined(0))
@@ -171,7 +178,7 @@ def test_deadline_names_the_missing_nodes():
     job.handle(joined(2))
     [finish] = job.handle(DeadlinePassed(0))
     assert finish.exit_code == 1
-    assert "node 1, 3 did not" in finish.message
+    assert "node 1, node 3 did not" in finish.message
 
 
 def test_deadline_of_an_earlier_attempt_means_nothing():

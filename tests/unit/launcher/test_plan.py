@@ -67,7 +67,7 @@ def test_ipv6_hosts_get_brackets():
 @pytest.mark.parametrize("counts", [{"workers": -1}, {"ps": -2}, {"workers": 0}, {"workers": 1.5}])
 def test_counts_that_cannot_be(counts):
     with pytest.raises(LaunchError):
-        TaskCounts(**counts)
+        TaskCounts(**counts).check_not_empty()
 
 
 CHIEF, W0, W1, PS, EVALUATOR = (

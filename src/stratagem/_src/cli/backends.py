@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from stratagem._src.cli.backend_flags import BackendFlags
+from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.launcher.backends.backend import Backend
 from stratagem._src.launcher.backends.hosts import HostsBackend
 from stratagem._src.launcher.backends.local import LocalBackend
+from stratagem._src.launcher.backends.one_task import OneTaskBackend
+from stratagem._src.launcher.backends.slurm import SlurmBackend
+from stratagem._src.launcher.backends.slurm_options import SlurmOptions
 
 __all__ = ["BackendChoice", "add_backend_flags", "make_backend"]
 
@@ -24,7 +29,9 @@ class BackendChoice:
 
 def add_backend_flags(parser: argparse.ArgumentParser) -> Mapping[str, BackendChoice]:
     """Adds ``--on`` and every back end's own flags."""
-    choices = {choice.flags.backend: choice for choice in (_local(parser), _hosts(parser))}
+    choices = {
+        choice.flags.backend: choice for choice in (_local(parser), _hosts(parser), _slurm(parser))
+    }
     parser.add_argument(
         "--on",
         choices=choices,
@@ -58,7 +65,8 @@ def _hosts(parser: argparse.ArgumentParser) -> BackendChoice:
         parser,
         "hosts",
         "across nodes",
-        "run the same command on every node, each with its own rank; the tasks are those of the node",
+        "run the same command on every node: with its rank, and the tasks of that node, or with --task "
+        "and the whole job",
     )
     flags.add("--nnodes", type=int, metavar="N", help="default: 1")
     flags.add("--node-rank", type=int, metavar="N", help="default: 0")
@@ -74,12 +82,79 @@ def _hosts(parser: argparse.ArgumentParser) -> BackendChoice:
         metavar="SECONDS",
         help="how long nodes wait for each other; default: 300",
     )
+    flags.add(
+        "--task",
+        metavar="TASK",
+        help="run one task of the job that the flags describe, such as worker:1, or 'by-rank' where "
+        "srun, mpirun or torchrun starts this command once for each task",
+    )
+    flags.add(
+        "--own-host",
+        metavar="HOST",
+        help="with --task: by which the others reach it; default: its address towards the endpoint",
+    )
+    flags.add(
+        "--led",
+        action="store_true",
+        help="with --task: who listens at the endpoint is a launcher without tasks, as that of a "
+        "scheduler's job",
+    )
     return BackendChoice(flags, _make_hosts)
 
 
+def _slurm(parser: argparse.ArgumentParser) -> BackendChoice:
+    flags = BackendFlags(
+        parser,
+        "slurm",
+        "by Slurm",
+        "submits a batch job and follows it; inside an allocation, runs the tasks as one step",
+    )
+    flags.add("--partition", metavar="NAME", help="default: Slurm's")
+    flags.add("--account", metavar="NAME", help="who is charged; default: Slurm's")
+    flags.add(
+        "--time", dest="time_limit", metavar="LIMIT", help="such as 30 (minutes) or 1-12:00:00"
+    )
+    flags.add("--nodes", type=int, metavar="N", help="to spread the tasks over")
+    flags.add(
+        "--requeue",
+        action="store_true",
+        help="queue the job again when it is preempted, or when its time is nearly over",
+    )
+    flags.add(
+        "--slurm-option",
+        dest="extra",
+        action="append",
+        metavar="OPTION",
+        help="of sbatch, as it is, such as --qos=long; may be given several times",
+    )
+    flags.add(
+        "--shared-dir",
+        metavar="DIR",
+        help="that all nodes see, for the secret; default: in this user's home",
+    )
+    flags.add("--detach", action="store_true", help="return when the job is submitted")
+    return BackendChoice(flags, _make_slurm)
+
+
+def _make_slurm(extra: Sequence[str] = (), **options: Any) -> Backend:
+    return SlurmBackend(SlurmOptions(extra=tuple(extra), **options))
+
+
 def _make_hosts(
-    nnodes: int = 1, node_rank: int = 0, rdzv_endpoint: str = "", rdzv_timeout: float = 300.0
+    nnodes: int = 1,
+    node_rank: int = 0,
+    rdzv_endpoint: str = "",
+    rdzv_timeout: float = 300.0,
+    task: str = "",
+    own_host: str = "",
+    led: bool = False,
 ) -> Backend:
+    if task:
+        if (nnodes, node_rank) != (1, 0):
+            raise LaunchError("--task must stand without --nnodes and --node-rank, got both.")
+        return OneTaskBackend(task, rdzv_endpoint, rdzv_timeout, own_host, led)
+    if own_host or led:
+        raise LaunchError("--own-host and --led must stand with --task, got them without.")
     if nnodes == 1 and node_rank == 0:
         return LocalBackend()
     return HostsBackend(nnodes, node_rank, rdzv_endpoint, rdzv_timeout)

@@ -48,8 +48,13 @@ def add_command(commands: _Commands) -> None:
     _add_job_flags(parser)
     backends = add_backend_flags(parser)
     parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a module")
-    parser.add_argument("program", metavar="PROGRAM", help="a Python script, or a module with -m")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="for PROGRAM")
+    # Not two arguments: argparse would take a "--" between them for its own.
+    parser.add_argument(
+        "program",
+        nargs=argparse.PARSER,
+        metavar="PROGRAM",
+        help="a Python script, or a module with -m, and its arguments",
+    )
 
     def run(options: argparse.Namespace) -> int:
         job = describe_job(options)
@@ -120,8 +125,9 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
 
 def describe_job(options: argparse.Namespace) -> JobDescription:
     """Returns the job that the flags describe."""
+    name, *arguments = options.program
     return JobDescription(
-        PythonProgram(options.program, tuple(options.arguments), options.module),
+        PythonProgram(name, tuple(arguments), options.module),
         TaskCounts(options.workers, options.ps, options.chief, options.evaluator),
         options.name,
         options.devices_per_worker,

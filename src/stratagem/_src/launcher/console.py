@@ -44,9 +44,11 @@ class Console:
     Args:
         output: Where the output of tasks goes.
         errors: Where their errors and the launcher's messages go.
+        speaks: Whether the launcher's messages are written; another launcher of the job may do that.
     """
 
-    def __init__(self, output: TextIO, errors: TextIO) -> None:
+    def __init__(self, output: TextIO, errors: TextIO, *, speaks: bool = True) -> None:
+        self._speaks = speaks
         self._streams = (output, errors)
         self._coloured = tuple(uses_colour(stream, os.environ) for stream in self._streams)
         self._prefixes: dict[Task, tuple[str, str]] = {}
@@ -78,8 +80,14 @@ class Console:
         width = max(0, shutil.get_terminal_size().columns - len(plain) - 1)
         self._write(self._streams[1], "", progress=(task, shown + text[:width]))
 
+    def foreign_line(self, text: str, is_error: bool) -> None:
+        """Writes a line as it is: another launcher has put the task in front of it."""
+        self._write(self._streams[is_error], f"{text}\n")
+
     def message(self, text: str) -> None:
         """Writes a message of the launcher; indented lines belong to the one before."""
+        if not self._speaks:
+            return
         lines = (
             line if line.startswith(" ") else f"stratagem: {line}" for line in text.split("\n")
         )

@@ -63,6 +63,7 @@ class JobDescription:
     log_dir: str | None = None
 
     def __post_init__(self) -> None:
+        self.tasks.check_not_empty()
         check_num_devices(self.devices_per_worker)
         for name in self.environment:
             if not _VARIABLE.fullmatch(name) or name in _OURS:

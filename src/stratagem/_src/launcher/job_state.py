@@ -68,16 +68,22 @@ class JobState:
         num_nodes: How many nodes take part.
         rules: What happens when a task fails.
         new_job_id: Makes an id for each attempt.
+        name_of_node: What a node is called in messages.
     """
 
     def __init__(
-        self, num_nodes: int, rules: JobRules, new_job_id: Callable[[], str] = str
+        self,
+        num_nodes: int,
+        rules: JobRules,
+        new_job_id: Callable[[], str] = str,
+        name_of_node: Callable[[int], str] = "node {}".format,
     ) -> None:
         self.phase = JobPhase.GATHERING
         self.attempt = 0
         self._num_nodes = num_nodes
         self._rules = rules
         self._new_job_id = new_job_id
+        self._name_of_node = name_of_node
         self._worker_restarts: Counter[Task] = Counter()
         self._offers: dict[int, NodeOffer] = {}
         self._plan = ClusterPlan({}, {})
@@ -90,6 +96,11 @@ class JobState:
     def missing_nodes(self) -> list[int]:
         """The nodes that have not joined this attempt."""
         return [node for node in range(self._num_nodes) if node not in self._offers]
+
+    @property
+    def missing_names(self) -> str:
+        """What the missing nodes are called."""
+        return ", ".join(map(self._name_of_node, self.missing_nodes))
 
     def tasks_of(self, node: int) -> tuple[Task, ...]:
         """Returns the tasks that a node runs in this attempt."""
@@ -154,24 +165,25 @@ class JobState:
     @handle.register
     def _interrupted(self, report: Interrupted) -> list[Order]:
         was_interrupted, self._interrupted_by = self._interrupted_by is not None, report.signal
+        # A scheduler sends SIGTERM to every node at once; only people press Ctrl-C again.
+        is_insisting = was_interrupted and report.signal == signal.SIGINT
         if self.phase is JobPhase.GATHERING:
             return self._conclude()
         if self.phase is JobPhase.FINISHED:
             return []
-        if was_interrupted:
+        if is_insisting:
             return [Stop(signal.SIGKILL, 0.0)]
-        return self._stop(report.signal)
+        return [] if was_interrupted else self._stop(report.signal)
 
     @handle.register
     def _deadline(self, report: DeadlinePassed) -> list[Order]:
         if self.phase is not JobPhase.GATHERING or report.attempt != self.attempt:
             return []
-        missing = ", ".join(map(str, self.missing_nodes))
         return self._finish(
             1,
-            f"every one of {self._num_nodes} nodes must join before the deadline, but node "
-            f"{missing} did not. Start 'stratagem run' there with --node-rank {missing}, and check "
-            "that it reaches --rdzv-endpoint.",
+            f"every one of {self._num_nodes} nodes must join before the deadline, but "
+            f"{self.missing_names} did not. Start 'stratagem run' there, and check that it reaches "
+            "--rdzv-endpoint.",
         )
 
     @property
@@ -203,7 +215,7 @@ class JobState:
         if isinstance(self._failure, TaskEnding):
             return self._failure.describe()
         assert self._failure is not None
-        return f"the launcher of node {self._failure.node} is gone"
+        return f"the launcher of {self._name_of_node(self._failure.node)} is gone"
 
     def _finish(self, exit_code: int, message: str) -> list[Order]:
         self.phase = JobPhase.FINISHED

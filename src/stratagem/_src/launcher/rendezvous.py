@@ -18,6 +18,16 @@ NODE_ROLE = "node"
 class Rendezvous:
     """Where the nodes of a job meet, and what they prove to each other.
 
+    Attributes:
+        endpoint: Where node 0 listens.
+        num_nodes: How many nodes there are.
+        node_rank: Which of them this is.
+        timeout_seconds: How long nodes wait for each other.
+        credentials: What they prove to each other.
+        node_names: What nodes are called in messages; ``None`` for their numbers.
+        own_host: The host by which other nodes reach this one; ``None`` for that of the connection
+            to node 0.
+
     Raises:
         LaunchError: If the endpoint has no port, nobody could wait that long, or there is no secret.
     """
@@ -27,6 +37,8 @@ class Rendezvous:
     node_rank: int
     timeout_seconds: float
     credentials: Credentials
+    node_names: tuple[str, ...] | None = None
+    own_host: str | None = None
 
     def __post_init__(self) -> None:
         if self.endpoint.port == 0:
@@ -37,6 +49,10 @@ class Rendezvous:
             raise LaunchError(f"--rdzv-timeout must be positive, got {self.timeout_seconds}.")
         if self.credentials.secret is None:
             raise LaunchError("The nodes of a job must share a secret, got none.")
+
+    def name_of_node(self, node: int) -> str:
+        """Returns what a node is called in messages."""
+        return f"node {node}" if self.node_names is None else self.node_names[node]
 
     @property
     def secret(self) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
+from stratagem._src.core.waiting_notice import WaitingNotice
+from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import Finish, Interrupted, NodeStopped, Order, Report, Stop
 from stratagem._src.launcher.events_as_json import order_from_json, report_to_json
 from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
@@ -32,12 +34,15 @@ class RendezvousClient:
         loop: The event loop that drives it.
         rendezvous: Where node 0 is.
         grace_seconds: How long tasks have to end when node 0 is lost.
+        console: Where it is said that node 0 is waited for.
 
     Raises:
         RendezvousError: If node 0 does not answer in time, or refuses.
     """
 
-    def __init__(self, loop: TaskLoop, rendezvous: Rendezvous, grace_seconds: float) -> None:
+    def __init__(
+        self, loop: TaskLoop, rendezvous: Rendezvous, grace_seconds: float, console: Console
+    ) -> None:
         self._loop = loop
         self._rendezvous = rendezvous
         self._grace_seconds = grace_seconds
@@ -45,7 +50,7 @@ class RendezvousClient:
         self._was_interrupted = False
         self._is_lost = False
         self._is_over = False
-        self.own_host, self._conversation = _join(rendezvous)
+        self.own_host, self._conversation = _join(rendezvous, console)
         # An error that nobody expected ends the launcher: the loop raises it.
         self._background = Background(
             f"node {rendezvous.node_rank}",
@@ -66,7 +71,7 @@ class RendezvousClient:
                 self._obey(Stop(signal.SIGKILL, 0.0))
             return
         if isinstance(report, Interrupted):
-            if self._was_interrupted:  # node 0 may be slow, the second Ctrl-C is not
+            if self._was_interrupted and report.signal == signal.SIGINT:
                 self._obey(Stop(signal.SIGKILL, 0.0))
             self._was_interrupted = True
         self._conversation.say(report_to_json(report))
@@ -104,9 +109,10 @@ class _MayRetry(Exception):
     """Node 0 cannot be joined yet."""
 
 
-def _join(rendezvous: Rendezvous) -> tuple[str, Conversation]:
+def _join(rendezvous: Rendezvous, console: Console) -> tuple[str, Conversation]:
     """Returns the address of this machine on the way to node 0, and the conversation."""
     deadline = time.monotonic() + rendezvous.timeout_seconds
+    notice = WaitingNotice()
     while True:
         try:
             connection = _connect(rendezvous, deadline)
@@ -118,6 +124,11 @@ def _join(rendezvous: Rendezvous) -> tuple[str, Conversation]:
                     f"node 0 at {rendezvous.endpoint}, but: {error} Start 'stratagem run' there "
                     "with --node-rank 0 and the same --rdzv-endpoint."
                 ) from None
+            if notice.is_due():
+                console.message(
+                    f"{notice.seconds:.0f} s: waiting for {rendezvous.name_of_node(0)} at "
+                    f"{rendezvous.endpoint}: {error}"
+                )
         time.sleep(_SECONDS_BETWEEN_TRIES)
 
 

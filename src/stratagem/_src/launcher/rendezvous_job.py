@@ -1,17 +1,21 @@
-"""``run_rendezvous_job``: one node's part of a cluster on several machines."""
+"""``run_rendezvous_job`` and ``lead_job``: one node's part of a job of several nodes."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
+from collections.abc import Callable
 
+from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.events import DeadlinePassed, JoinAgain, Order
+from stratagem._src.launcher.events import DeadlinePassed, Finish, JoinAgain, Order
 from stratagem._src.launcher.job_host import JobHost
 from stratagem._src.launcher.job_rules import JobRules
-from stratagem._src.launcher.job_state import JobState
+from stratagem._src.launcher.job_state import JobPhase, JobState
 from stratagem._src.launcher.local_job import JobResult, finish
 from stratagem._src.launcher.node_runner import JobNode, NodeRunner
+from stratagem._src.launcher.node_starter import NodeStarter
 from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_client import RendezvousClient
 from stratagem._src.launcher.rendezvous_server import RendezvousServer
@@ -21,7 +25,7 @@ from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.transport.secret import job_secret
 
-__all__ = ["run_rendezvous_job"]
+__all__ = ["lead_job", "run_rendezvous_job"]
 
 
 def run_rendezvous_job(
@@ -49,71 +53,105 @@ def run_rendezvous_job(
     """
     with TaskLoop() as loop:
         if rendezvous.node_rank == 0:
-            state = JobState(rendezvous.num_nodes, rules, _new_job_id)
-            return _run_as_node_0(loop, rendezvous, counts, program, console, signals, state)
+            leader = _Leader(loop, rendezvous, counts, program, console, rules)
+            return leader.run(signals)
         # Until node 0 has answered, signals end this process as they end any other.
-        with RendezvousClient(loop, rendezvous, rules.grace_seconds) as client:
-            return _run_as_another_node(loop, rendezvous, counts, program, console, signals, client)
+        with RendezvousClient(loop, rendezvous, rules.grace_seconds, console) as client:
+            host = rendezvous.own_host or client.own_host
+            node = JobNode(rendezvous.node_rank, host, counts)
+            runner = NodeRunner(loop, node, program, client.report, _secret_of(rendezvous), console)
+            client.obey_with(runner.obey)
+            with runner, signals:
+                signals.attach(loop, client.report)
+                runner.join()
+                return finish(loop, runner)
 
 
-def _run_as_node_0(
-    loop: TaskLoop,
+def lead_job(
     rendezvous: Rendezvous,
-    counts: TaskCounts,
-    program: TaskProgram,
+    starter: NodeStarter,
     console: Console,
     signals: SignalPipe,
-    state: JobState,
+    rules: JobRules,
 ) -> JobResult:
-    host = JobHost(state)
-    runner = NodeRunner(
-        loop,
-        JobNode(0, rendezvous.endpoint.host, counts),
-        program,
-        host.report,
-        lambda job_id: job_secret(rendezvous.secret, job_id),
-        console,
-    )
+    """Leads a job as a node 0 without tasks, whose other nodes a scheduler starts.
 
-    def expect_nodes(attempt: int) -> None:
-        moment = time.monotonic() + rendezvous.timeout_seconds
-        loop.call_at(moment, lambda: host.report(DeadlinePassed(attempt)))
-
-    def obey(order: Order) -> None:
-        if isinstance(order, JoinAgain):
-            expect_nodes(order.attempt)
-        runner.obey(order)
-
-    host.add_node(0, obey)
-    with RendezvousServer(loop, rendezvous, host), runner, signals:
-        signals.attach(loop, host.report)
-        expect_nodes(0)
-        runner.join()
-        return finish(loop, runner)
+    Args:
+        rendezvous: Where the nodes meet.
+        starter: Has the other nodes started.
+        console: Where messages are shown.
+        signals: Signals that end the job.
+        rules: What happens when a task fails.
+    """
+    nothing = TaskProgram((), {})
+    with TaskLoop() as loop:
+        leader = _Leader(loop, rendezvous, TaskCounts(workers=0), nothing, console, rules)
+        return leader.run(signals, starter)
 
 
-def _run_as_another_node(
-    loop: TaskLoop,
-    rendezvous: Rendezvous,
-    counts: TaskCounts,
-    program: TaskProgram,
-    console: Console,
-    signals: SignalPipe,
-    client: RendezvousClient,
-) -> JobResult:
-    runner = NodeRunner(
-        loop,
-        JobNode(rendezvous.node_rank, client.own_host, counts),
-        program,
-        client.report,
-        lambda job_id: job_secret(rendezvous.secret, job_id),
-        console,
-    )
-    client.obey_with(runner.obey)
-    with runner, signals:
-        signals.attach(loop, client.report)
-        runner.join()
-        return finish(loop, runner)
+class _Leader:
+    """Node 0: decides for all nodes, and runs its own tasks if it has some."""
+
+    def __init__(
+        self,
+        loop: TaskLoop,
+        rendezvous: Rendezvous,
+        counts: TaskCounts,
+        program: TaskProgram,
+        console: Console,
+        rules: JobRules,
+    ) -> None:
+        self._loop = loop
+        self._rendezvous = rendezvous
+        self._console = console
+        names = rendezvous.name_of_node
+        self._state = JobState(rendezvous.num_nodes, rules, _new_job_id, names)
+        self._host = JobHost(self._state)
+        node = JobNode(0, rendezvous.own_host or rendezvous.endpoint.host, counts)
+        secret_of = _secret_of(rendezvous)
+        self._runner = NodeRunner(loop, node, program, self._host.report, secret_of, console)
+
+    def run(self, signals: SignalPipe, starter: NodeStarter | None = None) -> JobResult:
+        """Runs the job to its end."""
+        server = RendezvousServer(self._loop, self._rendezvous, self._host)
+
+        def obey(order: Order) -> None:
+            if isinstance(order, JoinAgain):
+                self._expect_nodes(order.attempt)
+                if starter is not None:
+                    starter.join_again(server.lost_nodes)
+            self._runner.obey(order)
+
+        self._host.add_node(0, obey)
+        # What the starter has started ends after the nodes have heard the last order.
+        with starter or contextlib.nullcontext(), server, self._runner, signals:
+            signals.attach(self._loop, self._host.report)
+            self._expect_nodes(0)
+            self._runner.join()
+            if starter is not None:
+                starter.start(self._loop, self._give_up)
+            return finish(self._loop, self._runner)
+
+    def _give_up(self, reason: str) -> None:
+        if self._runner.finished is None:
+            self._runner.obey(Finish(1, reason))
+
+    def _expect_nodes(self, attempt: int) -> None:
+        moment = time.monotonic() + self._rendezvous.timeout_seconds
+        self._loop.call_at(moment, lambda: self._host.report(DeadlinePassed(attempt)))
+        self._say_who_is_missing(attempt, WaitingNotice())
+
+    def _say_who_is_missing(self, attempt: int, notice: WaitingNotice) -> None:
+        if self._state.phase is not JobPhase.GATHERING or self._state.attempt != attempt:
+            return
+        if notice.is_due():
+            missing = self._state.missing_names
+            self._console.message(f"{notice.seconds:.0f} s: waiting for {missing}")
+        self._loop.call_at(notice.next_moment, lambda: self._say_who_is_missing(attempt, notice))
+
+
+def _secret_of(rendezvous: Rendezvous) -> Callable[[str], str]:
+    return lambda job_id: job_secret(rendezvous.secret, job_id)
 
 
 def _new_job_id() -> str:

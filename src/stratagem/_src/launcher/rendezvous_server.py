@@ -63,6 +63,11 @@ class RendezvousServer:
                 f"{rendezvous.endpoint}. {error}"
             ) from None
 
+    @property
+    def lost_nodes(self) -> list[int]:
+        """The nodes that are not here, of those that come from elsewhere."""
+        return [node for node in range(1, self._num_nodes) if node not in self._nodes]
+
     def close(self) -> None:
         """Ends every conversation, once the nodes have heard the last order and left."""
         with self._left:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from stratagem._src.cluster.errors import LaunchError
 
@@ -22,7 +23,7 @@ class TaskCounts:
     ['chief', 'worker', 'worker']
 
     Raises:
-        LaunchError: If a number is negative, or there is nothing to run.
+        LaunchError: If a number is negative.
     """
 
     workers: int = 1
@@ -35,11 +36,20 @@ class TaskCounts:
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise LaunchError(f"{name} must be a whole number >= 0, got {number!r}.")
+
+    def check_not_empty(self) -> None:
+        """Raises ``LaunchError`` if there is nothing to run."""
         if not any(self.jobs()):
             raise LaunchError(
                 "A node must run at least one task, got no worker, ps, chief or evaluator. "
                 "Give it a worker."
             )
+
+    @classmethod
+    def of_one(cls, job: str) -> Self:
+        """Returns the counts of a node that runs one task of this job only."""
+        workers, ps = int(job == "worker"), int(job == "ps")
+        return cls(workers, ps, chief=job == "chief", evaluator=job == "evaluator")
 
     def jobs(self) -> Iterator[str]:
         """Yields the job of every task, chief first."""

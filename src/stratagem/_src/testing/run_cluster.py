@@ -78,6 +78,7 @@ def run_cluster(
         ClusterTestError: If a task raised, died, or was not done in time.
     """
     counts = TaskCounts(workers, ps, chief, evaluator)
+    counts.check_not_empty()
     with tempfile.TemporaryDirectory(prefix="stratagem-") as name:
         folder = Path(name)
         call = cloudpickle.dumps((fn, args, dict(kwargs or {})))

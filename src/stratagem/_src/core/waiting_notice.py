@@ -1,0 +1,46 @@
+"""``WaitingNotice``: when to say that something is still waited for."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["WaitingNotice"]
+
+_FIRST_SECONDS = 5.0
+_LATER_SECONDS = 30.0
+
+
+class WaitingNotice:
+    """Says when it is time to say for whom one waits: after a few seconds, and again later.
+
+    >>> from stratagem._src.core.waiting_notice import WaitingNotice
+    >>> WaitingNotice().is_due()
+    False
+    >>> WaitingNotice(first_seconds=0.0).is_due()
+    True
+    """
+
+    def __init__(
+        self, first_seconds: float = _FIRST_SECONDS, later_seconds: float = _LATER_SECONDS
+    ) -> None:
+        self._began = time.monotonic()
+        self._next = self._began + first_seconds
+        self._later_seconds = later_seconds
+
+    @property
+    def next_moment(self) -> float:
+        """When it will be due, on the monotonic clock."""
+        return self._next
+
+    @property
+    def seconds(self) -> float:
+        """How long one has waited."""
+        return time.monotonic() - self._began
+
+    def is_due(self) -> bool:
+        """Returns whether to say it now; then not again for a while."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._later_seconds
+        return True

@@ -1,0 +1,83 @@
+"""What is submitted to Slurm, as text."""
+
+import pytest
+
+from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.launcher.backends.slurm_batch import batch_script
+from stratagem._src.launcher.backends.slurm_options import SlurmOptions
+from stratagem._src.launcher.backends.slurm_step import step_command
+from stratagem._src.launcher.job_description import JobDescription
+from stratagem._src.launcher.job_rules import JobRules
+from stratagem._src.launcher.private_file import private_secret_file
+from stratagem._src.launcher.python_program import PythonProgram
+from stratagem._src.launcher.task_counts import TaskCounts
+from stratagem._src.launcher.task_resources import TaskResources
+
+JOB = JobDescription(
+    PythonProgram("train.py", ("--note", "two words; rm")),
+    TaskCounts(2, 1, chief=True),
+    resources=TaskResources(cpus=2, memory_bytes=3 * 2**30, gpus=1),
+    rules=JobRules(grace_seconds=30.0),
+    log_dir="/logs",
+)
+
+
+def test_script_asks_for_all_tasks_and_becomes_the_command():
+    options = SlurmOptions(
+        "gpu", "me", "30", 2, requeue=True, extra=("--comment=a b",), shared_dir="/shared"
+    )
+    lines = batch_script(JOB, options).split("\n")
+    requests = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
+    assert requests == [
+        "--job-name=train",
+        "--output=/logs/%x-%j.out",
+        "--ntasks=4",
+        "--cpus-per-task=2",
+        "--mem-per-cpu=1536M",
+        "--gpus-per-task=1",
+        "--partition=gpu",
+        "--account=me",
+        "--time=30",
+        "--nodes=2",
+        '"--comment=a b"',
+        "--requeue",
+        "--open-mode=append",
+        "--signal=B:TERM@90",
+    ]
+    assert lines[0] == "#!/bin/sh"
+    assert " -m stratagem run --on=slurm --requeue --shared-dir=/shared --name=train" in lines[-1]
+    assert lines[-1].startswith("exec ")
+    assert lines[-1].endswith("train.py --note 'two words; rm'")
+
+
+def test_step_has_every_task_and_leaves_failures_to_the_launcher():
+    command = step_command(JOB, Address("n1", 29400), 60.0)
+    assert command[:2] == ["srun", "--ntasks=4"]
+    assert "--kill-on-bad-exit=0" in command
+    assert "--rdzv-endpoint=n1:29400" in command
+    assert command[-3:] == ["train.py", "--note", "two words; rm"]
+
+
+@pytest.mark.parametrize("option", ["qos=x", "--ntasks=3", "-n", "--export=ALL", "--a\nb"])
+def test_options_that_contradict_are_refused(option):
+    with pytest.raises(LaunchError, match="--slurm-option must be"):
+        SlurmOptions(extra=(option,))
+
+
+def test_secret_is_for_its_owner_and_goes(tmp_path):
+    with private_secret_file(tmp_path / "new" / "folder", "the secret") as path:
+        assert path.read_text() == "the secret"
+        assert path.stat().st_mode & 0o077 == 0
+        assert path.parent.stat().st_mode & 0o077 == 0
+    assert not path.parent.exists()
+
+
+def test_folder_that_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(LaunchError, match="--shared-dir") as caught,
+        private_secret_file(tmp_path / "file", "the secret"),
+    ):
+        pass
+    assert "the secret" not in str(caught.value).replace("The secret", "")
