@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_VENV := .venv-docs
+DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: demo demo-async test test-all test-slurm test-launchers lint types bench clean
+.PHONY: docs test-site demo demo-async test test-all test-slurm test-launchers lint types bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -44,11 +46,24 @@ bench: $(READY)
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/parameter_server.py $(BENCH_FLAGS)
 
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
+	@echo "open .site/index.html, or serve it with: $(DOCS_VENV)/bin/python -m http.server -d .site -b 127.0.0.1"
+
+test-site: $(DOCS_READY)
+	$(DOCS_VENV)/bin/python -m pytest tests/site -rs
+
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(READY)
 
+$(DOCS_READY): pyproject.toml
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(DOCS_VENV)/bin/python -m pip install --quiet --editable '.[docs,dev]'
+	touch $(DOCS_READY)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DOCS_VENV) .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,81 @@
+"""Makes a page of the reference for each public module when the site is built.
+
+A hook of MkDocs: every name in ``__all__`` of a public module appears, with its docstring.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+MODULES = (
+    "stratagem",
+    "stratagem.config",
+    "stratagem.config.experimental",
+    "stratagem.data",
+    "stratagem.data.experimental",
+    "stratagem.distribute",
+    "stratagem.distribute.cluster_resolver",
+    "stratagem.distribute.coordinator",
+    "stratagem.distribute.experimental",
+    "stratagem.distribute.experimental.coordinator",
+    "stratagem.distribute.experimental.rpc",
+    "stratagem.distribute.partitioners",
+    "stratagem.io",
+    "stratagem.metrics",
+    "stratagem.nest",
+    "stratagem.nn",
+    "stratagem.saved_model",
+    "stratagem.testing",
+    "stratagem.tpu",
+    "stratagem.tpu.experimental",
+    "stratagem.train",
+)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages, and one that lists them."""
+    listed = ["# Reference", "", "Every public name, by the module that has it.", ""]
+    for name in MODULES:
+        module = importlib.import_module(name)
+        uri = f"reference/{name}.md"
+        files.append(File.generated(config, uri, content=_page(name, module)))
+        summary = inspect.getdoc(module).splitlines()[0]
+        listed.append(f"- [`{name}`]({name}.md): {summary}")
+    files.append(File.generated(config, "reference/index.md", content="\n".join(listed) + "\n"))
+    return files
+
+
+def symbols(module: Any) -> list[str]:
+    """Returns the names of a module that are classes, functions or values, and not modules."""
+    return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
+
+
+def _page(name: str, module: Any) -> str:
+    lines = [f"# {name}", "", inspect.getdoc(module), ""]
+    for symbol in symbols(module):
+        found = getattr(module, symbol)
+        if _is_written_out(found):
+            lines += [f"::: {name}.{symbol}", ""]
+        else:
+            about = f"`{found!r}`" if not inspect.isclass(found) else _first_line(found)
+            lines += [f"## {name}.{symbol} {{ #{name}.{symbol} }}", "", about, ""]
+    return "\n".join(lines)
+
+
+def _is_written_out(found: Any) -> bool:
+    """Returns whether the source has a class or function of this, with a docstring."""
+    if not (inspect.isclass(found) or inspect.isfunction(found)):
+        return False
+    try:
+        inspect.getsource(found)
+    except (OSError, TypeError):  # made while the program runs, as messages of protobuf are
+        return False
+    return found.__module__.startswith("stratagem.")
+
+
+def _first_line(found: type) -> str:
+    return (inspect.getdoc(found) or f"A message of `{found.__module__}`.").splitlines()[0]
