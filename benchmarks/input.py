@@ -74,11 +74,16 @@ def overlap_ratio(milliseconds: float, steps: int) -> float:
     strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     iterator = iter(strategy.experimental_distribute_dataset(slow_batches()))
     next(iterator)
-    start = time.perf_counter()
+    fed = alone = 0.0
     for _ in range(steps):
+        start = time.perf_counter()
         next(iterator)
+        between = time.perf_counter()
         time.sleep(seconds)
-    return (time.perf_counter() - start) / steps / seconds
+        end = time.perf_counter()
+        fed += end - start
+        alone += end - between
+    return fed / alone
 
 
 def distribution_ratio(repeats: int) -> tuple[float, float]:
@@ -88,9 +93,9 @@ def distribution_ratio(repeats: int) -> tuple[float, float]:
     batch = np.random.default_rng(0).random((1024, NUM_FEATURES), np.float32)
     dataset = Dataset.from_tensors(batch).repeat()
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
-    count = 100
+    count = 20
     ours, theirs = [], []
-    for _ in range(repeats):
+    for _ in range(10 * repeats):
         start = time.perf_counter()
         for _ in range(count):
             element = next(iterator)

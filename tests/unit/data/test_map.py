@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import cProfile
 import functools
+import gc
 import pstats
 import random
 import sys
@@ -84,6 +85,30 @@ def test_a_function_of_shuffled_elements_is_not_called_for_each(calls):
     assert len(seen) < 25
     expected = sorted((PIXELS.astype(np.float32) * np.float32(0.3) + 1).tolist() * 4)
     assert sorted(np.concatenate(batches).tolist()) == expected
+
+
+def test_a_clock_that_a_finalizer_asks_is_not_the_functions_own():
+    class Timed:
+        def __init__(self):
+            self.cycle = self
+
+        def __del__(self):
+            time.monotonic()
+
+    def make_garbage(x):
+        calls.append(None)
+        Timed()
+        assert len([[] for _ in range(100)]) == 100
+        return x + 1
+
+    calls = []
+    thresholds = gc.get_threshold()
+    gc.set_threshold(10)
+    try:
+        list(Dataset.from_tensor_slices(PIXELS).map(make_garbage).batch(5))
+    finally:
+        gc.set_threshold(*thresholds)
+    assert len(calls) < 25
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ class Dataset(
 
     Every method takes a ``name``, which ``repr`` shows.
 
-    JAX equivalent: none; batches go to devices with ``jax.device_put``.
+    JAX equivalent: none; batches go to devices with ``jax.device_put``. On CPU that may take over a
+    batch's memory in place of a copy, so write into a batch before it, not after.
 
     >>> from stratagem.data import Dataset
     >>> dataset = Dataset.range(10).map(lambda x: x * 2).batch(4)

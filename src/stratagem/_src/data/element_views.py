@@ -6,11 +6,14 @@ are handed out as views of classes that have it; what is computed from them is o
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from stratagem._src.data.iterator import DatasetIterator
+from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.structure import map_structure
 
 __all__ = ["ElementIterator", "as_element"]
@@ -19,8 +22,8 @@ __all__ = ["ElementIterator", "as_element"]
 class ElementIterator(DatasetIterator):
     """An iteration whose elements have ``.numpy()``; ``DatasetIterator`` itself gives them without."""
 
-    def __next__(self) -> Any:
-        return as_element(super().__next__())
+    def _elements_of(self, stream: Stream) -> Iterator[Any]:
+        return map(as_element, stream)
 
 
 def as_element(value: Any) -> Any:
@@ -31,19 +34,11 @@ def as_element(value: Any) -> Any:
     >>> pair[0].numpy(), pair[1].numpy()
     (array([0., 0.]), np.int64(3))
     """
-    # The cheapest questions first, for this is done with every element.
-    cls: Any = type(value)
-    if cls is np.ndarray:
-        return value.view(ElementArray)
-    if cls is tuple:
-        return tuple(
-            [v.view(ElementArray) if type(v) is np.ndarray else as_element(v) for v in value]
-        )
-    derived = _scalar_classes.get(cls)
-    if derived is not None:
-        return derived(value)
-    if cls is dict:
-        return {key: as_element(part) for key, part in value.items()}
+    make = _makers.get(type(value))
+    return _as_other_element(value) if make is None else make(value)
+
+
+def _as_other_element(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _as_scalar(value)
     return value if value is None else _as_element_of_container(value)
@@ -99,7 +94,15 @@ class ElementBytes(np.bytes_):  # type: ignore[misc]  # final to NumPy's stubs o
 
 # Scalars whose class does not say all of their type.
 _WITH_UNITS = (np.datetime64, np.timedelta64, np.void)
-_scalar_classes: dict[type, Any] = {bytes: ElementBytes, np.bytes_: ElementBytes}
+
+# By class, for this is done with every element: one question, and most answers are functions in C.
+_makers: dict[type, Callable[[Any], Any]] = {
+    bytes: ElementBytes,
+    np.bytes_: ElementBytes,
+    np.ndarray: operator.methodcaller("view", ElementArray),
+    tuple: lambda parts: tuple([as_element(part) for part in parts]),
+    dict: lambda parts: {key: as_element(part) for key, part in parts.items()},
+}
 
 
 def _as_scalar(value: Any) -> Any:
@@ -118,5 +121,5 @@ def _as_scalar(value: Any) -> Any:
         made = value
     if not hasattr(made, "numpy") or made.dtype != value.dtype or cls in _WITH_UNITS:
         return np.asarray(value).view(ElementArray)  # there are only two booleans, for example
-    _scalar_classes[cls] = derived
+    _makers[cls] = derived
     return made

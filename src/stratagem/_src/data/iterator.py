@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Iterator
 from typing import Any, Self
 
 from stratagem._src.core.errors import ContextError, InvalidArgumentError, OutOfRangeError
@@ -75,16 +77,19 @@ class DatasetIterator:
     def _start(self, run: Run) -> None:
         self._run = run
         self._stream: Stream = self._lowered.open(run, ())
+        self._elements = self._elements_of(self._stream)
         self._finalizer = weakref.finalize(self, self._stream.close)
+
+    def _elements_of(self, stream: Stream) -> Iterator[Any]:
+        """Returns the elements as they are given out."""
+        return stream
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        if not self._finalizer.alive:
-            raise StopIteration
         try:
-            return next(self._stream)
+            return next(self._elements)
         except StopIteration:
             self.close()
             raise
@@ -108,6 +113,10 @@ class DatasetIterator:
         """The nest of ``TensorSpec`` of an element."""
         return self._plan.element_spec
 
+    @functools.cached_property
+    def _description(self) -> str:
+        return self._plan.describe()
+
     def get_state(self) -> Any:
         """Returns a small JSON-able value from which ``set_state`` resumes exactly.
 
@@ -116,7 +125,7 @@ class DatasetIterator:
         elements that were given, so it must give the same elements each time.
         """
         return {
-            "plan": self._plan.describe(),
+            "plan": self._description,
             "run": self._run.get_state(),
             "stream": self._stream.get_state(),
         }
@@ -134,10 +143,10 @@ class DatasetIterator:
             raise InvalidArgumentError(
                 f"state must be what get_state of an iterator returned, got {state!r}."
             )
-        if state["plan"] != self._plan.describe():
+        if state["plan"] != self._description:
             raise InvalidArgumentError(
                 f"The state belongs to another dataset: it was saved from {state['plan']}, this is "
-                f"{self._plan.describe()}. Build the same pipeline before set_state."
+                f"{self._description}. Build the same pipeline before set_state."
             )
         self.close()
         self._resume(state)
@@ -148,4 +157,5 @@ class DatasetIterator:
 
     def close(self) -> None:
         """Ends the threads and closes the files of this iteration."""
+        self._elements = iter(())
         self._finalizer()

@@ -76,6 +76,7 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
             size = _batch_size(batch)
             turns = 1 if whole_batches else position.num_workers
             start, start_count = 0, count
+            behind = iterator.get_state()
             for current in range(turns):
                 shares = worker_share(size, position.num_workers, position.index, count)
                 if whole_batches:
@@ -87,13 +88,11 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
                 start = rows[1]
                 count += 1
                 last = current == turns - 1
-                after = (
-                    [count, 0, iterator.get_state()] if last else [start_count, current + 1, before]
-                )
+                after = [count, 0, behind] if last else [start_count, current + 1, before]
                 if current >= turn:
                     yield _split(batch, rows, position.num_replicas, after)
             turn = 0
-            before = iterator.get_state()
+            before = behind
 
     return open_at
 

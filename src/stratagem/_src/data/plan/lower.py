@@ -128,9 +128,7 @@ class _GatherStream(UnaryStream):
 
     def __next__(self) -> Any:
         index = next(self._source)
-        if index.ndim == 0:
-            return self._access.element(int(index))
-        return self._gather(index)
+        return self._gather(index) if self._depth else self._access.element(int(index))
 
     def next_rows(self, count: int) -> Any | None:
         indices = self._source.next_rows(count)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stratagem._src.data.plan.aligned import take_rows
 from stratagem._src.data.plan.rows import row
 from stratagem._src.data.structure import flatten, map_structure, pack_like
 
@@ -49,7 +50,7 @@ class ArrayAccess(RandomAccess):
 
     def gather(self, indices: Indices) -> Any:
         """Returns one gather per array."""
-        return map_structure(lambda array: array.take(indices, axis=0), self._arrays)
+        return map_structure(lambda array: take_rows(array, indices), self._arrays)
 
     def element(self, index: int) -> Any:
         """Returns a copy of one row."""

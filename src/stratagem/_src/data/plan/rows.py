@@ -8,6 +8,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.dataset_spec import spec_of
+from stratagem._src.data.plan.aligned import copy_of
 from stratagem._src.data.structure import (
     describe,
     flatten,
@@ -96,12 +97,17 @@ def slice_rows(rows: Any, start: int, stop: int | None = None, step: int = 1) ->
 
 def row(rows: Any, position: int) -> Any:
     """Returns one row as an element of its own, sharing no memory with ``rows``."""
+    # Done with every element: the usual nests are not worth a walk through any structure.
+    if type(rows) is np.ndarray:
+        return _pick(rows, position)
+    if type(rows) is tuple:
+        return tuple([row(part, position) for part in rows])
+    return map_structure(lambda leaf: _pick(leaf, position), rows)
 
-    def pick(leaf: np.ndarray[Any, Any]) -> Any:
-        item = leaf[position]
-        return item.copy() if isinstance(item, np.ndarray) else item
 
-    return map_structure(pick, rows)
+def _pick(leaf: Any, position: int) -> Any:
+    item = leaf[position]
+    return copy_of(item) if isinstance(item, np.ndarray) else item
 
 
 def unstack_rows(rows: Any) -> list[Any]:

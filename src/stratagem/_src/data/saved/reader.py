@@ -143,8 +143,7 @@ class _ShardStream(BlockRows):
         if state is None:
             self._give_up()
             return
-        offset, number = state["block"]
-        self._reader = TFRecordReader(self._path, offset=offset, number=number)
+        self._reader.start_at(*state["block"])
         self._given = state["given"] - state["row"]
         self.skip(state["row"])
 

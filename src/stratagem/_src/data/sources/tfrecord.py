@@ -29,40 +29,28 @@ class TFRecordFormat(FileFormat):
         return _RecordStream(path, self._compression)
 
 
-class _RecordStream(Stream):
+class _RecordStream(TFRecordReader, Stream):
     def __init__(self, path: str, compression: str) -> None:
-        self._path = path
-        self._compression = compression
-        self._reader = TFRecordReader(path, compression)
+        super().__init__(path, compression)
         self._gave_up = False
 
-    def __next__(self) -> Any:
-        return next(self._reader)
-
     def next_rows(self, count: int) -> Any | None:
-        records = self._reader.take(count)
+        records = self.take(count)
         return stack_elements(records) if records else None
 
-    def skip(self, count: int) -> int:
-        return self._reader.skip(count)
-
     def get_state(self) -> State:
-        return None if self._gave_up else self._reader.position
+        return None if self._gave_up else self.position
 
     def set_state(self, state: State) -> None:
         if state is None:
             self._give_up()
-            return
-        offset, number = state
-        self._reader = TFRecordReader(self._path, self._compression, offset, number)
+        else:
+            self.start_at(*state)
 
     def _give_up(self) -> None:
         self._gave_up = True
-        self._reader.end()
+        self.end()
 
     def pass_over_error(self) -> None:
-        if self._reader.has_failed:
+        if self.has_failed:
             self._give_up()
-
-    def close(self) -> None:
-        self._reader.close()

@@ -5,8 +5,11 @@ Both checksums are CRC-32C, rotated and offset.
 
 from __future__ import annotations
 
+import collections
+import itertools
 import struct
-from typing import Any
+from operator import length_hint
+from typing import Any, Self
 
 import numpy as np
 from google_crc32c import value as crc32c
@@ -23,6 +26,8 @@ _LARGEST_READ = 1 << 26
 _MASK = 0xA282EAD8
 _WORD = 0xFFFFFFFF
 _MOST_LENGTHS = 1 << 12
+
+_Ends = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _masked(checksum: int) -> int:
@@ -48,65 +53,63 @@ class TFRecordReader:
     Args:
         path: The file.
         compression: ``""``, ``"GZIP"`` or ``"ZLIB"``.
-        offset: Where the first record to read starts, in decompressed bytes.
-        number: The number of that record.
     """
 
-    def __init__(self, path: str, compression: str = "", offset: int = 0, number: int = 0) -> None:
+    def __init__(self, path: str, compression: str = "") -> None:
         self._path = path
         self._compression = compression
         self._file: ByteReader | None = None
         self._unparsed = b""
-        self._offset = offset
-        self._number = number
+        self._offset = 0
+        self._number = 0
         # Headers whose checksum was right; most files have few different ones.
         self._lengths: dict[bytes, int] = {}
-        self._ready: list[bytes] = []
-        self._ends = _ends([])
-        self._taken = 0
+        self._hold([], _ends([]))
         self._error: DataLossError | None = None
         self._has_failed = False
         self._ended = False
 
-    def __iter__(self) -> TFRecordReader:
+    def start_at(self, offset: int, number: int) -> None:
+        """Makes a reader that has read nothing yet start elsewhere.
+
+        Args:
+            offset: Where the first record to read starts, in decompressed bytes.
+            number: The number of that record.
+        """
+        self._offset, self._number = offset, number
+
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> bytes:
-        taken = self._taken
-        if taken >= len(self._ready):
-            if not self._read_block():
-                raise StopIteration
-            taken = 0
-        self._taken = taken + 1
-        return self._ready[taken]
+        for record in self._rest:
+            return record
+        if not self._read_block():
+            raise StopIteration
+        return next(self._rest)
 
     def take(self, count: int) -> list[bytes]:
         """Returns the next ``count`` records: fewer only at the end."""
-        records: list[bytes] = []
-        while step := self._advance(count - len(records)):
-            records += self._ready[self._taken - step : self._taken]
+        records = list(itertools.islice(self._rest, count))
+        while len(records) < count and self._read_block():
+            records += itertools.islice(self._rest, count - len(records))
         return records
 
     def skip(self, count: int) -> int:
         """Drops up to ``count`` records and returns how many there were."""
-        skipped = 0
-        while step := self._advance(count - skipped):
-            skipped += step
-        return skipped
-
-    def _advance(self, count: int) -> int:
-        """Goes on by up to ``count`` records of one block and returns by how many; 0 at the end."""
-        if count and self._taken >= len(self._ready) and not self._read_block():
-            return 0
-        step = min(count, len(self._ready) - self._taken)
-        self._taken += step
-        return step
+        left = count
+        while left and (length_hint(self._rest) or self._read_block()):
+            step = min(left, length_hint(self._rest))
+            collections.deque(itertools.islice(self._rest, step), maxlen=0)
+            left -= step
+        return count - left
 
     @property
     def position(self) -> tuple[int, int]:
         """The offset and the number of the next record."""
-        offset = int(self._ends[self._taken - 1]) if self._taken else 0
-        return self._offset + offset, self._number + self._taken
+        taken = len(self._ends) - length_hint(self._rest)
+        offset = int(self._ends[taken - 1]) if taken else 0
+        return self._offset + offset, self._number + taken
 
     def close(self) -> None:
         """Closes the file."""
@@ -120,7 +123,7 @@ class TFRecordReader:
 
     def end(self) -> None:
         """Gives no more records."""
-        self._ready, self._taken = [], 0
+        self._hold([], _ends([]))
         self._ended = True
         self.close()
 
@@ -136,8 +139,8 @@ class TFRecordReader:
         if self._file is None:
             self._file = open_bytes(self._path, self._compression, self._offset)
         self._offset, self._number = self.position
-        self._ready, self._taken = [], 0
-        while not self._ready:
+        self._hold([], _ends([]))
+        while not length_hint(self._rest):
             if self._error is not None:
                 raise self._error
             block = self._file.read(max(_BLOCK, min(self._missing_bytes(), _LARGEST_READ)))
@@ -151,6 +154,10 @@ class TFRecordReader:
             self._unparsed = data[self._parse(data) :]
         return True
 
+    def _hold(self, records: list[bytes], ends: _Ends) -> None:
+        """Gives the records of a block next; ``ends`` says where in the block each of them ends."""
+        self._rest, self._ends = iter(records), ends
+
     def _parse(self, data: bytes) -> int:
         """Keeps the complete records of ``data`` and returns where the first other starts."""
         records, problem = self._split(data)
@@ -160,7 +167,7 @@ class TFRecordReader:
             problem = "the checksum of its data does not match"
             records, ends = records[:first_wrong], ends[:first_wrong]
         stop = int(ends[-1]) if records else 0
-        self._ready, self._ends = records, ends
+        self._hold(records, ends)
         if problem:
             self._error = self._broken(self._number + len(records), self._offset + stop, problem)
         return stop
@@ -210,7 +217,7 @@ class TFRecordReader:
         )
 
 
-def _ends(records: list[bytes]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _ends(records: list[bytes]) -> _Ends:
     """Returns where each record of a file that starts with these ends."""
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     return np.cumsum(lengths + _HEADER.size + _CHECKSUM.size)

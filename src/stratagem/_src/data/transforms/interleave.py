@@ -131,9 +131,10 @@ class _InterleaveStream(Stream):
             except StopIteration:
                 self._end_turn(current)
                 continue
-            self._given_in_turn += 1
-            if self._given_in_turn == self._block_length:
-                self._next_turn()
+            if len(self._cycle) > 1:
+                self._given_in_turn += 1
+                if self._given_in_turn == self._block_length:
+                    self._next_turn()
             return element
         raise StopIteration
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,19 +9,16 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
-from stratagem._src.data.checks import at_least
 from stratagem._src.data.conversion import to_leaf
-from stratagem._src.data.plan.node import Epoch, Node, known
-from stratagem._src.data.plan.run import Run
-from stratagem._src.data.plan.stream import Stream, UnaryStream
-from stratagem._src.data.structure import describe, flatten, pack_like, same_structure
+from stratagem._src.data.plan.node import Node
+from stratagem._src.data.structure import flatten, pack_like
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
-from stratagem._src.data.transforms.batch import num_batches
+from stratagem._src.data.transforms.joined_batch import JoinedBatch, columns
 
 __all__ = ["PaddedBatch"]
 
 
-class PaddedBatch(Node):
+class PaddedBatch(JoinedBatch):
     """Batches whose rows are padded at their ends.
 
     Args:
@@ -42,18 +38,9 @@ class PaddedBatch(Node):
         padding_values: Any,
         drop_remainder: bool,
     ) -> None:
-        self.inputs = (source,)
-        self._batch_size = at_least(1, "batch_size", batch_size)
-        self._drop_remainder = bool(drop_remainder)
+        super().__init__(source, batch_size, drop_remainder)
         self._padded_shapes = padded_shapes
         self._padding_values = padding_values
-
-    def cardinality(self) -> int:
-        """Returns the number of batches."""
-        size = self.inputs[0].cardinality()
-        if not known(size):
-            return size
-        return num_batches(size, (self._batch_size,), self._drop_remainder)
 
     def shapes_of(self, like: Any) -> list[TensorShape | None]:
         """Returns the shape that each component of an element is padded to; ``None`` for the longest."""
@@ -72,53 +59,23 @@ class PaddedBatch(Node):
 
     def _compute_spec(self) -> Any:
         below = self.inputs[0].element_spec
-        size = self._batch_size if self._drop_remainder else None
         specs = [
             TensorSpec([None] * len(spec.shape) if shape is None else shape, spec.dtype)
             for spec, shape in zip(flatten(below), self.shapes_of(below), strict=True)
         ]
-        return pack_like(below, [spec.batched(size) for spec in specs])
+        return pack_like(below, [spec.batched(self._known_size) for spec in specs])
 
-    def open(self, run: Run, epoch: Epoch) -> Stream:
-        """Starts a pass."""
-        return _PaddedBatchStream(self.inputs[0].open(run, epoch), self)
-
-    def pad(self, elements: list[Any]) -> Any:
+    def join(self, elements: list[Any]) -> Any:
         """Returns the elements as one padded batch."""
         like = elements[0]
-        for element in elements:
-            if not same_structure(like, element):
-                raise InvalidArgumentError(
-                    "The elements of a batch must have the same structure, got "
-                    f"{describe(like)} and {describe(element)}."
-                )
-        columns = zip(*(flatten(element) for element in elements), strict=True)
         shapes, paddings = self.shapes_of(like), self._paddings(like)
         batch = [
             _pad_column(column, shape, padding)
-            for column, shape, padding in zip(columns, shapes, paddings, strict=True)
+            for column, shape, padding in zip(
+                columns(elements, like), shapes, paddings, strict=True
+            )
         ]
         return pack_like(like, batch)
-
-    def next_batch(self, source: Stream) -> Any:
-        """Returns the next padded batch of a stream."""
-        elements = list(itertools.islice(source, self._batch_size))
-        if not elements or (self._drop_remainder and len(elements) < self._batch_size):
-            raise StopIteration
-        return self.pad(elements)
-
-
-class _PaddedBatchStream(UnaryStream):
-    def __init__(self, source: Stream, node: PaddedBatch) -> None:
-        super().__init__(source)
-        self._node = node
-
-    @property
-    def uniform(self) -> bool:
-        return False
-
-    def __next__(self) -> Any:
-        return self._node.next_batch(self._source)
 
 
 def _flatten_along(name: str, values: Any, like: Any) -> list[Any]:

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.data.checks import at_least
 from stratagem._src.data.dataset_spec import DatasetSpec
-from stratagem._src.data.plan.node import Epoch, Node, known
+from stratagem._src.data.plan.node import Node
 from stratagem._src.data.plan.rows import stack_elements
-from stratagem._src.data.plan.run import Run
-from stratagem._src.data.plan.stream import Stream, UnaryStream
 from stratagem._src.data.ragged_tensor import RaggedTensor
-from stratagem._src.data.structure import (
-    describe,
-    flatten,
-    map_structure,
-    pack_like,
-    same_structure,
-)
+from stratagem._src.data.structure import flatten, map_structure, pack_like
 from stratagem._src.data.tensor_spec import TensorSpec, as_dtype
-from stratagem._src.data.transforms.batch import num_batches
+from stratagem._src.data.transforms.joined_batch import JoinedBatch, columns
 
 __all__ = ["RaggedBatch"]
 
 
-class RaggedBatch(Node):
+class RaggedBatch(JoinedBatch):
     """Batches in which a component whose size is not known beforehand is a ``RaggedTensor``.
 
     Args:
@@ -41,22 +31,15 @@ class RaggedBatch(Node):
     def __init__(
         self, source: Node, batch_size: int, drop_remainder: bool, row_splits_dtype: Any
     ) -> None:
-        self.inputs = (source,)
-        self.batch_size = at_least(1, "batch_size", batch_size)
-        self.drop_remainder = bool(drop_remainder)
+        super().__init__(source, batch_size, drop_remainder)
         self._splits_dtype = as_dtype(row_splits_dtype)
         if self._splits_dtype not in (np.int32, np.int64):
             raise InvalidArgumentError(
                 f"row_splits_dtype must be int32 or int64, got {row_splits_dtype!r}."
             )
 
-    def cardinality(self) -> int:
-        """Returns the number of batches."""
-        size = self.inputs[0].cardinality()
-        return num_batches(size, (self.batch_size,), self.drop_remainder) if known(size) else size
-
     def _compute_spec(self) -> Any:
-        size = self.batch_size if self.drop_remainder else None
+        size = self._known_size
 
         def batched(spec: TensorSpec | DatasetSpec) -> Any:
             rank = _ragged_rank(spec)
@@ -68,25 +51,14 @@ class RaggedBatch(Node):
 
         return map_structure(batched, self.inputs[0].element_spec)
 
-    def open(self, run: Run, epoch: Epoch) -> Stream:
-        """Starts a pass."""
-        return _RaggedBatchStream(self.inputs[0].open(run, epoch), self)
-
     def join(self, elements: list[Any]) -> Any:
         """Returns the elements as one batch."""
         specs = self.inputs[0].element_spec
-        for element in elements:
-            if not same_structure(specs, element):
-                raise InvalidArgumentError(
-                    "The elements of a batch must have the same structure, got "
-                    f"{describe(specs)} and {describe(element)}."
-                )
-        columns = zip(*(flatten(element) for element in elements), strict=True)
         joined = [
             RaggedTensor.from_rows(list(column), rank, self._splits_dtype)
             if (rank := _ragged_rank(spec))
             else stack_elements(list(column))
-            for column, spec in zip(columns, flatten(specs), strict=True)
+            for column, spec in zip(columns(elements, specs), flatten(specs), strict=True)
         ]
         return pack_like(specs, joined)
 
@@ -101,20 +73,3 @@ def _ragged_rank(spec: TensorSpec | DatasetSpec) -> int:
             "output_signature with shapes, such as TensorSpec([None], 'int32')."
         )
     return 1 + max(axis for axis, size in enumerate(spec.shape) if size is None)
-
-
-class _RaggedBatchStream(UnaryStream):
-    def __init__(self, source: Stream, node: RaggedBatch) -> None:
-        super().__init__(source)
-        self._node = node
-
-    @property
-    def uniform(self) -> bool:
-        return False
-
-    def __next__(self) -> Any:
-        elements = list(itertools.islice(self._source, self._node.batch_size))
-        missing = self._node.batch_size - len(elements)
-        if not elements or (self._node.drop_remainder and missing):
-            raise StopIteration
-        return self._node.join(elements)

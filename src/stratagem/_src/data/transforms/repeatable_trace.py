@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import itertools
 import os
 import pickle
@@ -48,11 +49,12 @@ class _Observer:
         """Watches what the block calls."""
         self._watch_generator(np.random.mtrand._rand)
         before = sys.getprofile()
-        sys.setprofile(self._notice)
-        try:
-            yield
-        finally:
-            _go_on_profiling(before)
+        with _without_garbage_collection():
+            sys.setprofile(self._notice)
+            try:
+                yield
+            finally:
+                _go_on_profiling(before)
 
     def saw_a_draw(self) -> bool:
         """Returns whether something was asked whose answers differ."""
@@ -79,6 +81,18 @@ class _Observer:
     def _watch_generator(self, value: Any) -> None:
         if isinstance(value, (np.random.Generator, np.random.RandomState)):
             self._generators.setdefault(id(value), (value, _generator_state(value)))
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Lets no finalizer of something else run here, and ask a clock."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _go_on_profiling(before: Any) -> None:

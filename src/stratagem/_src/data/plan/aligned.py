@@ -1,0 +1,45 @@
+"""Rows in memory that JAX takes over on CPU, where it copies what begins at any other address."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+__all__ = ["copy_of", "take_rows"]
+
+_ALIGNMENT = 64
+_SMALLEST = 1 << 18
+"""Bytes below which another copy costs too little to be worth it."""
+
+_Array = np.ndarray[Any, Any]
+
+
+def take_rows(array: _Array, indices: _Array) -> _Array:
+    """Returns the rows at ``indices``, which the array has."""
+    if _is_small(array, len(indices) * (array.nbytes // max(len(array), 1))):
+        return array.take(indices, axis=0)
+    rows = _empty((len(indices), *array.shape[1:]), array.dtype)
+    # With another mode NumPy would make the rows elsewhere first, for the sake of a wrong index.
+    return array.take(indices, axis=0, out=rows, mode="clip")
+
+
+def copy_of(array: _Array) -> _Array:
+    """Returns a copy."""
+    if _is_small(array, array.nbytes):
+        return array.copy()
+    copy = _empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def _is_small(array: _Array, num_bytes: int) -> bool:
+    return num_bytes < _SMALLEST or array.dtype.hasobject
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Array:
+    num_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
+    return memory[start : start + num_bytes].view(dtype).reshape(shape)
