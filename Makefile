@@ -40,6 +40,7 @@ types: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/step.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/packing.py
 	$(BIN)/python benchmarks/keras_fit.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/input.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/multi_worker.py $(BENCH_FLAGS)

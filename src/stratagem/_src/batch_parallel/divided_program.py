@@ -14,6 +14,7 @@ from stratagem._src.batch_parallel.division import Division
 from stratagem._src.batch_parallel.evaluation import evaluate
 from stratagem._src.batch_parallel.flat_program import flatten, unplaced
 from stratagem._src.batch_parallel.layout import WHOLE, Layout, Split, Value
+from stratagem._src.collectives.joining import joined
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
@@ -49,7 +50,7 @@ def divide(
     given += [Split(0) if is_split else WHOLE for is_split in split]
     local, returned = _traced_in_one_replica(closed, given, group)
     mapped = jax.shard_map(
-        jaxpr_as_fun(local),
+        joined(local, [layout != WHOLE for layout in given], group),
         mesh=group.mesh,
         in_specs=tuple(_spec(layout) for layout in given),
         out_specs=[_spec(layout) for layout in returned],

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Layout, Partial, Split, Value
-from stratagem._src.collectives.nccl_all_reduce import sum_over_replicas
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
 __all__ = ["Division"]
@@ -69,18 +68,13 @@ class Division:
         dim = value.layout.dim
         return Value(jax.lax.all_gather(value.array, REPLICA_AXIS, axis=dim, tiled=True), WHOLE)
 
-    def summed(self, values: Sequence[Value]) -> list[Value]:
-        """Returns partial values as whole ones; they travel together."""
-        arrays = sum_over_replicas([value.array for value in values], self.group)
-        return [Value(array, WHOLE) for array in arrays]
-
     def convert(self, value: Value, layout: Layout) -> Value:
         """Returns a value in another layout."""
         if value.layout == layout:
             return value
         whole = value
         if isinstance(value.layout, Partial):
-            [whole] = self.summed([value])
+            whole = Value(jax.lax.psum(value.array, REPLICA_AXIS), WHOLE)
         elif isinstance(value.layout, Split):
             whole = self.gathered(value)
         if isinstance(layout, Split):

@@ -1,13 +1,13 @@
 """Doing a whole program in replicas that have parts of its values.
 
-Sums over the batch are left undone as long as nobody needs them: an operation that needs one waits,
-with all that depends on it, while the others go on. When nothing else can be done, all sums that are
-needed travel together. So the gradients of a step, its loss and its metrics are one exchange.
+Sums over the batch are left undone as long as nobody needs them; those that are needed at the same time
+are joined afterwards (``collectives/joining.py``). So the gradients of a step, its loss and its metrics
+are one exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import stratagem._src.batch_parallel.rules.contractions
 import stratagem._src.batch_parallel.rules.elementwise
@@ -17,7 +17,7 @@ import stratagem._src.batch_parallel.rules.shapes
 import stratagem._src.batch_parallel.rules.sums  # noqa: F401
 from stratagem._src.batch_parallel.division import Division
 from stratagem._src.batch_parallel.flat_program import Constant, Equation, FlatProgram
-from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Partial, Split, Value
+from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Partial, Value
 from stratagem._src.batch_parallel.rules.rule import GATHER_ALL, RULES, SUM_RULES, Gather
 
 __all__ = ["evaluate"]
@@ -46,11 +46,10 @@ def evaluate(
         keeps_sums: Whether something whole added to something partial is partial, so that the sum waits.
     """
     evaluation = _Evaluation(division, dict(zip(program.inputs, inputs, strict=True)), keeps_sums)
-    wanted = program.outputs if sums_outputs else ()
-    remaining: Sequence[Equation] = program.equations
-    while remaining := evaluation.run(remaining):
-        evaluation.exchange(wanted)
-    evaluation.exchange(wanted)
+    for equation in program.equations:
+        evaluation.run(equation)
+    if sums_outputs:
+        evaluation.sum(program.outputs)
     return [evaluation.value(output) for output in program.outputs]
 
 
@@ -59,42 +58,32 @@ class _Evaluation:
         self._division = division
         self._known = known
         self._keeps_sums = keeps_sums
-        self._needed_whole: dict[int, None] = {}
 
     def value(self, operand: int | Constant) -> Value:
         if isinstance(operand, Constant):
             return Value(operand.value, WHOLE)
         return self._known[operand]
 
-    def run(self, equations: Iterable[Equation]) -> list[Equation]:
-        """Does what can be done, and returns what has to wait for an exchange."""
-        waiting = []
-        for equation in equations:
-            is_ready = all(isinstance(o, Constant) or o in self._known for o in equation.operands)
-            results = self._apply(equation) if is_ready else None
-            if results is None:
-                waiting.append(equation)
-            else:
-                self._known.update(zip(equation.results, results, strict=True))
-        return waiting
+    def run(self, equation: Equation) -> None:
+        """Does one operation, and makes those of its operands whole that must be."""
+        results = self._apply(equation)
+        while isinstance(results, Gather):
+            for position in results.positions or range(len(equation.operands)):
+                self._make_whole(equation.operands[position])
+            results = self._apply(equation)
+        self._known.update(zip(equation.results, results, strict=True))
 
-    def exchange(self, wanted: Sequence[int | Constant]) -> None:
-        """Makes values whole that are needed so, and those of the wanted ones that are partial."""
-        available = [o for o in wanted if isinstance(o, int) and o in self._known]
-        sums = [
-            number
-            for number in dict.fromkeys([*self._needed_whole, *available])
-            if isinstance(self._known[number].layout, Partial)
-        ]
-        if sums:
-            summed = self._division.summed([self._known[number] for number in sums])
-            self._known.update(zip(sums, summed, strict=True))
-        for number in self._needed_whole:
-            if isinstance(self._known[number].layout, Split):
-                self._known[number] = self._division.gathered(self._known[number])
-        self._needed_whole.clear()
+    def sum(self, operands: Sequence[int | Constant]) -> None:
+        """Makes those of the operands whole that are partial."""
+        for operand in operands:
+            if isinstance(self.value(operand).layout, Partial):
+                self._make_whole(operand)
 
-    def _apply(self, equation: Equation) -> list[Value] | None:
+    def _make_whole(self, operand: int | Constant) -> None:
+        if isinstance(operand, int):
+            self._known[operand] = self._division.convert(self._known[operand], WHOLE)
+
+    def _apply(self, equation: Equation) -> list[Value] | Gather:
         operands = [self.value(operand) for operand in equation.operands]
         is_whole = all(value.layout == WHOLE for value in operands)
         if is_whole and equation.name not in _WITH_BODIES:
@@ -105,25 +94,14 @@ class _Evaluation:
         if any(isinstance(value.layout, Partial) for value in operands):
             return self._apply_to_sums(equation, operands)
         rule = RULES.get(equation.name)
-        results = GATHER_ALL if rule is None else rule(self._division, equation, operands)
-        if isinstance(results, Gather):
-            self._need(equation, results.positions or range(len(operands)))
-            return None
-        return results
+        return GATHER_ALL if rule is None else rule(self._division, equation, operands)
 
-    def _apply_to_sums(self, equation: Equation, operands: Sequence[Value]) -> list[Value] | None:
+    def _apply_to_sums(self, equation: Equation, operands: Sequence[Value]) -> list[Value] | Gather:
         layouts = {value.layout for value in operands}
         if self._keeps_sums and equation.name in _ADDITIONS and layouts == {WHOLE, PARTIAL}:
             operands = [self._division.addend(value) for value in operands]
         rule = SUM_RULES.get(equation.name)
         results = None if rule is None else rule(self._division, equation, operands)
         if results is None:
-            partial = [i for i, v in enumerate(operands) if isinstance(v.layout, Partial)]
-            self._need(equation, partial)
+            return Gather(tuple(i for i, v in enumerate(operands) if isinstance(v.layout, Partial)))
         return results
-
-    def _need(self, equation: Equation, positions: Iterable[int]) -> None:
-        for position in positions:
-            operand = equation.operands[position]
-            if isinstance(operand, int) and self._known[operand].layout != WHOLE:
-                self._needed_whole[operand] = None

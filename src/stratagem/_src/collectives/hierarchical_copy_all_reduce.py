@@ -13,7 +13,7 @@ from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import apply_in_packs
 from stratagem._src.collectives.point_to_point import accumulator, finish
-from stratagem._src.collectives.taking_part import known_to_be_equal
+from stratagem._src.collectives.replica_flow import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -52,7 +52,7 @@ class HierarchicalCopyAllReduce(PackedOps):
                 finish(reduce_op, _reduce_eagerly(value.values, group, accumulate), group.size)
                 for value in values
             ]
-        packs = self._packing.plan(parts, options)
+        packs = self._packing.with_options(options).plan(parts, group)
         return apply_in_packs(
             lambda pack: finish(reduce_op, _reduce_spmd(pack, group.size, accumulate), group.size),
             parts,

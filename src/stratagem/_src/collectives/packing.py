@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.collectives.replica_flow import name_of_call
 from stratagem._src.core.communication_options import CommunicationOptions
+from stratagem._src.mesh.replica_group import ReplicaGroup
 
-__all__ = ["PACK_BYTES", "Packing", "apply_in_packs", "plan_packs"]
+__all__ = [
+    "DEFAULT_PACKING",
+    "Packing",
+    "apply_in_packs",
+    "default_pack_bytes",
+    "in_packs",
+    "packing_of_call",
+    "plan_packs",
+]
 
-PACK_BYTES = 256 * 1024
-"""Where joining stops to pay: one pack of 1 MB took 2.7 times as long as four of 256 kB (CPU)."""
+_BYTES_ON_CPU = 4 * 2**20
+"""By ``benchmarks/packing.py``: of 64 kB to 64 MB the fastest or near it, for 6 kB to 32 MB in all, on two
+and four devices of one process and between two and three processes."""
+
+
+def default_pack_bytes(group: ReplicaGroup) -> int:
+    """Returns how large packs are unless a user says otherwise; 0 for none at all.
+
+    Where XLA's own compiler joins what travels at the same time, without the copies that a pack costs,
+    it is left to that: everywhere but on CPU.
+    """
+    return _BYTES_ON_CPU if group.on_cpu else 0
 
 
 def plan_packs(
@@ -26,7 +49,7 @@ def plan_packs(
         arrays: Anything with ``size`` and ``dtype``.
         num_packs: Packs for each dtype, about equally large; 0 keeps every array alone.
         bytes_per_pack: If positive, a pack is closed once it has this many bytes, whatever
-            ``num_packs`` says.
+            ``num_packs`` says; an array of that size travels alone.
 
     >>> import numpy as np
     >>> plan_packs([np.zeros(3), np.zeros(1), np.zeros(4)], num_packs=2)
@@ -43,36 +66,82 @@ def plan_packs(
     for dtype, positions in by_dtype.items():
         total = sum(arrays[position].size for position in positions) * dtype.itemsize
         limit = bytes_per_pack or -(-total // num_packs) or 1
+        alone = [p for p in positions if 0 < bytes_per_pack <= arrays[p].size * dtype.itemsize]
+        packs.extend([position] for position in alone)
         size = 0
         packs.append([])
         for position in positions:
+            if position in alone:
+                continue
             if size >= limit:
                 packs.append([])
                 size = 0
             packs[-1].append(position)
             size += arrays[position].size * dtype.itemsize
-    return packs
+    return sorted(pack for pack in packs if pack)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How cross-device ops pack, unless options say otherwise.
+    """How arrays that travel at the same time are packed.
 
     Args:
-        num_packs: As for ``plan_packs``; ``None`` makes packs of about ``PACK_BYTES``.
+        num_packs: As for ``plan_packs``; ``None`` makes packs of the size that pays.
+        bytes_per_pack: Likewise; 0 leaves it to ``num_packs``.
     """
 
     num_packs: int | None = None
+    bytes_per_pack: int = 0
 
     def __post_init__(self) -> None:
         if self.num_packs is not None and self.num_packs < 0:
             raise ValueError(f"num_packs must be >= 0, got {self.num_packs}.")
 
-    def plan(self, arrays: Sequence[Any], options: CommunicationOptions) -> list[list[int]]:
+    def with_options(self, options: CommunicationOptions) -> Packing:
+        """Returns how to pack if options of a call may say otherwise."""
+        return Packing(self.num_packs, options.bytes_per_pack or self.bytes_per_pack)
+
+    def plan(self, arrays: Sequence[Any], group: ReplicaGroup) -> list[list[int]]:
         """Returns groups of positions in ``arrays`` that travel together."""
-        if options.bytes_per_pack or self.num_packs is None:
-            return plan_packs(arrays, bytes_per_pack=options.bytes_per_pack or PACK_BYTES)
-        return plan_packs(arrays, num_packs=self.num_packs)
+        if self.bytes_per_pack or self.num_packs is not None:
+            return plan_packs(
+                arrays, num_packs=self.num_packs or 0, bytes_per_pack=self.bytes_per_pack
+            )
+        return plan_packs(arrays, bytes_per_pack=default_pack_bytes(group))
+
+
+DEFAULT_PACKING = Packing()
+
+_NAME = re.compile(r"in_packs_(None|\d+)_(\d+)")
+
+
+def in_packs(packing: Packing, fn: Callable[..., Any], *args: Any) -> Any:
+    """Returns ``fn(*args)``, noting in the jaxpr how the collectives in it are to be packed.
+
+    Args:
+        packing: How.
+        fn: The same object for the same function: what is noted is kept for each.
+        *args: Its arguments.
+    """
+    return fn(*args) if packing == DEFAULT_PACKING else _noted(packing, fn)(*args)
+
+
+@functools.cache
+def _noted(packing: Packing, fn: Callable[..., Any]) -> Any:
+    def noted(*args: Any) -> Any:
+        return fn(*args)
+
+    noted.__name__ = f"in_packs_{packing.num_packs}_{packing.bytes_per_pack}"
+    return jax.jit(noted)
+
+
+def packing_of_call(eqn: Any) -> Packing | None:
+    """Returns how the collectives of a call are to be packed, if it was noted."""
+    match = _NAME.fullmatch(name_of_call(eqn) or "")
+    if match is None:
+        return None
+    num_packs, bytes_per_pack = match.groups()
+    return Packing(None if num_packs == "None" else int(num_packs), int(bytes_per_pack))
 
 
 def apply_in_packs(
@@ -80,7 +149,7 @@ def apply_in_packs(
 ) -> list[Any]:
     """Returns ``fn`` of each array, where ``fn`` is called once for each pack, on a flat array.
 
-    ``fn`` must work element by element and keep the shape.
+    ``fn`` must work element by element, and may put other dimensions before those of its argument.
     """
     results: list[Any] = [None] * len(arrays)
     for pack in packs:
@@ -91,6 +160,7 @@ def apply_in_packs(
         start = 0
         for position in pack:
             stop = start + arrays[position].size
-            results[position] = flat[start:stop].reshape(arrays[position].shape)
+            part = flat[..., start:stop]
+            results[position] = part.reshape(*flat.shape[:-1], *arrays[position].shape)
             start = stop
     return results

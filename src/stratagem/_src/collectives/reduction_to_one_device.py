@@ -14,7 +14,7 @@ from stratagem._src.collectives.point_to_point import (
     collect_at,
     finish,
 )
-from stratagem._src.collectives.taking_part import known_to_be_equal
+from stratagem._src.collectives.replica_flow import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import DeviceError
 from stratagem._src.core.reduce_op import ReduceOp

@@ -15,6 +15,7 @@ __all__ = [
     "active_trace",
     "all_equations",
     "in_trace",
+    "inner_jaxprs",
     "is_tracer",
     "jax_core",
     "mentioned_variables",
@@ -91,9 +92,14 @@ def all_equations(jaxpr: Any) -> Iterator[Any]:
     """Yields the equations of a jaxpr and of the jaxprs in them."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
-            if _is_jaxpr(inner):
-                yield from all_equations(getattr(inner, "jaxpr", inner))
+        for inner in inner_jaxprs(eqn):
+            yield from all_equations(inner)
+
+
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """Returns the jaxprs in an equation."""
+    leaves = jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr)
+    return [getattr(leaf, "jaxpr", leaf) for leaf in leaves if _is_jaxpr(leaf)]
 
 
 def _is_jaxpr(value: Any) -> bool:

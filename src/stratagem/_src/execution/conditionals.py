@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.collectives.taking_part import must_be_equal
+from stratagem._src.collectives.replica_flow import must_be_equal
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
 from stratagem._src.core.tracing import is_tracer

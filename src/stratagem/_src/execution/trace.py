@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.collectives.merging import evaluate_merged
 from stratagem._src.core import jax_settings, structures
 from stratagem._src.core.errors import ContextError, TracedValueError
 from stratagem._src.core.hidden_tracers import hidden_tracers, refuse_hidden_tracer
@@ -232,7 +233,10 @@ def _build(
         values: list[Any] = [None] * num_variables
         for i, value in zip([*donated, *kept], [*donated_values, *kept_values], strict=True):
             values[i] = value
-        outs = jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
+        if group is None or group.size == 1:
+            outs = jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
+        else:
+            outs = evaluate_merged(jaxpr, consts, [*values, *arrays], group)
         outs = [outs[position] for position in chosen]
         return outs[:num_results], outs[num_results:]
 

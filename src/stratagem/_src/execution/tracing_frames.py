@@ -226,6 +226,7 @@ class GradientFrame(StateFrame):
         super().__init__()
         self.spmd = parent is not None and parent.spmd
         self.eager = parent is None or parent.eager
+        self.joins_collectives = parent is not None and parent.joins_collectives
         self.parent = parent
         self.written: dict[int, Variable] = {}
         self.remote = RemoteAccess()
@@ -343,6 +344,7 @@ class ForeignFrame(StateFrame):
     """Frame of a replica that is traced by the user's own ``jax.jit``: no variables there."""
 
     spmd = True
+    joins_collectives = False
 
     def read(self, variable: Variable) -> Any:
         """Raises: the value would be compiled in."""

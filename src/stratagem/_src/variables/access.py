@@ -41,10 +41,12 @@ class StateFrame(abc.ABC):
     Attributes:
         spmd: Whether values are those of one replica, inside the program that all replicas run.
         eager: Whether no program is made, only a gradient taken.
+        joins_collectives: Whether collectives of the program that is made are joined afterwards.
     """
 
     spmd = False
     eager = False
+    joins_collectives = True
 
     def __init__(self) -> None:
         self._trace_state: Any = None
