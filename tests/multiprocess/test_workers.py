@@ -5,6 +5,7 @@ import itertools
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -109,6 +110,24 @@ def packed(strategy, worker):
     return [[parts(strategy, x)[-1] for x in result] for result in (eager, compiled)]
 
 
+def what_processes_hold_is_not_taken_for_equal(strategy, worker):
+    with strategy.scope():
+        v = sg.Variable(0.0)
+    v.assign(worker + 1.0)  # nobody compares what each worker assigns
+    mine = jnp.full(2, worker + 1.0)
+
+    @sg.function
+    def sums(given):
+        def step(given):
+            inner = jax.jit(lambda x: x * mine)
+            values = (given, mine * 2, inner(given), v.value())
+            return sg.distribute.get_replica_context().all_reduce("SUM", values)
+
+        return strategy.run(step, args=(given,))
+
+    return [np.ravel(parts(strategy, x)[-1]).tolist() for x in sums(mine)]
+
+
 def different_variables(strategy, worker):
     with strategy.scope():
         try:
@@ -123,7 +142,7 @@ def use_of_values():
     strategy = make_strategy()
     checks = (
         initial_values, sums_of_host_values, sum_in_merge_call, unequal_shapes, packed,
-        different_variables,
+        what_processes_hold_is_not_taken_for_equal, different_variables,
     )  # fmt: skip
     found = {check.__name__: check(strategy, worker) for check in checks}
     extended = strategy.extended
@@ -171,6 +190,8 @@ def test_values_and_variables():
     sums = [[4.0 * i + 6 for i in range(k)] for k in range(1, 5)]
     assert leader["packed"] == other["packed"] == [sums, sums]
     for found in (leader, other):
+        sums = found["what_processes_hold_is_not_taken_for_equal"]
+        assert sums == [[6, 6], [12, 12], [10, 10], [6]]
         message = found["different_variables"]
         assert "the same variables in the same order" in message
         assert "'of_0' of shape (2,)" in message

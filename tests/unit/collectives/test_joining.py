@@ -332,6 +332,14 @@ def test_sums_of_equal_values_in_any_dtype(group, dtype):
     assert found == (["all_reduce"] if dtype == "complex64" else [])
 
 
+def test_whole_numbers_that_overflow_are_divided_as_written(group):
+    def function(w):
+        return lax.div(lax.psum(w, AXIS), jnp.int8(group.size))
+
+    plain, result, _ = both(function, group, whole=[jnp.asarray([100, 3, -100], jnp.int8)])
+    np.testing.assert_array_equal(result[0], plain[0])
+
+
 def test_what_a_reduction_gave_is_equal(group):
     def function(x, w):
         mean = lax.pmean(x, AXIS)

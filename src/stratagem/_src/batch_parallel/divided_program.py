@@ -50,7 +50,7 @@ def divide(
     given += [Split(0) if is_split else WHOLE for is_split in split]
     local, returned = _traced_in_one_replica(closed, given, group)
     mapped = jax.shard_map(
-        joined(local, [layout != WHOLE for layout in given], group),
+        joined(local, [layout != WHOLE or group.spans_processes for layout in given], group),
         mesh=group.mesh,
         in_specs=tuple(_spec(layout) for layout in given),
         out_specs=[_spec(layout) for layout in returned],

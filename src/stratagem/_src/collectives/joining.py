@@ -97,6 +97,9 @@ class JoinedProgram(FlatJaxpr):
 
     def differs(self, operand: Operand) -> bool:
         """Returns whether a value may differ between replicas."""
+        if isinstance(operand, Constant) and self._group.spans_processes:
+            # Numbers are a part of the program, on which processes agree; arrays are not.
+            return isinstance(operand.value, jax.Array) or np.ndim(operand.value) > 0
         return operand in self._differing
 
     def add_call(self, eqn: Any, called: Any, operands: Sequence[Operand]) -> Sequence[Operand]:
@@ -131,7 +134,7 @@ class JoinedProgram(FlatJaxpr):
         else:
             traced = jax.make_jaxpr(lambda x: of_equal(kind, x, eqn.params, self._group))(aval)
             results = tuple(self.add(traced.jaxpr, traced.consts, operands))
-            if kind.name == "psum":
+            if kind.name == "psum" and jnp.issubdtype(aval.dtype, jnp.inexact):
                 self._multiples[results[0]] = operand
         self._same[key] = results
         return results
