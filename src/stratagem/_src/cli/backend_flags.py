@@ -40,13 +40,19 @@ class BackendFlags:
         action = self._group.add_argument(flag, default=argparse.SUPPRESS, **options)
         self._flags[action.dest] = flag
 
+    def share(self, other: BackendFlags, flag: str) -> None:
+        """Takes a flag that another back end has added."""
+        self._flags |= {name: known for name, known in other._flags.items() if known == flag}
+
     def given(self, options: argparse.Namespace) -> dict[str, Any]:
         """Returns the values of the flags that were given, by name."""
         return {name: getattr(options, name) for name in self._flags if hasattr(options, name)}
 
-    def refuse(self, options: argparse.Namespace) -> None:
-        """Raises ``LaunchError`` if one of the flags was given, because another back end runs."""
+    def refuse(self, options: argparse.Namespace, chosen: BackendFlags) -> None:
+        """Raises ``LaunchError`` if a flag was given that the back end that was chosen does not take."""
         for name in self.given(options):
+            if name in chosen._flags:
+                continue
             raise LaunchError(
                 f"{self._flags[name]} must be left out with --on {options.on}: only "
                 f"--on {self.backend} takes it."

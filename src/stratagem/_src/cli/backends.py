@@ -11,6 +11,8 @@ from stratagem._src.cli.backend_flags import BackendFlags
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.launcher.backends.backend import Backend
 from stratagem._src.launcher.backends.hosts import HostsBackend
+from stratagem._src.launcher.backends.kubernetes import KubernetesBackend
+from stratagem._src.launcher.backends.kubernetes_manifests import KubernetesOptions
 from stratagem._src.launcher.backends.local import LocalBackend
 from stratagem._src.launcher.backends.one_task import OneTaskBackend
 from stratagem._src.launcher.backends.slurm import SlurmBackend
@@ -29,9 +31,10 @@ class BackendChoice:
 
 def add_backend_flags(parser: argparse.ArgumentParser) -> Mapping[str, BackendChoice]:
     """Adds ``--on`` and every back end's own flags."""
-    choices = {
-        choice.flags.backend: choice for choice in (_local(parser), _hosts(parser), _slurm(parser))
-    }
+    slurm, kubernetes = _slurm(parser), _kubernetes(parser)
+    kubernetes.flags.share(slurm.flags, "--detach")
+    found = (_local(parser), _hosts(parser), slurm, kubernetes)
+    choices = {choice.flags.backend: choice for choice in found}
     parser.add_argument(
         "--on",
         choices=choices,
@@ -48,10 +51,9 @@ def make_backend(choices: Mapping[str, BackendChoice], options: argparse.Namespa
     """
     if options.on is None:
         options.on = "hosts" if choices["hosts"].flags.given(options) else "local"
-    for name, choice in choices.items():
-        if name != options.on:
-            choice.flags.refuse(options)
     chosen = choices[options.on]
+    for choice in choices.values():
+        choice.flags.refuse(options, chosen.flags)
     return chosen.make(**chosen.flags.given(options))
 
 
@@ -134,6 +136,28 @@ def _slurm(parser: argparse.ArgumentParser) -> BackendChoice:
     )
     flags.add("--detach", action="store_true", help="return when the job is submitted")
     return BackendChoice(flags, _make_slurm)
+
+
+def _kubernetes(parser: argparse.ArgumentParser) -> BackendChoice:
+    flags = BackendFlags(
+        parser,
+        "kubernetes",
+        "by Kubernetes",
+        "makes a JobSet, or indexed jobs and a service, and follows them",
+    )
+    flags.add("--image", metavar="IMAGE", help="with the program and stratagem in it")
+    flags.add("--namespace", metavar="NAME", help="default: default")
+    flags.add("--service-account", metavar="NAME", help="of the pods; default: the namespace's")
+    flags.add(
+        "--jobset",
+        action=argparse.BooleanOptionalAction,
+        help="make a JobSet; default: where the cluster has them",
+    )
+    return BackendChoice(flags, _make_kubernetes)
+
+
+def _make_kubernetes(image: str = "", **options: Any) -> Backend:
+    return KubernetesBackend(KubernetesOptions(image, **options))
 
 
 def _make_slurm(extra: Sequence[str] = (), **options: Any) -> Backend:

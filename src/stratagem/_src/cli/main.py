@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ __all__ = ["main"]
 _FAILED = 1
 _WRONG_USE = 2
 _INTERRUPTED = 130
+_NOBODY_READS = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,3 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED if isinstance(error, RendezvousError) else _WRONG_USE
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except BrokenPipeError:  # nobody reads what is printed, as under head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOBODY_READS

@@ -1,0 +1,179 @@
+"""``KubernetesBackend``: a job as pods of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.launcher.backends.kubernetes_follower import JobFollower
+from stratagem._src.launcher.backends.kubernetes_manifests import (
+    KubernetesOptions,
+    Manifest,
+    job_manifests,
+    secret_manifest,
+)
+from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.job_description import JobDescription
+from stratagem._src.transport.secret import new_secret
+
+__all__ = ["KubernetesBackend"]
+
+_JOBSET_GROUP = "jobset.x-k8s.io"
+_JOBSETS = (_JOBSET_GROUP, "v1alpha2")
+_SECONDS_FOR_A_CALL = 60
+
+
+@dataclass(frozen=True)
+class KubernetesBackend:
+    """Makes what a job needs in a cluster, follows it, and takes it away if it is interrupted."""
+
+    options: KubernetesOptions
+
+    def preview(self, job: JobDescription) -> str:
+        """Returns what would be made but for the secret, as JSON, which is YAML too."""
+        manifests = job_manifests(job, self.options, jobset=bool(self.options.jobset))
+        items = {"apiVersion": "v1", "kind": "List", "items": manifests}
+        return (
+            f"# {json.dumps(job.to_json())}\n"
+            "# It needs a secret, which 'stratagem run' makes. To apply it by hand:\n"
+            f"#   openssl rand -hex 32 | kubectl create secret generic {job.name} "
+            "--from-file=secret=/dev/stdin\n"
+            f"{json.dumps(items, indent=2)}"
+        )
+
+    def run(self, job: JobDescription, console: Console) -> int:
+        """Makes the job in the cluster that the client's configuration names, and follows it."""
+        cluster = _Cluster()
+        jobset = self.options.jobset
+        if jobset is None:
+            jobset = cluster.has_jobsets()
+        owner = self._make(cluster, job, jobset)
+        what = f"{owner['kind']} {owner['metadata']['name']}"
+        console.message(f"made {what} in namespace {self.options.namespace}")
+        if self.options.detach:
+            return 0
+        number = len(list(job.all_tasks()))
+        follower = JobFollower(cluster.core, self.options.namespace, job.name, number, console)
+        try:
+            return follower.follow()
+        except KeyboardInterrupt:
+            cluster.delete(owner)
+            console.message(f"deleted {what}")
+            raise
+        except cluster.errors as error:
+            raise LaunchError(_words(f"following {what}", error)) from None
+
+    def _make(self, cluster: _Cluster, job: JobDescription, jobset: bool) -> Manifest:
+        """Makes everything, or nothing; returns what owns it."""
+        owner, *others = job_manifests(job, self.options, jobset)
+        reference = {key: owner[key] for key in ("apiVersion", "kind")}
+        reference |= {"name": owner["metadata"]["name"], "uid": cluster.create(owner)}
+        try:
+            # The secret comes last: no pod starts before it is there, and then everything is.
+            for manifest in [*others, secret_manifest(job, self.options, new_secret())]:
+                manifest["metadata"]["ownerReferences"] = [reference]
+                cluster.create(manifest)
+        except LaunchError:
+            cluster.delete(owner)
+            raise
+        return owner
+
+
+class _Cluster:
+    """The cluster that the client's configuration names."""
+
+    def __init__(self) -> None:
+        client = _client()
+        self.api = _connect()
+        self.core = client.CoreV1Api(self.api)
+        self._batch = client.BatchV1Api(self.api)
+        self._custom = client.CustomObjectsApi(self.api)
+        self._groups = client.ApisApi(self.api)
+        # The client lets those of its connections through.
+        self.errors: tuple[type[Exception], ...] = (client.ApiException, _urllib3_error())
+
+    def has_jobsets(self) -> bool:
+        """Returns whether JobSets are installed."""
+        groups = self._call("asking for its kinds", self._groups.get_api_versions).groups
+        return any(group.name == _JOBSET_GROUP for group in groups)
+
+    def create(self, manifest: Manifest) -> str:
+        """Makes an object and returns its unique id."""
+        what = f"making {manifest['kind']} {manifest['metadata']['name']}"
+        namespace = manifest["metadata"]["namespace"]
+        if manifest["kind"] == "JobSet":
+            place = (*_JOBSETS, namespace, "jobsets")
+            create = self._custom.create_namespaced_custom_object
+            made: Manifest = self._call(what, create, *place, manifest)
+            return str(made["metadata"]["uid"])
+        creators = {
+            "Job": self._batch.create_namespaced_job,
+            "Service": self.core.create_namespaced_service,
+            "Secret": self.core.create_namespaced_secret,
+        }
+        return str(self._call(what, creators[manifest["kind"]], namespace, manifest).metadata.uid)
+
+    def delete(self, owner: Manifest) -> None:
+        """Takes away an object, and whatever it owns."""
+        name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
+        policy = {"propagation_policy": "Background"}
+        what = f"deleting {owner['kind']} {name}"
+        if owner["kind"] == "JobSet":
+            delete = self._custom.delete_namespaced_custom_object
+            self._call(what, delete, *_JOBSETS, namespace, "jobsets", name, **policy)
+        else:
+            self._call(what, self._batch.delete_namespaced_job, name, namespace, **policy)
+
+    def _call(self, what: str, function: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options, _request_timeout=_SECONDS_FOR_A_CALL)
+        except self.errors as error:
+            raise LaunchError(_words(what, error)) from None
+
+
+def _client() -> Any:
+    try:
+        import kubernetes.client
+        import kubernetes.config
+    except ImportError:
+        raise LaunchError(
+            "--on kubernetes needs the Kubernetes client. Run pip install 'stratagem[kubernetes]'."
+        ) from None
+    return kubernetes.client
+
+
+def _urllib3_error() -> type[Exception]:
+    from urllib3.exceptions import HTTPError  # the client stands on it
+
+    return HTTPError
+
+
+def _connect() -> Any:
+    from kubernetes import config
+
+    client = _client()
+    configuration = client.Configuration()
+    try:
+        # The client reads KUBECONFIG when it is imported; here it is read when asked.
+        config.load_kube_config(
+            config_file=os.environ.get("KUBECONFIG"), client_configuration=configuration
+        )
+    except config.ConfigException as error:
+        raise LaunchError(
+            f"The Kubernetes API must be named in KUBECONFIG or ~/.kube/config: {error}"
+        ) from None
+    return client.ApiClient(configuration)
+
+
+def _words(what: str, error: Exception) -> str:
+    status = getattr(error, "status", None)
+    if status is None:
+        return f"{what}: the Kubernetes API cannot be reached ({error})"
+    try:
+        reason = json.loads(getattr(error, "body", None) or "{}").get("message")
+    except ValueError:
+        reason = None
+    return f"{what}: Kubernetes answered {status}: {reason or getattr(error, 'reason', error)}"
