@@ -116,6 +116,26 @@ def test_signal_to_the_launcher_ends_every_task(start, script, ready, number, co
     assert job.stdout.count("interrupted") == (2 if number == signal.SIGINT else 0)
 
 
+def test_an_announced_end_reaches_the_tasks_which_go_on(start, script, ready, tmp_path):
+    program = script(
+        "def heed(*_):\n"
+        "    Path(f'heeded-{index}').touch()\n"
+        "    while not Path('go').exists(): time.sleep(0.01)\n"
+        "    os._exit(42)\n"
+        "signal.signal(signal.SIGUSR1, heed)\n"
+        "hang()"
+    )
+    job = start("run", "--workers", 2, "--max-restarts", 3, program)
+    ready("worker-0", "worker-1")
+    job.process.send_signal(signal.SIGUSR1)
+    poll(lambda: len(list(tmp_path.glob("heeded-*"))) == 2)
+    assert job.process.poll() is None
+    (tmp_path / "go").touch()
+    job.finish()
+    assert job.returncode == 42
+    assert "restart" not in job.stderr
+
+
 def test_second_ctrl_c_kills_at_once(start, script, ready, tmp_path):
     program = script(
         "def note(*_): Path('noted').touch()\nsignal.signal(signal.SIGINT, note)\nhang()"

@@ -7,6 +7,7 @@ import pytest
 from stratagem._src.cluster import Task
 from stratagem._src.launcher.cluster_plan import NodeOffer
 from stratagem._src.launcher.events import (
+    Announced,
     DeadlinePassed,
     Finish,
     Interrupted,
@@ -14,6 +15,7 @@ from stratagem._src.launcher.events import (
     NodeJoined,
     NodeLost,
     NodeStopped,
+    PassOn,
     Start,
     StartAgain,
     Stop,
@@ -24,7 +26,7 @@ from stratagem._src.launcher.job_state import JobPhase, JobState
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
 
-W0, W1, PS = Task("worker", 0), Task("worker", 1), Task("ps", 0)
+W0, W1, PS, CHIEF = Task("worker", 0), Task("worker", 1), Task("ps", 0), Task("chief", 0)
 TERMINATE = [Stop(signal.SIGTERM, 5.0)]
 
 
@@ -104,10 +106,48 @@ def test_a_worker_that_a_chief_directs_is_started_again_alone():
     assert finish.exit_code == 5
 
 
+def test_a_server_that_a_chief_uses_is_started_again_alone():
+    job = running(ps=1, chief=True, max_worker_restarts=1)
+    assert job.handle(ended(PS, -9)) == [StartAgain(PS, "ps 0 was killed by SIGKILL")]
+    assert job.handle(ended(PS, -9)) == TERMINATE
+
+
+def test_a_chief_with_servers_is_started_again_alone_in_place_of_the_job():
+    job = running(ps=1, chief=True, max_restarts=2)
+    for _ in range(2):
+        assert job.handle(ended(CHIEF, 1)) == [StartAgain(CHIEF, "chief 0 failed with exit code 1")]
+    assert job.handle(ended(CHIEF, 6)) == TERMINATE
+    [finish] = job.handle(NodeStopped(0))
+    assert finish.exit_code == 6
+
+
+def test_restarts_of_job_and_chief_are_counted_together():
+    job = running(ps=1, chief=True, max_restarts=2)
+    job.handle(ended(CHIEF, 1))
+    job.handle(ended(PS, -9))
+    assert job.handle(NodeStopped(0)) == [JoinAgain(1, "ps 0 was killed by SIGKILL")]
+    job.handle(joined(ps=1, chief=True))
+    assert job.handle(ended(CHIEF, 1)) == TERMINATE
+
+
+def test_an_announced_end_is_passed_on_and_prevents_a_restart():
+    job = running(max_restarts=3)
+    assert job.handle(Announced(signal.SIGUSR1)) == [PassOn(signal.SIGUSR1, (W0, W1))]
+    job.handle(ended(W0, 42))
+    [finish] = job.handle(NodeStopped(0))
+    assert finish.exit_code == 42
+
+
+def test_an_announced_end_is_for_those_who_decide():
+    job = running(ps=1, chief=True, max_restarts=3)
+    assert job.handle(Announced(signal.SIGUSR2)) == [PassOn(signal.SIGUSR2, (CHIEF,))]
+    assert job.handle(ended(CHIEF, 42)) == TERMINATE
+
+
 def test_a_restart_of_a_worker_is_no_failure():
     job = running(ps=1, chief=True, max_worker_restarts=1)
     job.handle(ended(W0, -9))
-    assert job.handle(ended(Task("chief", 0))) == TERMINATE
+    assert job.handle(ended(CHIEF)) == TERMINATE
     job.handle(ended(W0, -15, by_launcher=True))
     assert job.handle(NodeStopped(0)) == [Finish(0)]
 
@@ -115,9 +155,10 @@ def test_a_restart_of_a_worker_is_no_failure():
 @pytest.mark.parametrize(
     ("counts", "task"),
     [
-        ({"ps": 1, "chief": True}, PS),
-        ({"ps": 1, "chief": True}, Task("chief", 0)),
+        ({"ps": 1, "chief": True}, CHIEF),
+        ({"ps": 1, "chief": True, "evaluator": True}, Task("evaluator", 0)),
         ({"ps": 1}, W0),
+        ({"ps": 1}, PS),
         ({"chief": True}, W0),
         ({}, W0),
     ],

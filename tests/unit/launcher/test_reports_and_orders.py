@@ -11,11 +11,13 @@ from stratagem._src.cluster import Task
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.launcher.cluster_plan import NodeOffer, plan_cluster
 from stratagem._src.launcher.events import (
+    Announced,
     Finish,
     Interrupted,
     JoinAgain,
     NodeJoined,
     NodeStopped,
+    PassOn,
     Start,
     StartAgain,
     Stop,
@@ -37,11 +39,13 @@ REPORTS = [
     NodeJoined(OFFER),
     TaskEnded(TaskEnding(Task("worker", 3), -9, False, "ünïcode\n")),
     NodeStopped(1),
+    Announced(10),
     Interrupted(15),
 ]
 ORDERS = [
     Start(2, "id", plan_cluster([OFFER, NodeOffer(0, "h", TaskCounts(), (5,))])),
     StartAgain(Task("worker", 1), "worker 1 was killed by SIGKILL"),
+    PassOn(12, (Task("worker", 0), Task("chief", 0))),
     Stop(15, 2.5),
     JoinAgain(1, "worker 0 failed"),
     Finish(3, "why"),

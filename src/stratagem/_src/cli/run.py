@@ -23,8 +23,8 @@ __all__ = ["add_command", "describe_job"]
 _DESCRIPTION = """\
 Starts a program in one process for each task of a cluster: on this machine, on several hosts, or by
 a scheduler. Every process gets TF_CONFIG, which says who is in the cluster, and a secret, which only
-they know. If one fails, all are ended, and the exit code is that of the first that failed. Workers of
-a job with a chief and parameter servers are started again instead.
+they know. If one fails, all are ended, and the exit code is that of the first that failed. Workers and
+parameter servers that a chief directs are started again instead.
 """
 _EXAMPLES = """\
 examples:
@@ -99,15 +99,19 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     each.add_argument("--gpus", type=int, metavar="N", help="for workers, not for servers")
     ending = parser.add_argument_group("failures and output")
     ending.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N", help="restart a failed job; default: 0"
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="restart a failed job, or its chief alone where there are parameter servers; default: 0",
     )
     ending.add_argument(
         "--max-worker-restarts",
         type=int,
         default=10,
         metavar="N",
-        help="restart a failed worker alone where a chief and parameter servers can go on without "
-        "it; default: 10",
+        help="restart a failed worker or parameter server alone where a chief can go on without it; "
+        "default: 10",
     )
     ending.add_argument(
         "--grace-seconds",

@@ -102,7 +102,14 @@ class ClusterCoordinator:
     def _begin(self, strategy: ParameterServerStrategy, options: Mapping[str, Any]) -> None:
         self.strategy = strategy
         self._options = options
-        dispatcher = Dispatcher(Credentials.from_environment(), pack(strategy), **options)
+        ownership = strategy.client.ownership
+        dispatcher = Dispatcher(
+            Credentials.from_environment(),
+            pack(strategy),
+            owner=ownership.owner,
+            replaces=ownership.replaces,
+            **options,
+        )
         self._dispatcher = dispatcher
         _dispatchers.add(dispatcher)
         weakref.finalize(self, setattr, dispatcher, "abandoned", True).atexit = False

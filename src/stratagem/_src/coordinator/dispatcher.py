@@ -42,6 +42,8 @@ class Dispatcher:
     Args:
         credentials: What the coordinator proves to them.
         strategy: The pickled strategy.
+        owner: What the parameter servers call the coordinator.
+        replaces: What they called the one that it took over from; empty if it did not.
         closures_per_worker: How many closures a worker runs at the same time.
         worker_timeout: After how many seconds without an answer a worker is lost.
         patience: How many seconds to wait for a worker when there is none.
@@ -52,12 +54,16 @@ class Dispatcher:
         credentials: Credentials,
         strategy: Parcel,
         *,
+        owner: str,
+        replaces: str,
         closures_per_worker: int,
         worker_timeout: float,
         patience: float,
     ) -> None:
         self.identity: str = secrets.token_hex(8)
         self.strategy = strategy
+        self.owner = owner
+        self.replaces = replaces
         self.closures_per_worker = closures_per_worker
         self.worker_timeout = worker_timeout
         self.lock: threading.Lock = threading.Lock()

@@ -10,6 +10,7 @@ from typing import Protocol
 from stratagem._src.cluster import ClusterResolver, ClusterSpec
 from stratagem._src.coordinator.dispatcher import Dispatcher
 from stratagem._src.core.errors import InvalidArgumentError, PSUnavailableError
+from stratagem._src.parameter_server.client.parameter_client import ServerSign
 
 __all__ = ["watch"]
 
@@ -27,8 +28,8 @@ class Servers(Protocol):
     def num_servers(self) -> int:
         """How many there are."""
 
-    def check(self, server: int, timeout: float) -> None:
-        """Raises ``PSUnavailableError`` if one of them gives no sign of life."""
+    def check(self, server: int, timeout: float) -> ServerSign:
+        """Returns a sign of life; raises ``PSUnavailableError`` if one of them gives no sign of life."""
 
 
 def watch(dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver) -> None:

@@ -300,6 +300,8 @@ class WorkerLink:
                 self._dispatcher.identity,
                 self._dispatcher.strategy,
                 self._dispatcher.closures_per_worker,
+                self._dispatcher.owner,
+                self._dispatcher.replaces,
             )
             try:
                 session = read(caller.call(HELLO, written(hello), timeout=_SECONDS_TO_GREET))

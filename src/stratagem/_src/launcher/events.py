@@ -9,6 +9,7 @@ from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer
 from stratagem._src.launcher.task_ending import TaskEnding
 
 __all__ = [
+    "Announced",
     "DeadlinePassed",
     "Finish",
     "Interrupted",
@@ -17,6 +18,7 @@ __all__ = [
     "NodeLost",
     "NodeStopped",
     "Order",
+    "PassOn",
     "Report",
     "Start",
     "StartAgain",
@@ -61,13 +63,20 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
+class Announced:
+    """Somebody tells the tasks by a signal that the job will have to end soon."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
 class DeadlinePassed:
     """Nodes had their time to join this attempt."""
 
     attempt: int
 
 
-Report = NodeJoined | TaskEnded | NodeStopped | NodeLost | Interrupted | DeadlinePassed
+Report = NodeJoined | TaskEnded | NodeStopped | NodeLost | Announced | Interrupted | DeadlinePassed
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,14 @@ class StartAgain:
 
     task: Task
     reason: str
+
+
+@dataclass(frozen=True)
+class PassOn:
+    """Send those of these tasks that are yours a signal, and let them go on."""
+
+    signal: int
+    tasks: tuple[Task, ...]
 
 
 @dataclass(frozen=True)
@@ -111,4 +128,4 @@ class Finish:
     message: str = ""
 
 
-Order = Start | StartAgain | Stop | JoinAgain | Finish
+Order = Start | StartAgain | PassOn | Stop | JoinAgain | Finish

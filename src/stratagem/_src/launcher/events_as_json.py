@@ -12,12 +12,14 @@ from stratagem._src.cluster.errors import LaunchError, RendezvousError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer
 from stratagem._src.launcher.events import (
+    Announced,
     Finish,
     Interrupted,
     JoinAgain,
     NodeJoined,
     NodeStopped,
     Order,
+    PassOn,
     Report,
     Start,
     StartAgain,
@@ -117,11 +119,13 @@ _REPORTS: dict[str, Callable[..., Report]] = {
     "NodeJoined": _joined,
     "TaskEnded": _ended,
     "NodeStopped": lambda node: NodeStopped(int(node)),
+    "Announced": lambda signal: Announced(Signals(signal)),
     "Interrupted": lambda signal: Interrupted(Signals(signal)),
 }
 _ORDERS: dict[str, Callable[..., Order]] = {
     "Start": _start,
     "StartAgain": lambda task, reason: StartAgain(_task(task), str(reason)),
+    "PassOn": lambda signal, tasks: PassOn(Signals(signal), tuple(map(_task, tasks))),
     "Stop": lambda signal, seconds: Stop(Signals(signal), float(seconds)),
     "JoinAgain": lambda attempt, reason: JoinAgain(int(attempt), str(reason)),
     "Finish": lambda exit_code, message: Finish(int(exit_code), str(message)),

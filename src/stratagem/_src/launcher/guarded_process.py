@@ -68,7 +68,13 @@ class GuardedProcess:
     def stop(self, number: int, seconds: float) -> None:
         """Sends a signal, and SIGKILL if that has not ended the process some seconds later."""
         self._stop_signals |= {int(number), int(signal.SIGKILL)}
-        order = {"signal": int(number), "seconds": seconds}
+        self._order({"signal": int(number), "seconds": seconds})
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal."""
+        self._order({"signal": int(number)})
+
+    def _order(self, order: dict[str, float]) -> None:
         with contextlib.suppress(OSError):  # the guardian has gone, and the task with it
             self.control.sendall(json.dumps(order).encode() + b"\n")
 

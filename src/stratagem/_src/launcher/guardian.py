@@ -4,7 +4,8 @@ It is run as a script, and imports only what starts fast. The first argument is 
 socket to the launcher, the second the launcher's process id, the rest the command of the task. It
 ends the task and everything that the task started
 
-- when the launcher says so, with a line of JSON: the signal to send, and the seconds until SIGKILL;
+- when the launcher says so, with a line of JSON: the signal to send, and the seconds until SIGKILL
+  (without these it only sends the signal);
 - when the launcher has gone, however it went;
 - when the task's own process has ended.
 
@@ -27,7 +28,14 @@ __all__ = ["Guardian", "main"]
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CANNOT_RUN = 127
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_IGNORED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 # The socket tells when the launcher has gone, unless a fork of it still holds the other end.
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -117,7 +125,8 @@ class Guardian:
         for line in lines:
             order = json.loads(line)
             self._signal(order["signal"])
-            self._kill_at = time.monotonic() + order["seconds"]
+            if "seconds" in order:
+                self._kill_at = time.monotonic() + order["seconds"]
 
     def _signal(self, number: int) -> None:
         try:

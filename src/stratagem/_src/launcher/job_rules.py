@@ -18,8 +18,10 @@ class JobRules:
     5.0
 
     Attributes:
-        max_restarts: How often a failed job is started again.
-        max_worker_restarts: How often a worker is started again in an attempt that can go on without.
+        max_restarts: How often a failed job, or in a job with parameter servers a failed chief, is started
+            again.
+        max_worker_restarts: How often a worker or parameter server is started again in an attempt that can
+            go on without.
         grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
 
     Raises:

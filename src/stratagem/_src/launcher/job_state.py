@@ -11,8 +11,9 @@ from functools import singledispatchmethod
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer, plan_cluster
-from stratagem._src.launcher.completion import can_be_replaced, job_is_done
+from stratagem._src.launcher.completion import can_be_replaced, job_is_done, tasks_waited_for
 from stratagem._src.launcher.events import (
+    Announced,
     DeadlinePassed,
     Finish,
     Interrupted,
@@ -21,6 +22,7 @@ from stratagem._src.launcher.events import (
     NodeLost,
     NodeStopped,
     Order,
+    PassOn,
     Report,
     Start,
     StartAgain,
@@ -84,13 +86,15 @@ class JobState:
         self._rules = rules
         self._new_job_id = new_job_id
         self._name_of_node = name_of_node
-        self._worker_restarts: Counter[Task] = Counter()
+        self._task_restarts: Counter[Task] = Counter()
+        self._chief_restarts = 0
         self._offers: dict[int, NodeOffer] = {}
         self._plan = ClusterPlan({}, {})
         self._endings: dict[Task, TaskEnding] = {}
         self._stopped: set[int] = set()
         self._failure: TaskEnding | NodeLost | None = None
         self._interrupted_by: int | None = None
+        self._is_announced = False
 
     @property
     def missing_nodes(self) -> list[int]:
@@ -123,7 +127,7 @@ class JobState:
         except LaunchError as error:
             return self._finish(_WRONG_USE, str(error))
         self._endings, self._stopped, self._failure = {}, set(), None
-        self._worker_restarts.clear()
+        self._task_restarts.clear()
         self.phase = JobPhase.RUNNING
         return [Start(self.attempt, self._new_job_id(), self._plan)]
 
@@ -134,17 +138,30 @@ class JobState:
         if self.phase is not JobPhase.RUNNING:
             return []
         if report.ending.returncode != 0:
-            if (
-                can_be_replaced(task, self._tasks)
-                and self._worker_restarts[task] < self._rules.max_worker_restarts
-            ):
-                self._worker_restarts[task] += 1
+            if can_be_replaced(task, self._tasks) and self._may_start_again(task):
                 del self._endings[task]
                 return [StartAgain(task, report.ending.describe())]
             self._failure = report.ending
             return self._stop(signal.SIGTERM)
         # Every task has been recorded with success, or the phase would have changed.
         return self._stop(signal.SIGTERM) if job_is_done(self._tasks, self._endings) else []
+
+    def _may_start_again(self, task: Task) -> bool:
+        """Returns whether a task may be started again alone, and counts it."""
+        if task.task_type == "chief":
+            # It leads: what it does begins anew with it, as after a restart of the job.
+            if self._num_restarts >= self._rules.max_restarts or self._is_announced:
+                return False
+            self._chief_restarts += 1
+            return True
+        if self._task_restarts[task] >= self._rules.max_worker_restarts:
+            return False
+        self._task_restarts[task] += 1
+        return True
+
+    @property
+    def _num_restarts(self) -> int:
+        return self.attempt + self._chief_restarts
 
     @handle.register
     def _node_stopped(self, report: NodeStopped) -> list[Order]:
@@ -176,6 +193,14 @@ class JobState:
         return [] if was_interrupted else self._stop(report.signal)
 
     @handle.register
+    def _announced(self, report: Announced) -> list[Order]:
+        # What a scheduler is about to end need not be started again.
+        self._is_announced = True
+        if self.phase is not JobPhase.RUNNING:
+            return []
+        return [PassOn(report.signal, tuple(tasks_waited_for(self._tasks)))]
+
+    @handle.register
     def _deadline(self, report: DeadlinePassed) -> list[Order]:
         if self.phase is not JobPhase.GATHERING or report.attempt != self.attempt:
             return []
@@ -200,7 +225,7 @@ class JobState:
             return self._finish(exit_code_of(-self._interrupted_by), f"ended by {name}")
         if self._failure is None:
             return self._finish(0, "")
-        if self.attempt < self._rules.max_restarts:
+        if self._num_restarts < self._rules.max_restarts and not self._is_announced:
             self.attempt += 1
             self.phase = JobPhase.GATHERING
             self._offers = {}

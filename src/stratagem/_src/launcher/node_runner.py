@@ -19,6 +19,7 @@ from stratagem._src.launcher.events import (
     NodeJoined,
     NodeStopped,
     Order,
+    PassOn,
     Report,
     Start,
     StartAgain,
@@ -112,6 +113,9 @@ class NodeRunner:
                 assert self._attempt is not None
                 if order.task in self._attempt.plan.tasks[self._node.rank]:
                     self._start_task(order.task, self._attempt, again=True)
+            case PassOn():
+                for task in self._running.keys() & set(order.tasks):
+                    self._running[task].process.send_signal(order.signal)
             case Stop():
                 self._stop(order)
             case JoinAgain():

@@ -6,16 +6,18 @@ import os
 import signal
 from collections.abc import Callable
 
-from stratagem._src.launcher.events import Interrupted, Report
+from stratagem._src.launcher.events import Announced, Interrupted, Report
 from stratagem._src.launcher.task_loop import TaskLoop
 
 __all__ = ["SignalPipe"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# What Slurm's --signal and others send some time before the end; it is the tasks' to heed.
+_ANNOUNCING = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class SignalPipe:
-    """While entered, in the main thread, turns the signals that end a program into reports."""
+    """While entered, in the main thread, turns signals that end a program or announce it into reports."""
 
     def __enter__(self) -> SignalPipe:
         self._reading, self._writing = os.pipe()
@@ -24,7 +26,7 @@ class SignalPipe:
         # First, or a signal between this and the handlers would be lost.
         self._wakeup = signal.set_wakeup_fd(self._writing)
         # A program started with nohup goes on when its terminal closes.
-        handled = [n for n in _ENDING if signal.getsignal(n) is not signal.SIG_IGN]
+        handled = [n for n in _ENDING + _ANNOUNCING if signal.getsignal(n) is not signal.SIG_IGN]
         self._handlers = {n: signal.signal(n, lambda *_: None) for n in handled}
         return self
 
@@ -41,6 +43,6 @@ class SignalPipe:
         def read() -> None:
             for number in os.read(self._reading, 256):
                 if number in self._handlers:
-                    report(Interrupted(number))
+                    report(Announced(number) if number in _ANNOUNCING else Interrupted(number))
 
         loop.add_reader(self._reading, read)

@@ -22,7 +22,7 @@ from stratagem._src.parameter_server.client.function_update import call_where_it
 from stratagem._src.parameter_server.client.initial_value import InitialValue, RowInitializer
 from stratagem._src.parameter_server.client.parameter_client import ParameterClient, client_for
 from stratagem._src.parameter_server.client.part_initializer import PartInitializer
-from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
+from stratagem._src.parameter_server.client.remote_variable import UNNAMED, RemoteVariable
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
 from stratagem._src.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem._src.runtime import context
@@ -53,13 +53,21 @@ class ParameterServerStrategy(Strategy):
             ``MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)``, or any function that is
             called as ``fn(shape=..., dtype=...)`` and returns ``[shards, 1, 1, ...]``; ``None``
             splits none.
+        resume: Whether to go on from what the servers hold for a coordinator that is gone. A variable
+            that is created in the scope then has the value that it had, if the servers hold one of that
+            name, shape and type; of several with the same name each gets its own if all are created in the
+            same order as before. Optimizers go on likewise, if the program makes them in the same order. If
+            a server was lost too, nothing is taken over: see ``resumed``.
+
+    Attributes:
+        resumed: Whether what the servers held was taken over. If not, restore a checkpoint.
 
     Raises:
         ValueError: If the cluster has no parameter servers, no job of workers (it may be empty at first),
             several chiefs, or jobs that have no part in it, or this task is not its coordinator.
         PSUnavailableError: If a parameter server does not answer within a minute.
 
-    Differs from tf.distribute: a worker with several devices runs a replica on each of them.
+    Differs from tf.distribute: a worker with several devices runs a replica on each of them; ``resume``.
 
     >>> import stratagem as sg
     >>> server = sg.distribute.Server({"ps": ["127.0.0.1:0"]}, "ps", 0)
@@ -80,6 +88,8 @@ class ParameterServerStrategy(Strategy):
         self,
         cluster_resolver: ClusterResolver,
         variable_partitioner: Partitioner | Callable[..., Sequence[int]] | None = None,
+        *,
+        resume: bool = False,
     ) -> None:
         cluster = check_server_cluster(cluster_resolver)
         if variable_partitioner is not None and not callable(variable_partitioner):
@@ -88,7 +98,9 @@ class ParameterServerStrategy(Strategy):
                 f"None, got {variable_partitioner!r}."
             )
         client = client_for(server_addresses(cluster))
-        client.attach()
+        self.resumed: bool = resume and client.take_over()
+        if not self.resumed:
+            client.attach()
         self._set_up(uuid.uuid4().hex, cluster_resolver, client)
         self._extended.place_variables(variable_partitioner)
         with _here_lock:
@@ -260,6 +272,10 @@ class ParameterServerExtended(StrategyExtended):
         else:
             num_shards = 1
         servers = self._take_turns(num_shards) if colocated is None else colocated[:num_shards]
+        held = self._client.ownership.claim(options["name"] or UNNAMED, shape, initial.dtype.name)
+        if held is not None:
+            kind = RemoteVariable if len(held.shards) == 1 else ShardedVariable
+            return kind.of_held(self._strategy, self._client, held, **options)
         kind = RemoteVariable if num_shards == 1 else ShardedVariable
         return kind(self._strategy, self._client, initial, servers=servers, **options)
 
@@ -330,6 +346,7 @@ def _strategy_here(
         strategy = _here.get(identity)
         if strategy is None:
             strategy = ParameterServerStrategy.__new__(ParameterServerStrategy)
+            strategy.resumed = False
             resolver = SimpleClusterResolver(ClusterSpec(cluster))
             strategy._set_up(identity, resolver, client_for(servers))
             _here[identity] = strategy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import threading
 import uuid
 import weakref
@@ -25,6 +26,7 @@ from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.parameter_server.client.lineage import lineage
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
 from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
@@ -108,12 +110,12 @@ class Optimizer:
             1 if gradient_accumulation_steps is None else gradient_accumulation_steps,
             None if loss_scale is None else LossScale.of(loss_scale),
         )
-        self._set_up(uuid.uuid4().hex, recipe, name)
-        with _known_lock:
-            _known[self._id] = self
+        self._set_up(None, recipe, name)
+        self._number = next(_numbers)
+        self._original = uuid.uuid4().hex
 
-    def _set_up(self, identity: str, recipe: OptimizerStep, name: str) -> None:
-        self._id = identity
+    def _set_up(self, identity: str | None, recipe: OptimizerStep, name: str) -> None:
+        self._identity = identity
         self._recipe = recipe
         self.name: str = name
         self._function: bytes | None = None
@@ -123,6 +125,15 @@ class Optimizer:
         self._step = jax.jit(recipe.update)
         self._clip = jax.jit(recipe.clipping.apply)
 
+    @property
+    def _id(self) -> str:
+        """What all processes call it, also the coordinator that takes over: known when first used."""
+        with _known_lock:
+            if self._identity is None:
+                self._identity = f"{lineage()}/{self._number}"
+                _known[self._original] = self
+            return self._identity
+
     if not TYPE_CHECKING:  # a type checker that sees it believes in every name
 
         def __getattr__(self, name):
@@ -130,7 +141,7 @@ class Optimizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._sent = True
-        return _receive, (self._id, self._recipe, self.name)
+        return _receive, (self._id, self._original, self._recipe, self.name)
 
     @property
     def transformation(self) -> Any:
@@ -439,17 +450,20 @@ def _dense(gradient: Any, variable: Variable, value: Any) -> Any:
     return jax.device_put(gradient, value.sharding) if known else gradient
 
 
+_numbers = itertools.count()
 _known: weakref.WeakValueDictionary[str, Optimizer] = weakref.WeakValueDictionary()
 _known_lock = threading.Lock()
 
 
-def _receive(identity: str, recipe: OptimizerStep, name: str) -> Optimizer:
+def _receive(identity: str, original: str, recipe: OptimizerStep, name: str) -> Optimizer:
     """Returns this process's object for an optimizer that was sent to it."""
     with _known_lock:
-        optimizer = _known.get(identity)
+        # Not by its id: a coordinator that takes over has one that continues it, and may differ.
+        optimizer = _known.get(original)
         if optimizer is None:
             optimizer = Optimizer.__new__(Optimizer)
             optimizer._set_up(identity, recipe, name)
             optimizer._sent = True
-            _known[identity] = optimizer
+            optimizer._original = original
+            _known[original] = optimizer
         return optimizer

@@ -70,6 +70,7 @@ class WorkerSession:
     ) -> None:
         self.token = token
         self.coordinator = hello.coordinator
+        self.owner = hello.owner
         self.last_heard = time.monotonic()
         self.background = Background(f"worker {worker_index}", on_failure=self._wake_exchanges)
         self._worker_index = worker_index

@@ -54,7 +54,8 @@ class WorkerService:
     """Runs closures for coordinators.
 
     A coordinator that has been silent for half a minute is taken for dead, and what it left is
-    dropped; when another one comes, a few seconds of silence are enough.
+    dropped; when another one comes, a few seconds of silence are enough, and none are needed if it says
+    that it has taken over.
 
     Args:
         job_name: The job of this task.
@@ -109,7 +110,9 @@ class WorkerService:
         )
         self._drop(
             lambda other: (
-                other.coordinator == hello.coordinator or _silence(other) > _SILENCE_SECONDS
+                other.coordinator == hello.coordinator
+                or (other.owner == hello.replaces and hello.replaces != hello.owner)
+                or _silence(other) > _SILENCE_SECONDS
             )
         )
         with self._lock:

@@ -50,11 +50,15 @@ class Hello(NamedTuple):
         coordinator: Its id; a later hello with the same id ends the earlier session.
         strategy: The pickled strategy, current in everything that runs.
         num_threads: How many closures run at the same time.
+        owner: What the parameter servers call it.
+        replaces: What they called the one that it took over from, whose sessions end; empty if it did not.
     """
 
     coordinator: str
     strategy: Parcel
     num_threads: int
+    owner: str
+    replaces: str
 
 
 class Resource(NamedTuple):

@@ -157,6 +157,8 @@ class _FillRows(ServerFunction):
         start: The first row of the shard.
     """
 
+    is_update = False
+
     def __init__(self, initializer: RowInitializer, start: int) -> None:
         self._initializer = initializer
         self._start = start

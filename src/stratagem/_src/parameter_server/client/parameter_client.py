@@ -10,15 +10,16 @@ import hashlib
 import pickle
 import threading
 import time
-import uuid
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from stratagem._src.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
+from stratagem._src.parameter_server.client.holdings import HeldVariable, Holdings
 from stratagem._src.parameter_server.client.joint_sending import JointSending
+from stratagem._src.parameter_server.client.ownership import Ownership
 from stratagem._src.parameter_server.parameter_messages import (
     ReadRequest,
     UpdateRequest,
@@ -43,6 +44,18 @@ _SMALL = 64 << 10
 _OWN = Identity("parameter-client")
 
 
+class ServerSign(NamedTuple):
+    """A sign of life of a server.
+
+    Attributes:
+        is_same: Whether it holds what it held when this client attached; else it was started anew.
+        num_updates: How many updates it has carried out since it was started.
+    """
+
+    is_same: bool
+    num_updates: int
+
+
 class ParameterClient:
     """Reads and updates variables on the parameter servers of one cluster.
 
@@ -53,11 +66,15 @@ class ParameterClient:
     Args:
         servers: The addresses, in the order of their task indices.
         credentials: How to prove who we are.
+
+    Attributes:
+        ownership: What the servers hold for the coordinator, if this is its process.
+        when_lost: Called with the number of a server before ``PSUnavailableError`` is raised for it.
     """
 
     def __init__(self, servers: Sequence[str], credentials: Credentials) -> None:
         self.servers: tuple[str, ...] = tuple(servers)
-        self._owner = uuid.uuid4().hex
+        self.ownership: Ownership = Ownership(len(self.servers))
         self._callers = [
             Caller(address, credentials, wanted=Identity.of_task("ps", index), own=_OWN)
             for index, address in enumerate(servers)
@@ -70,6 +87,7 @@ class ParameterClient:
             for index in range(len(self.servers))
         ]
         self._garbage: collections.deque[tuple[int, str]] = collections.deque()
+        self.when_lost: Callable[[int], None] = lambda server: None
         self._closed = False
         self._end = weakref.finalize(self, _end, self._threads, self._callers)
         self._end.atexit = False  # connections end with the process
@@ -87,15 +105,50 @@ class ParameterClient:
         Raises:
             PSUnavailableError: If a server does not answer in ``timeout`` seconds.
         """
-        deadline = time.monotonic() + timeout
-        message = encode_fields(owner=self._owner)
+        signs = self._ask_all("ps/attach", timeout, **self.ownership.introduction())
+        self.ownership.attach([sign["incarnation"] for sign in signs])
 
-        def attach(server: int) -> None:
+    def take_over(self, timeout: float = _ATTACH_SECONDS) -> bool:
+        """Waits for every server and makes what they hold for an earlier coordinator that of this one.
+
+        Returns:
+            Whether they hold something that belongs together. If not, because one of them was started
+            anew or never had a coordinator, nothing has changed.
+
+        Raises:
+            PSUnavailableError: If a server does not answer in ``timeout`` seconds.
+            VariableError: If another coordinator does the same.
+        """
+        answers = self._ask_all("ps/holdings", timeout)
+        holdings = Holdings.of(answers)
+        if holdings is None:
+            return False
+        fields = {"owner": self.ownership.owner, "previous": holdings.owner}
+        signs = self._ask_all("ps/take_over", timeout, **fields)
+        self.ownership.take_over(holdings, [sign["incarnation"] for sign in signs])
+        return True
+
+    def note(self, variable: HeldVariable) -> None:
+        """Lets the servers know of a variable that is complete, for a coordinator that takes over."""
+        self._note(self.ownership.add(variable))
+
+    def _note(self, held: HeldVariable) -> None:
+        first = held.shards[0]
+        self.ask(first.server, "ps/note", variable=first.id, record=held)
+
+    def _ask_all(self, method: str, timeout: float, **fields: Any) -> list[dict[str, Any]]:
+        """Returns the answers of all servers, waiting for those that are not there yet."""
+        deadline = time.monotonic() + timeout
+
+        def ask(server: int) -> dict[str, Any]:
             while True:
                 remaining = deadline - time.monotonic()
                 try:
-                    self._callers[server].call("ps/attach", message, timeout=max(remaining, 0.1))
-                    return
+                    message = encode_fields(**fields)
+                    answer = self._callers[server].call(
+                        method, message, timeout=max(remaining, 0.1)
+                    )
+                    return decode_fields(answer)
                 except (UnavailableError, DeadlineExceededError) as error:
                     if remaining <= _RETRY_SECONDS:
                         raise PSUnavailableError(
@@ -104,7 +157,9 @@ class ParameterClient:
                         ) from error
                     time.sleep(_RETRY_SECONDS)
 
-        self.in_parallel(dict.fromkeys(range(self.num_servers)), lambda server, _: attach(server))
+        servers = dict.fromkeys(range(self.num_servers))
+        answers = self.in_parallel(servers, lambda server, _: ask(server))
+        return [answers[server] for server in servers]
 
     def create(
         self,
@@ -115,11 +170,32 @@ class ParameterClient:
         dtype: np.dtype[Any],
         value: Array | None = None,
     ) -> None:
-        """Makes a variable or shard on ``server``, filled with zeros if no value is given."""
+        """Makes a variable or shard on ``server``; without a value it must be filled before it is used."""
         self._collect_garbage()
         fields = {"variable": variable, "name": name, "shape": list(shape), "dtype": dtype.name}
         arrays = () if value is None else (value,)
-        self._call(server, "ps/create", encode_fields(arrays, owner=self._owner, **fields))
+        owner = self.ownership.owner
+        self._call(server, "ps/create", encode_fields(arrays, owner=owner, **fields))
+
+    def create_again(self, server: int) -> None:
+        """Makes what this client has created on a server that was started anew, without the values.
+
+        Until they have a value again, whoever uses them gets ``PSUnavailableError``.
+        """
+        sign = self.ask(server, "ps/attach", **self.ownership.introduction())
+        for shard in self.ownership.shards_on(server):
+            self.ask(server, "ps/create", owner=self.ownership.owner, **shard)
+        self.ownership.restarted(server, sign["incarnation"])
+
+    def note_again(self, server: int) -> None:
+        """Does what ``note`` did for a server that was started anew, when all there is complete again."""
+        for held in self.ownership.noted_on(server):
+            self._note(held)
+
+    def ask(self, server: int, method: str, **fields: Any) -> dict[str, Any]:
+        """Sends named values to a method of a server and returns those that it answers with."""
+        answer = self._call(server, method, encode_fields(**fields))
+        return decode_fields(answer) if answer.body else {}
 
     def fill(self, variable: str, server: int, start: int, rows: Array) -> None:
         """Sets consecutive rows of a variable or shard that no one else knows yet."""
@@ -139,13 +215,31 @@ class ParameterClient:
             with contextlib.suppress(PSUnavailableError):
                 self._call(server, "ps/delete", encode_fields(variables=variables))
 
-    def check(self, server: int, timeout: float) -> None:
+    def check(self, server: int, timeout: float) -> ServerSign:
         """Asks a server for a sign of life.
+
+        Returns:
+            Whether it is the one that this client knows, and how many updates it has carried out.
 
         Raises:
             PSUnavailableError: If it gives none in ``timeout`` seconds.
         """
-        self._call(server, "ps/ping", Message(), timeout=timeout)
+        fields = decode_fields(self._call(server, "ps/ping", Message(), timeout=timeout))
+        is_same = self.ownership.is_same(server, fields["incarnation"])
+        return ServerSign(is_same, fields["num_updates"])
+
+    def check_held(self, shards: Iterable[tuple[int, str]]) -> None:
+        """Checks that servers, given by number, hold shards, given by id, be it without a value.
+
+        Raises:
+            PSUnavailableError: If one is gone, or does not hold a shard.
+        """
+        by_server: dict[int, list[str]] = {}
+        for server, shard in shards:
+            by_server.setdefault(server, []).append(shard)
+        self.in_parallel(
+            by_server, lambda server, those: self.ask(server, "ps/check_held", variables=those)
+        )
 
     # --- reading and updating -------------------------------------------------------------------
 
@@ -253,6 +347,7 @@ class ParameterClient:
         try:
             return self._callers[server].call(method, message, timeout=timeout)
         except (UnavailableError, DeadlineExceededError) as error:
+            self.when_lost(server)
             raise PSUnavailableError(f"Lost {self._name(server)}: {error}") from error
 
     def _name(self, server: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.parameter_server.client.holdings import HeldVariable
 from stratagem._src.parameter_server.client.initial_value import InitialValue
 from stratagem._src.parameter_server.client.parameter_client import (
     ParameterClient,
@@ -20,6 +21,7 @@ from stratagem._src.parameter_server.client.parameter_client import (
     client_for,
 )
 from stratagem._src.parameter_server.client.shards import ShardedRows, VariableShard, make_shards
+from stratagem._src.parameter_server.server.server_function import INITIALIZE
 from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
 from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
@@ -28,7 +30,10 @@ from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
-__all__ = ["RemoteVariable"]
+__all__ = ["UNNAMED", "RemoteVariable"]
+
+UNNAMED = "Variable"
+"""What a variable is called that got no name."""
 
 
 class Handle(NamedTuple):
@@ -85,21 +90,20 @@ class RemoteVariable(RemotelyHeldVariable):
                 "function. Create it outside."
             )
         identity = uuid.uuid4().hex
-        on_read = synchronization is VariableSynchronization.ON_READ
         rows = initial.shape[0] if initial.shape else 1
         handle = Handle(
             identity,
             client.servers,
             make_shards(identity, servers, [rows] if sizes is None else sizes),
-            name or "Variable",
+            name or UNNAMED,
             initial.shape,
             initial.dtype.name,
-            (not on_read) if trainable is None else bool(trainable),
+            _is_trainable(trainable, synchronization),
             synchronization,
             aggregation,
         )
         self._use(strategy, client, handle)
-        weakref.finalize(self, _discard, client, handle.shards).atexit = False
+        self._own()
 
         def create(index: int, shard: VariableShard) -> None:
             name, shape = self._shard_name(index), self._shard_shape(shard)
@@ -110,8 +114,52 @@ class RemoteVariable(RemotelyHeldVariable):
                 create(index, shard)
         else:
             client.in_parallel(dict(enumerate(handle.shards)), create)
+        client.note(HeldVariable(identity, handle.name, handle.shape, handle.dtype, handle.shards))
+
+    @classmethod
+    def of_held(
+        cls,
+        strategy: StrategyProtocol,
+        client: ParameterClient,
+        held: HeldVariable,
+        *,
+        name: str | None,
+        trainable: bool | None,
+        synchronization: VariableSynchronization,
+        aggregation: VariableAggregation,
+    ) -> Self:
+        """Returns a variable that an earlier coordinator has created, with the value that it has.
+
+        Args:
+            strategy: The strategy in whose scope it is created again.
+            client: The way to the servers.
+            held: What the servers hold.
+            name: As of ``RemoteVariable``, like the rest.
+            trainable: Whether optimizers should update it.
+            synchronization: Kept for the caller to see.
+            aggregation: How updates of one worker's replicas become one.
+        """
+        variable = cls.__new__(cls)
+        handle = Handle(
+            held.id,
+            client.servers,
+            held.shards,
+            name or UNNAMED,
+            held.shape,
+            held.dtype,
+            _is_trainable(trainable, synchronization),
+            synchronization,
+            aggregation,
+        )
+        variable._use(strategy, client, handle)
+        variable._own()
+        return variable
+
+    def _own(self) -> None:
+        """Makes this the object that created it: when it is gone, so is the variable."""
+        weakref.finalize(self, _discard, self._client, self._handle).atexit = False
         with _known_lock:
-            _known[identity] = self
+            _known[self._handle.id] = self
 
     def _use(self, strategy: StrategyProtocol, client: ParameterClient, handle: Handle) -> None:
         self._client = client
@@ -224,6 +272,11 @@ class RemoteVariable(RemotelyHeldVariable):
         return self.program_shape
 
 
+def _is_trainable(trainable: bool | None, synchronization: VariableSynchronization) -> bool:
+    on_read = synchronization is VariableSynchronization.ON_READ
+    return (not on_read) if trainable is None else bool(trainable)
+
+
 def _create(
     client: ParameterClient,
     initial: InitialValue,
@@ -239,15 +292,16 @@ def _create(
     client.create(shard.id, shard.server, name, shape, initial.dtype)
     function = initial.on_server(shard.start)
     if function is not None:
-        request = UpdateRequest(shard.id, shard.server, "initialize", (), function)
+        request = UpdateRequest(shard.id, shard.server, INITIALIZE, (), function)
         client.call([request], work_bytes=math.prod(shape) * initial.dtype.itemsize)
         return
     for start, rows in initial.blocks(shard.start, shard.stop):
         client.fill(shard.id, shard.server, start, rows)
 
 
-def _discard(client: ParameterClient, shards: Sequence[VariableShard]) -> None:
-    for shard in shards:
+def _discard(client: ParameterClient, handle: Handle) -> None:
+    client.ownership.drop(handle.id)
+    for shard in handle.shards:
         client.discard(shard.id, shard.server)
 
 
@@ -269,7 +323,8 @@ def receive(
     """Returns this process's object for a variable that another, or another variable, made."""
     with _known_lock:
         variable = _known.get(handle.id)
-        if variable is None:
+        # Another strategy: that of a coordinator which has taken over.
+        if variable is None or variable._strategy is not strategy:
             variable = cls.__new__(cls)
             variable._use(strategy, client or client_for(handle.servers), handle)
             _known[handle.id] = variable

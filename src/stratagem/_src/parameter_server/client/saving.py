@@ -148,14 +148,11 @@ def check_held(variables: Iterable[RemoteVariable]) -> None:
     Raises:
         PSUnavailableError: If one is gone, or has lost a variable.
     """
-    by_client: dict[int, tuple[ParameterClient, list[ReadRequest]]] = {}
+    shards: dict[ParameterClient, list[VariableShard]] = {}
     for variable in variables:
-        client = variable.storage
-        _, requests = by_client.setdefault(id(client), (client, []))
-        nothing = range(0) if variable.program_shape else None
-        requests.extend(ReadRequest(s.id, s.server, nothing) for s in variable.shards)
-    for client, requests in by_client.values():
-        client.pull(requests)
+        shards.setdefault(variable.storage, []).extend(variable.shards)
+    for client, held in shards.items():
+        client.check_held([(shard.server, shard.id) for shard in held])
 
 
 def _call_on(
@@ -226,6 +223,8 @@ class _OnState(ServerFunction):
         optimizer: The pickled ``OptimizerFunction``.
         action: What to do.
     """
+
+    is_update = False
 
     def __init__(self, optimizer: bytes, action: _StateAction) -> None:
         self._pickled = optimizer

@@ -12,7 +12,7 @@ from stratagem._src.parameter_server.client.remote_variable import (
     device_of,
     receive,
 )
-from stratagem._src.parameter_server.client.shards import VariableShard, split_operands
+from stratagem._src.parameter_server.client.shards import VariableShard, shard_name, split_operands
 from stratagem._src.parameter_server.server.server_function import concerns_rows
 from stratagem._src.parameter_server.server.stored_array import Array
 from stratagem._src.partitioners import shard_sizes
@@ -100,7 +100,7 @@ class ShardedVariable(RemoteVariable):
         return receive(RemoteVariable, self._strategy, handle, self._client)
 
     def _shard_name(self, index: int) -> str:
-        return f"{self._name}/part_{index}"
+        return shard_name(self._name, index)
 
     def _shard_shape(self, shard: VariableShard) -> tuple[int, ...]:
         return (shard.stop - shard.start, *self.program_shape[1:])

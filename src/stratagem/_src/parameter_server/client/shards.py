@@ -10,7 +10,7 @@ import numpy as np
 from stratagem._src.parameter_server.server.row_updates import within
 from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
 
-__all__ = ["ShardedRows", "VariableShard", "make_shards", "split_operands"]
+__all__ = ["ShardedRows", "VariableShard", "make_shards", "shard_name", "split_operands"]
 
 
 class VariableShard(NamedTuple):
@@ -42,6 +42,11 @@ def make_shards(
         VariableShard(f"{variable}/{index}", server, stop - size, stop)
         for index, (server, size, stop) in enumerate(zip(servers, sizes, stops, strict=True))
     )
+
+
+def shard_name(variable: str, index: int) -> str:
+    """Returns what a shard of a variable is called."""
+    return f"{variable}/part_{index}"
 
 
 class ShardedRows:

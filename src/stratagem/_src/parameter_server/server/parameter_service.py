@@ -13,7 +13,7 @@ from stratagem._src.parameter_server.parameter_messages import (
     decode_updates,
     encode_fields,
 )
-from stratagem._src.parameter_server.server.server_function import ServerFunction
+from stratagem._src.parameter_server.server.server_function import INITIALIZE, ServerFunction
 from stratagem._src.parameter_server.server.store import Store
 from stratagem._src.parameter_server.server.stored_array import Array
 from stratagem._src.parameter_server.server.update_group import GroupedUpdate, carry_out_together
@@ -27,7 +27,7 @@ class ParameterService:
     """A store, and the methods by which it is reached.
 
     >>> sorted(ParameterService().handlers)[:3]
-    ['ps/add_function', 'ps/attach', 'ps/call']
+    ['ps/add_function', 'ps/attach', 'ps/blank']
     """
 
     def __init__(self) -> None:
@@ -37,8 +37,13 @@ class ParameterService:
     def handlers(self) -> Mapping[str, Handler]:
         """The methods, for an ``Endpoint``."""
         return {
-            "ps/ping": lambda message: Message(),
+            "ps/ping": lambda message: encode_fields(**self.store.sign()),
             "ps/attach": self._attach,
+            "ps/holdings": lambda message: encode_fields(**self.store.holdings()),
+            "ps/take_over": self._take_over,
+            "ps/note": self._note,
+            "ps/check_held": self._check_held,
+            "ps/blank": lambda message: encode_fields(names=self.store.blank()),
             "ps/create": self._create,
             "ps/fill": self._fill,
             "ps/delete": self._delete,
@@ -50,20 +55,33 @@ class ParameterService:
 
     def _attach(self, message: Message) -> Message:
         self.store.attach(**decode_fields(message))
+        return encode_fields(**self.store.sign())
+
+    def _take_over(self, message: Message) -> Message:
+        self.store.take_over(**decode_fields(message))
+        return encode_fields(**self.store.sign())
+
+    def _note(self, message: Message) -> Message:
+        self.store.note(**decode_fields(message))
+        return Message()
+
+    def _check_held(self, message: Message) -> Message:
+        for variable in decode_fields(message)["variables"]:
+            self.store.find(variable, to_be_set=True)
         return Message()
 
     def _create(self, message: Message) -> Message:
         fields = decode_fields(message)
         self.store.create(**{**fields, "shape": tuple(fields["shape"])})
         for value in message.arrays:
-            self.store.find(fields["variable"]).assign(value)
+            self.store.find(fields["variable"], to_be_set=True).assign(value)
         return Message()
 
     def _fill(self, message: Message) -> Message:
         """Sets consecutive rows of a variable that is being created."""
         fields = decode_fields(message)
         (rows,) = message.arrays
-        self.store.find(fields["variable"]).write_rows(fields["start"], rows)
+        self.store.find(fields["variable"], to_be_set=True).write_rows(fields["start"], rows)
         return Message()
 
     def _delete(self, message: Message) -> Message:
@@ -103,7 +121,7 @@ class ParameterService:
         carry_out_together(
             [
                 GroupedUpdate(
-                    self.store.find(variable),
+                    self.store.find(variable, to_be_set=update == "assign"),
                     update,
                     operands,
                     functions.get(digest),
@@ -112,6 +130,7 @@ class ParameterService:
                 for variable, update, operands, digest in group
             ]
         )
+        self.store.count_updates(len(group))
 
     def _add_function(self, message: Message) -> Message:
         digest, pickled = pickle.loads(message.body)
@@ -120,14 +139,17 @@ class ParameterService:
 
     def _call(self, message: Message) -> Message:
         """Carries out one function update and returns its result, pickled."""
-        ((variable, _, operands, digest),) = decode_updates(message)[0]
+        ((variable, update, operands, digest),) = decode_updates(message)[0]
         functions = self.store.functions([digest])
         function = functions[digest]
         if function is None:
             return _ask_for(functions)
-        stored = self.store.find(variable)
+        stored = self.store.find(variable, to_be_set=update == INITIALIZE)
         function.check(stored, operands)
-        return Message(cloudpickle.dumps(function.call(stored, operands)))
+        result = function.call(stored, operands)
+        if function.is_update:
+            self.store.count_updates(1)
+        return Message(cloudpickle.dumps(result))
 
 
 def _ask_for(functions: Mapping[str, ServerFunction | None]) -> Message:

@@ -8,13 +8,16 @@ from typing import Any
 from stratagem._src.parameter_server.server.stored_array import Array, StoredArray
 from stratagem._src.variables.updates import Update
 
-__all__ = ["ROW_FUNCTION", "WHOLE_FUNCTION", "ServerFunction", "concerns_rows"]
+__all__ = ["INITIALIZE", "ROW_FUNCTION", "WHOLE_FUNCTION", "ServerFunction", "concerns_rows"]
 
 WHOLE_FUNCTION = "call"
 """Name of an update by a function whose operands are arrays."""
 
 ROW_FUNCTION = "call_on_rows"
 """Name of an update by a function whose operands are values and the indices of their rows."""
+
+INITIALIZE = "initialize"
+"""Name of the update by a function that gives a variable its first value."""
 
 
 def concerns_rows(update: Update) -> bool:
@@ -27,9 +30,11 @@ class ServerFunction(abc.ABC):
 
     Attributes:
         may_refuse: Whether ``call`` may raise though ``check`` did not.
+        is_update: Whether it is an update of the user's, to be counted with others.
     """
 
     may_refuse = True
+    is_update = True
 
     def check(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:  # noqa: B027
         """Raises what is known to be wrong with a call, and changes nothing."""

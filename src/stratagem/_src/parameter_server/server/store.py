@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import pickle
 import threading
+import uuid
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +24,21 @@ class Store:
     """The variables of one coordinator, and the functions that it and its workers have sent.
 
     A coordinator *attaches* before it creates variables. The newest one wins: what belonged to an
-    earlier coordinator, which must have died or given up, is dropped.
+    earlier coordinator, which must have died or given up, is dropped. Or it *takes over*: then what
+    belonged to the earlier one is its own from then on.
+
+    Attributes:
+        incarnation: Another one each time that the server is started: whoever knows it sees whether the
+            server still holds what it held.
     """
 
     def __init__(self) -> None:
+        self.incarnation: str = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._owner = ""
+        self._lineage = ""
+        self._num_updates = 0
+        self._records: dict[str, Any] = {}
         self._arrays: dict[str, StoredArray] = {}
         self._functions: collections.OrderedDict[str, ServerFunction] = collections.OrderedDict()
 
@@ -37,18 +48,63 @@ class Store:
         with self._lock:
             return sum(stored.nbytes for stored in self._arrays.values())
 
-    def attach(self, owner: str) -> None:
-        """Makes ``owner`` the coordinator whose variables this server holds."""
+    def attach(self, owner: str, lineage: str) -> None:
+        """Makes ``owner`` the coordinator whose variables this server holds.
+
+        Args:
+            owner: The coordinator.
+            lineage: What coordinators have in common of which one took over from the other.
+        """
         with self._lock:
             if owner != self._owner:
-                self._owner = owner
+                self._owner, self._lineage = owner, lineage
                 self._arrays.clear()
                 self._functions.clear()
+                self._records.clear()
+
+    def take_over(self, owner: str, previous: str) -> None:
+        """Makes ``owner`` the coordinator of what belonged to another.
+
+        Raises:
+            VariableError: If it belongs to somebody else than ``previous`` by now.
+        """
+        with self._lock:
+            if self._owner != previous:
+                raise VariableError(
+                    "What a parameter server holds cannot be taken over: another coordinator was "
+                    "quicker. Run one coordinator at a time."
+                )
+            self._owner = owner
+
+    def holdings(self) -> dict[str, Any]:
+        """Returns whose variables this server holds, and what was noted of them."""
+        with self._lock:
+            records = list(self._records.values())
+            return {"owner": self._owner, "lineage": self._lineage, "records": records}
+
+    def note(self, variable: str, record: Any) -> None:
+        """Keeps what is to be known of a variable that is complete, beside its first shard."""
+        with self._lock:
+            self._records[variable] = record
+
+    def sign(self) -> dict[str, Any]:
+        """Returns which server this is, and how many updates it has carried out."""
+        return {"incarnation": self.incarnation, "num_updates": self._num_updates}
+
+    def count_updates(self, number: int) -> None:
+        """Notes that so many updates have been carried out."""
+        with self._lock:
+            self._num_updates += number
+
+    def blank(self) -> list[str]:
+        """Returns the names of variables that nobody has given a value."""
+        with self._lock:
+            return sorted({stored.name for stored in self._arrays.values() if stored.is_blank})
 
     def create(
         self, owner: str, variable: str, name: str, shape: tuple[int, ...], dtype: str
     ) -> None:
-        """Makes a variable or shard, filled with zeros.
+        """Makes a variable or shard, which has to be given a value before it is used.
 
         Raises:
             VariableError: If ``owner`` is not the coordinator that attached last.
@@ -60,28 +116,40 @@ class Store:
                     "created by the coordinator, and another process has taken that role. Create it "
                     "in the coordinator's strategy.scope()."
                 )
-            self._arrays[variable] = StoredArray(name, aligned_zeros(shape, np.dtype(dtype)))
+            zeros = aligned_zeros(shape, np.dtype(dtype))
+            self._arrays[variable] = StoredArray(name, zeros, is_blank=True)
 
     def delete(self, variables: list[str]) -> None:
         """Forgets variables; those that are not there are no error."""
         with self._lock:
             for variable in variables:
                 self._arrays.pop(variable, None)
+                self._records.pop(variable, None)
 
-    def find(self, variable: str) -> StoredArray:
+    def find(self, variable: str, *, to_be_set: bool = False) -> StoredArray:
         """Returns the variable or shard with this id.
 
+        Args:
+            variable: The id.
+            to_be_set: Whether it is only to be given a value.
+
         Raises:
-            PSUnavailableError: If it is not here (any more).
+            PSUnavailableError: If it is not here (any more), or has no value (again) yet.
         """
         try:
-            return self._arrays[variable]
+            stored = self._arrays[variable]
         except KeyError:
             raise PSUnavailableError(
                 "This parameter server does not hold the variable: the server was restarted, another "
                 "coordinator has taken it over, or the coordinator has dropped the variable. Create the "
                 "variables again and restore them from a checkpoint."
             ) from None
+        if stored.is_blank and not to_be_set:
+            raise PSUnavailableError(
+                f"Variable {stored.name!r} was lost with its parameter server, and has not been restored "
+                "yet."
+            )
+        return stored
 
     def add_function(self, digest: str, pickled: bytes) -> None:
         """Keeps a function that updates will refer to, until many others have come."""

@@ -42,13 +42,19 @@ class StoredArray:
     Args:
         name: The variable's name, for messages.
         value: The first value. The array becomes this object's own.
+        is_blank: Whether somebody is still to set the value.
+
+    Attributes:
+        is_blank: Whether nobody has set the value yet. Whoever finds the array for others sees to it
+            that they do not use it before.
     """
 
-    def __init__(self, name: str, value: Array) -> None:
+    def __init__(self, name: str, value: Array, *, is_blank: bool = False) -> None:
         self.name = name
         self.shape = value.shape
         self.dtype = value.dtype
         self.lock = threading.RLock()
+        self.is_blank = is_blank and value.size > 0
         self.optimizer_states: dict[str, Any] = {}
         self._value = value.view()
         self._spare: Array | None = None
@@ -165,6 +171,7 @@ class StoredArray:
 
     def assign(self, operand: Array, *, adopt: bool = False) -> None:
         """Sets the value."""
+        self.is_blank = False
         if adopt and operand.nbytes >= _ADOPTED_FROM and operand.dtype == self.dtype:
             with self.lock:
                 self._value, self._spare = operand.view(), None
@@ -181,6 +188,7 @@ class StoredArray:
 
     def write_rows(self, start: int, rows: Array) -> None:
         """Sets consecutive rows."""
+        self.is_blank = False
         with self.lock:
             self.writable()[start : start + len(rows)] = rows
 
