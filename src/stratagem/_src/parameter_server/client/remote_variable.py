@@ -40,6 +40,7 @@ class Handle(NamedTuple):
     """What a process must know to use a variable; this is what travels."""
 
     id: str
+    owner: str
     servers: tuple[str, ...]
     shards: tuple[VariableShard, ...]
     name: str
@@ -93,6 +94,7 @@ class RemoteVariable(RemotelyHeldVariable):
         rows = initial.shape[0] if initial.shape else 1
         handle = Handle(
             identity,
+            client.ownership.owner,
             client.servers,
             make_shards(identity, servers, [rows] if sizes is None else sizes),
             name or UNNAMED,
@@ -142,6 +144,7 @@ class RemoteVariable(RemotelyHeldVariable):
         variable = cls.__new__(cls)
         handle = Handle(
             held.id,
+            client.ownership.owner,
             client.servers,
             held.shards,
             name or UNNAMED,
@@ -159,7 +162,7 @@ class RemoteVariable(RemotelyHeldVariable):
         """Makes this the object that created it: when it is gone, so is the variable."""
         weakref.finalize(self, _discard, self._client, self._handle).atexit = False
         with _known_lock:
-            _known[self._handle.id] = self
+            _known[_key(self._handle)] = self
 
     def _use(self, strategy: StrategyProtocol, client: ParameterClient, handle: Handle) -> None:
         self._client = client
@@ -310,8 +313,15 @@ def device_of(shard: VariableShard) -> str:
     return f"/job:ps/replica:0/task:{shard.server}/device:CPU:0"
 
 
-_known: weakref.WeakValueDictionary[str, RemoteVariable] = weakref.WeakValueDictionary()
+_known: weakref.WeakValueDictionary[tuple[str, str], RemoteVariable] = (
+    weakref.WeakValueDictionary()
+)
 _known_lock = threading.Lock()
+
+
+def _key(handle: Handle) -> tuple[str, str]:
+    # A coordinator that takes over has a strategy of its own, and so have its variables.
+    return handle.id, handle.owner
 
 
 def receive(
@@ -322,12 +332,11 @@ def receive(
 ) -> RemoteVariable:
     """Returns this process's object for a variable that another, or another variable, made."""
     with _known_lock:
-        variable = _known.get(handle.id)
-        # Another strategy: that of a coordinator which has taken over.
-        if variable is None or variable._strategy is not strategy:
+        variable = _known.get(_key(handle))
+        if variable is None:
             variable = cls.__new__(cls)
             variable._use(strategy, client or client_for(handle.servers), handle)
-            _known[handle.id] = variable
+            _known[_key(handle)] = variable
         return variable
 
 
