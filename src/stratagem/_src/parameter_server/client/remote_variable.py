@@ -313,9 +313,7 @@ def device_of(shard: VariableShard) -> str:
     return f"/job:ps/replica:0/task:{shard.server}/device:CPU:0"
 
 
-_known: weakref.WeakValueDictionary[tuple[str, str], RemoteVariable] = (
-    weakref.WeakValueDictionary()
-)
+_known: weakref.WeakValueDictionary[tuple[str, str], RemoteVariable] = weakref.WeakValueDictionary()
 _known_lock = threading.Lock()
 
 
