@@ -9,7 +9,7 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
-from stratagem._src.training import worker_agreement
+from stratagem._src.checkpoint import worker_agreement
 from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
@@ -87,7 +87,7 @@ def save_and_restore(directory):
     damaged = f"{directory}/damaged-1"
     if worker == 1:
         shutil.copytree(path, damaged)
-        Path(damaged, "seen.npy").write_bytes(b"garbage")
+        Path(damaged, "_METADATA").write_bytes(b"garbage")
     found["damaged"] = training.refused(damaged if worker == 1 else path)
     found["absent"] = training.refused(f"{directory}/none-1" if worker == 1 else path)
     others = {**training.held, "w": sg.Variable([1.0, 2.0, 3.0])} if worker == 1 else None
@@ -107,6 +107,7 @@ def save_and_restore(directory):
     Path(f"{directory}/file").write_text("")
     try:
         training.checkpoint.save(f"{directory}/file/ckpt")
+        found["unwritable"] = None
     except (OSError, sg.errors.StratagemError) as error:
         found["unwritable"] = str(error)
     try:
@@ -127,7 +128,7 @@ def test_workers_save_and_restore_as_one(tmp_path):
     for worker, found in enumerate(results):
         assert found["first"] == f"{tmp_path}/ckpt-1"
         assert found["paths"] == [f"{tmp_path}/ckpt-{k}" for k in (2, 3, 4)]
-        assert found["own_path"] == f"{tmp_path}/of_worker_{worker}/ckpt-1"
+        assert found["own_path"] == f"{tmp_path}/of_worker_{worker}/ckpt-5"
         assert found["own"] == 10 * worker - (1 + 2 + 3) * (1 + worker)
         assert (found["restored"], found["again"]) == (True, True)
         assert found["reset"] == [0, [1.0, 2.0]]

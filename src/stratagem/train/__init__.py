@@ -2,6 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from stratagem._src.checkpoint.checkpoint import Checkpoint
+from stratagem._src.checkpoint.locating import checkpoints_iterator, latest_checkpoint
+from stratagem._src.checkpoint.manager import CheckpointManager
+from stratagem._src.checkpoint.options import CheckpointOptions
 from stratagem._src.cluster import ClusterDef, ClusterSpec, JobDef, ServerDef
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.data.tfrecord.example_message import (
@@ -12,12 +16,13 @@ from stratagem._src.data.tfrecord.example_message import (
     FloatList,
     Int64List,
 )
-from stratagem._src.training.checkpoint import Checkpoint, latest_checkpoint
 from stratagem._src.training.optimizer import Optimizer
 
 __all__ = [
     "BytesList",
     "Checkpoint",
+    "CheckpointManager",
+    "CheckpointOptions",
     "ClusterDef",
     "ClusterSpec",
     "Example",
@@ -28,6 +33,7 @@ __all__ = [
     "JobDef",
     "Optimizer",
     "ServerDef",
+    "checkpoints_iterator",
     "latest_checkpoint",
 ]
 

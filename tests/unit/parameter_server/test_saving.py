@@ -1,11 +1,10 @@
 """Checkpoints of variables and optimizer state on parameter servers."""
 
-import json
-
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from orbax.checkpoint import PyTreeCheckpointer
 
 import stratagem as sg
 
@@ -25,8 +24,10 @@ def test_into_another_number_of_shards_and_servers(servers, three_servers, tmp_p
         "none": servers.variable(np.zeros((0, 3))),
         "half": servers.variable(np.arange(5), dtype=jnp.bfloat16),
     }
-    path = sg.train.Checkpoint(model=saved).save(tmp_path / "ckpt")
-    np.testing.assert_array_equal(np.load(f"{path}/model/table.npy"), TABLE)
+    checkpoint = sg.train.Checkpoint(model=saved)
+    path = checkpoint.save(tmp_path / "ckpt")
+    checkpoint.sync()
+    np.testing.assert_array_equal(PyTreeCheckpointer().restore(path)["model"]["table"], TABLE)
     other = three_servers
     restored = {
         "table": other.sharded(np.zeros((20, 2)), num_shards=4),
@@ -77,7 +78,7 @@ def test_what_does_not_fit_changes_nothing(servers, tmp_path):
     a, b = servers.variable(np.ones(3)), servers.variable(np.ones(2))
     path = sg.train.Checkpoint(a=a, b=b).save(tmp_path / "ckpt")
     a.assign(np.zeros(3))
-    with pytest.raises(sg.errors.NotFoundError, match="has no 'c'; it has"):
+    with pytest.raises(sg.errors.NotFoundError, match=r"has no \['c'\]; it has"):
         sg.train.Checkpoint(a=a, c=b).restore(path)
     with pytest.raises(
         sg.errors.InvalidArgumentError, match=r"is float32\[3\], but .* float32\[2\]"
@@ -85,9 +86,6 @@ def test_what_does_not_fit_changes_nothing(servers, tmp_path):
         sg.train.Checkpoint(a=a, b=a).restore(path)
     with pytest.raises(sg.errors.NotFoundError, match="no optimizers"):
         sg.train.Checkpoint(a=a, o=sg.train.Optimizer(optax.sgd(1.0))).restore(path)
-    (tmp_path / "ckpt-1" / "b.npy").write_bytes(b"not an array")
-    with pytest.raises(sg.errors.DataLossError, match=r"b\.npy"):
-        sg.train.Checkpoint(a=a, b=b).restore(path)
     assert not a.numpy().any()
 
 
@@ -106,7 +104,6 @@ def test_numbers_and_the_latest(servers, tmp_path):
     paths = [checkpoint.save(tmp_path / "ckpt") for _ in range(11)]
     assert paths[-1] == str(tmp_path / "ckpt-11")
     assert sg.train.latest_checkpoint(tmp_path) == paths[-1]
-    assert set(json.loads((tmp_path / "ckpt-1" / "checkpoint.json").read_text())["arrays"]) == {"v"}
 
 
 # --- refusals change nothing, on any server ---------------------------------------------------------
@@ -166,18 +163,32 @@ def test_the_state_of_another_optimizer_is_refused(servers, tmp_path, saved, int
 def test_a_damaged_file_changes_nothing_on_any_server(servers, tmp_path):
     training = Training(servers, optax.adam(0.1), steps=2)
     path = training.checkpoint.save(tmp_path / "ckpt")
+    saved = training.everything(servers)
     training.steps(1)
+    training.checkpoint.sync()
     before = training.everything(servers)
-    files = sorted(file for file in (tmp_path / "ckpt-1").rglob("*.npy"))
-    assert len(files) == 3 + 2 * 3
+    files = [file for file in (tmp_path / "ckpt-1").rglob("*") if file.is_file()]
+    noticed = 0
     for file in files:
         data = file.read_bytes()
-        for damaged in (data[:-1], data[:-1] + bytes([data[-1] ^ 4]), b""):
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
+        for damaged in (data[:middle], flipped, b""):
             file.write_bytes(damaged)
-            with pytest.raises(sg.errors.DataLossError, match=str(file)):
+            error = None
+            try:
                 training.checkpoint.restore(path)
-            assert training.everything(servers) == before
+            except sg.errors.DataLossError as found:
+                error = str(found)
+            if error is None:  # some bytes say nothing
+                assert training.everything(servers) == saved
+                training.steps(1)
+            else:
+                assert str(file) in error
+                assert training.everything(servers) == before
+                noticed += 1
         file.write_bytes(data)
+    assert noticed >= 9
     training.checkpoint.restore(path)
     assert int(training.count) == 2
 
@@ -221,21 +232,42 @@ def test_state_survives_a_save_before_the_first_step(servers, three_servers, tmp
     assert third.everything(servers) == first.everything(servers)
 
 
-def test_state_is_not_moved_between_servers_and_this_process(servers, tmp_path):
-    there = Training(servers, optax.adam(0.1), steps=1)
-    path = there.checkpoint.save(tmp_path / "ckpt")
-    weights, optimizer = sg.Variable(np.zeros(4)), sg.train.Optimizer(optax.adam(0.1))
-    here = sg.train.Checkpoint(weights=weights, optimizer=optimizer)
-    with pytest.raises(ValueError, match=r"in this process for \['weights'\].*Leave the optimizer"):
-        here.restore(path)
-    assert not weights.numpy().any()
-    optimizer.apply_gradients([(np.ones(4), weights)])
-    path = here.save(tmp_path / "ckpt")
-    before = there.everything(servers)
-    with pytest.raises(
-        ValueError, match=r"on parameter servers for \['weights'\].*Leave the optimiz"
-    ):
-        sg.train.Checkpoint(weights=there.weights, optimizer=there.optimizer).restore(path)
-    assert there.everything(servers) == before
-    sg.train.Checkpoint(weights=there.weights).restore(path)
-    np.testing.assert_array_equal(there.weights.numpy(), weights.numpy())
+@pytest.mark.parametrize(
+    ("transformation", "counted"), [(optax.adam(0.1), 3), (optax.sgd(0.1, momentum=0.9), 1)]
+)
+def test_state_moves_between_servers_and_this_process(servers, tmp_path, transformation, counted):
+    """Two steps there, one here, one there again: the same as all of them there."""
+
+    def make_there():
+        variables = {
+            "weights": servers.sharded(np.ones((5, 2)), num_shards=3), "bias": servers.variable(np.ones(4)),
+        }  # fmt: skip
+        return Moved(variables, transformation)
+
+    there, back = make_there(), make_there()
+    plain = {"weights": sg.Variable(np.zeros((5, 2))), "bias": sg.Variable(np.zeros(4))}
+    here = Moved(plain, transformation)
+    there.steps(2)
+    back.steps(1)
+    here.checkpoint.restore(there.checkpoint.save(tmp_path / "ckpt")).assert_consumed()
+    here.steps(1)
+    assert int(here.optimizer.iterations) == counted  # momentum on servers counts no steps
+    back.checkpoint.restore(here.checkpoint.save(tmp_path / "ckpt")).assert_consumed()
+    back.steps(1)
+    there.steps(2)
+    for name, variable in there.variables.items():
+        np.testing.assert_allclose(back.variables[name].numpy(), variable.numpy(), rtol=1e-5)
+
+
+class Moved:
+    """Variables anywhere, and an optimizer that moves them."""
+
+    def __init__(self, variables, transformation):
+        self.variables = variables
+        self.optimizer = sg.train.Optimizer(transformation)
+        self.checkpoint = sg.train.Checkpoint(model=variables, optimizer=self.optimizer)
+
+    def steps(self, number):
+        for _ in range(number):
+            pairs = [(2.0 * v.numpy(), v) for v in self.variables.values()]
+            self.optimizer.apply_gradients(pairs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-__all__ = ["leaf_names"]
+__all__ = ["leaf_names", "leaf_ways"]
 
 _PLAIN = (tuple, list, dict)
 
@@ -19,18 +19,22 @@ def leaf_names(tree: Any) -> list[str]:
     >>> leaf_names(optax.sgd(0.1, momentum=0.9).init([1.0]))
     ['[0]TraceState.trace[0]']
     """
+    return ["".join(text for text, _, _ in way) for way in leaf_ways(tree)]
+
+
+def leaf_ways(tree: Any) -> list[list[tuple[str, Any, Any]]]:
+    """Returns the steps to each leaf: what a step is called, from which node, and by which key."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [_name(tree, path) for path, _ in leaves]
+    return [_way(tree, path) for path, _ in leaves]
 
 
-def _name(node: Any, path: Sequence[Any]) -> str:
-    name = ""
+def _way(node: Any, path: Sequence[Any]) -> list[tuple[str, Any, Any]]:
+    way = []
     for key in path:
-        if node is not None and type(node) not in _PLAIN:
-            name += type(node).__name__
-        name += str(key)
+        kind = "" if node is None or type(node) in _PLAIN else type(node).__name__
+        way.append((f"{kind}{key}", node, key))
         node = _child(node, key)
-    return name
+    return way
 
 
 def _child(node: Any, key: Any) -> Any:

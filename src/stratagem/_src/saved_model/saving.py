@@ -12,11 +12,11 @@ import jax
 import numpy as np
 from jax import export
 
+from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
 from stratagem._src.core.errors import InvalidArgumentError, MissingExtraError
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.saved_model.directory import SavedSignature, SavedWeight, write_directory
 from stratagem._src.saved_model.signature_trace import TracedSignature, trace_signature
-from stratagem._src.training.worker_agreement import WorkerAgreement
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["DEFAULT_SIGNATURE", "save"]

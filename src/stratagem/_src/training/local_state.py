@@ -1,123 +1,253 @@
-"""``LocalState``: the state of an optimizer as a checkpoint sees it."""
+"""The state of an optimizer as a checkpoint sees it: by what it is, and for which variable."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
+from stratagem._src.checkpoint_format.reader import UNKNOWN
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.parameter_server.server.server_optimizer import StateLeaf
+from stratagem._src.core.leaf_names import leaf_ways
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["LocalState", "check_leaves", "static_shape"]
+__all__ = ["Owner", "RestoredState", "StateEntry", "StatePlace", "state_places", "static_shape"]
+
+Owner: TypeAlias = Variable | int | None
+"""Whose an array of a state is: a variable's, which may be known by its number alone, or nobody's."""
+
+_OF_STEPS_HERE = frozenset({"iterations", "learning_rate"})
+
+
+class StatePlace(NamedTuple):
+    """What one array of an optimizer's state is.
+
+    Attributes:
+        leaf: Its place in the state that a single variable has.
+        number: The number of the variable that it is for; ``None`` if it is for all.
+    """
+
+    leaf: str
+    number: int | None
+
+
+class StateEntry(NamedTuple):
+    """One array of an optimizer's state.
+
+    Attributes:
+        leaf: Its place in the state that a single variable has.
+        owner: For whom it is.
+        value: The array, or the variable that holds it.
+    """
+
+    leaf: str
+    owner: Owner
+    value: Any
+
+
+def state_places(state: Any, num_variables: int) -> list[StatePlace]:
+    """Returns what each array of a state is, which was made for a list of variables.
+
+    >>> import optax
+    >>> state = {"iterations": 0, "transformation": optax.adam(0.1).init([0.0, 0.0])}
+    >>> [place.leaf for place in state_places(state, 2)][:3]
+    ['iterations', '[0]ScaleByAdamState.count', '[0]ScaleByAdamState.mu']
+    >>> [place.number for place in state_places(state, 2)]
+    [None, None, 0, 1, 0, 1]
+    """
+    places = []
+    for way in leaf_ways(state):
+        number, texts = None, []
+        for text, node, key in way:
+            if number is None and type(node) is list and len(node) == num_variables:
+                number = int(key.idx)
+            else:
+                texts.append(text)
+        first = texts[0].removeprefix("['").removesuffix("']")
+        texts[0] = "" if first == "transformation" and len(way) > 1 else first
+        places.append(StatePlace("".join(texts), number))
+    return places
 
 
 @dataclass(frozen=True, slots=True)
-class LocalState:
-    """The state that an optimizer keeps for variables of this process.
+class RestoredState:
+    """The state that an optimizer is to have, from a checkpoint.
 
     Attributes:
-        leaves: What each array of it is; ``None`` if it comes from a checkpoint that does not say.
-        values: The arrays, or the variables that hold them.
-        variables: The variables that it is for, in the optimizer's order; ``None`` for one that is not
-            known, and for all if none is.
+        shared: Arrays that it has once.
+        of: Arrays for each variable, by what they are.
+        in_order: All arrays in the order of the state, from a checkpoint that does not say what they are.
+
+    The arrays may still be in their files, where only their shapes and element types are known.
     """
 
-    leaves: tuple[str, ...] | None
-    values: tuple[Any, ...]
-    variables: tuple[Variable | None, ...] | None
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    of: Mapping[str, Sequence[tuple[Variable | int, Any]]] = field(default_factory=dict)
+    in_order: Sequence[Any] | None = None
 
-    def counted(self, wanted: Sequence[str]) -> LocalState:
-        """Returns the same state; one from before updates were counted begins to count them.
+    def entries(self) -> Iterator[StateEntry]:
+        """Yields everything, to be saved again."""
+        for leaf, value in self.shared.items():
+            yield StateEntry(leaf, None, value)
+        for leaf, values in self.of.items():
+            for owner, value in values:
+                yield StateEntry(leaf, owner, value)
+        for position, value in enumerate(self.in_order or ()):
+            yield StateEntry(f"{UNKNOWN}{position}", None, value)
+
+    def replace(self, leaf: str, value: Any) -> RestoredState:
+        """Returns the same state with another array in place of one that it has once."""
+        if leaf not in self.shared:
+            return self
+        return RestoredState({**self.shared, leaf: value}, self.of, self.in_order)
+
+    def fitted(
+        self,
+        places: Sequence[StatePlace],
+        initial: Sequence[Any],
+        variables: Sequence[Variable],
+        optimizer: str,
+    ) -> list[Any]:
+        """Returns the arrays in the order of an optimizer's state.
+
+        What was counted for each variable apart, as parameter servers do, becomes one count, that of
+        the busiest.
 
         Args:
-            wanted: What the optimizer's state consists of.
-        """
-        missing = (
-            len(self.values) == len(wanted) - 1
-            if self.leaves is None
-            else "iterations" not in self.leaves
-        )
-        if not missing or "iterations" not in wanted:
-            return self
-        place = wanted.index("iterations")
-
-        def insert(before: tuple[Any, ...], new: Any) -> tuple[Any, ...]:
-            return (*before[:place], new, *before[place:])
-
-        leaves = None if self.leaves is None else insert(self.leaves, "iterations")
-        return LocalState(leaves, insert(self.values, np.int32(0)), self.variables)
-
-    def replace(self, leaf: str, value: Any) -> LocalState:
-        """Returns the same state with another array of a name, if it has one of it."""
-        if self.leaves is None or leaf not in self.leaves:
-            return self
-        pairs = zip(self.leaves, self.values, strict=True)
-        values = tuple(value if name == leaf else old for name, old in pairs)
-        return LocalState(self.leaves, values, self.variables)
-
-    def check(
-        self, wanted: Sequence[StateLeaf], variables: Sequence[Variable], optimizer: str
-    ) -> None:
-        """Checks that it is the state of an optimizer for some variables.
-
-        Args:
-            wanted: What the optimizer's state consists of.
+            places: What the state consists of.
+            initial: What it begins with; only shapes and element types count, except where the
+                checkpoint has nothing to say.
             variables: The variables that the optimizer is for.
             optimizer: Its name, for messages.
 
         Raises:
-            InvalidArgumentError: If it is that of another optimizer, or for other variables.
+            InvalidArgumentError: If it is the state of another optimizer, or of other variables.
         """
-        own = self.variables
-        if own is not None and (
-            len(own) != len(variables)
-            or any(a is not None and a is not b for a, b in zip(own, variables, strict=True))
-        ):
-            saved = ["another" if v is None else v.name for v in own]
+        if self.in_order is not None:
+            values = self._by_order(places, optimizer)
+        else:
+            check_leaves(
+                {*self.shared, *self.of}, {p.leaf for p in places}, optimizer, _OF_STEPS_HERE
+            )
+            self._check_variables(places, variables, optimizer)
+            values = [
+                self._value(place, first, variables)
+                for place, first in zip(places, initial, strict=True)
+            ]
+        for place, value, first in zip(places, values, initial, strict=True):
+            check_array(place.leaf, value, first, optimizer)
+        return values
+
+    def _by_order(self, places: Sequence[StatePlace], optimizer: str) -> list[Any]:
+        assert self.in_order is not None
+        values = list(self.in_order)
+        if len(values) == len(places) - 1:
+            # From before updates were counted.
+            where = next((k for k, place in enumerate(places) if place.leaf == "iterations"), None)
+            if where is not None:
+                values.insert(where, np.zeros((), np.int32))
+        if len(values) != len(places):
+            raise InvalidArgumentError(
+                f"{optimizer} has the state {_leaves(p.leaf for p in places)}, but the checkpoint has "
+                f"{len(values)} arrays, which is that of another optimizer. {_ADVICE}"
+            )
+        return values
+
+    def _check_variables(
+        self, places: Sequence[StatePlace], variables: Sequence[Variable], optimizer: str
+    ) -> None:
+        missing = {
+            variables[place.number].name
+            for place in places
+            if place.number is not None
+            and self._of_variable(place.leaf, place.number, variables) is None
+        }
+        if missing:
             raise InvalidArgumentError(
                 f"{optimizer} has state for the variables {[v.name for v in variables]}, but the "
-                f"checkpoint's is for {saved}. Give the optimizer the same variables in the same order."
+                f"checkpoint has none for {sorted(missing)}. Give the optimizer the variables that it "
+                "had, and the Checkpoint too."
             )
-        found = [(tuple(value.shape), value.dtype.name) for value in self.values]
-        check_leaves(self.leaves, found, wanted, optimizer)
+
+    def _of_variable(self, leaf: str, number: int, variables: Sequence[Variable]) -> Any:
+        found = None
+        for owner, value in self.of.get(leaf, ()):
+            if owner is variables[number]:
+                return value
+            if isinstance(owner, int) and owner == number:
+                found = value
+        return found
+
+    def _value(self, place: StatePlace, initial: Any, variables: Sequence[Variable]) -> Any:
+        if place.number is not None:
+            return self._of_variable(place.leaf, place.number, variables)
+        if place.leaf in self.shared:
+            return self.shared[place.leaf]
+        if place.leaf in self.of:
+            return joined([value for _, value in self.of[place.leaf]])
+        if place.leaf == "iterations":
+            counts = [leaf for leaf in self.of if leaf.endswith(".count")]
+            values = [value for leaf in counts for _, value in self.of[leaf]]
+            return joined([np.zeros((), np.int32), *values])
+        return initial
+
+
+_ADVICE = "Make the Optimizer from the transformation it was saved with."
 
 
 def check_leaves(
-    names: Sequence[str] | None,
-    found: Sequence[tuple[tuple[int, ...], str]],
-    wanted: Sequence[StateLeaf],
-    optimizer: str,
+    saved: Collection[str], wanted: Collection[str], optimizer: str, may_differ: Collection[str]
 ) -> None:
-    """Checks the arrays of an optimizer's state.
+    """Checks that a state consists of what an optimizer's does.
 
     Args:
-        names: What each array is, if that is known.
-        found: Shape and element type of each.
-        wanted: What they must be.
+        saved: What it consists of.
+        wanted: What the optimizer's state consists of.
         optimizer: Its name, for messages.
+        may_differ: What only one of them may have.
 
     Raises:
-        InvalidArgumentError: If they are those of another optimizer.
+        InvalidArgumentError: If it does not.
     """
-    wanted_names = [leaf.name for leaf in wanted]
-    if (names is not None and list(names) != wanted_names) or len(found) != len(wanted):
-        what = f"{len(found)} arrays" if names is None else list(names)
+    if (set(saved) ^ set(wanted)) - set(may_differ):
         raise InvalidArgumentError(
-            f"{optimizer} has the state {wanted_names}, but the checkpoint has {what}, which is that of "
-            "another optimizer. Make the Optimizer from the transformation it was saved with."
+            f"{optimizer} has the state {_leaves(wanted)}, but the checkpoint has {_leaves(saved)}, which "
+            f"is that of another optimizer. {_ADVICE}"
         )
-    for leaf, (shape, dtype) in zip(wanted, found, strict=True):
-        dtypes = {leaf.dtype.name, jax.dtypes.canonicalize_dtype(leaf.dtype).name}
-        if dtype not in dtypes or shape != leaf.shape:
-            raise InvalidArgumentError(
-                f"{optimizer} has {leaf.name} of {leaf.dtype.name}{list(leaf.shape)}, but the checkpoint "
-                f"has {dtype}{list(shape)}. Create the variables as they were saved."
-            )
+
+
+def check_array(leaf: str, saved: Any, wanted: Any, optimizer: str) -> None:
+    """Checks shape and element type of an array of a state.
+
+    Raises:
+        InvalidArgumentError: If they are not what they should be.
+    """
+    dtypes = {wanted.dtype.name, jax.dtypes.canonicalize_dtype(wanted.dtype).name}
+    if saved.dtype.name not in dtypes or tuple(saved.shape) != tuple(wanted.shape):
+        raise InvalidArgumentError(
+            f"{optimizer} has {leaf} of {wanted.dtype.name}{list(wanted.shape)}, but the checkpoint has "
+            f"{saved.dtype.name}{list(saved.shape)}. Create the variables as they were saved."
+        )
+
+
+def joined(values: Sequence[Any]) -> Any:
+    """Returns one value for what several have: the largest count, the mean of anything else.
+
+    One of them, while they are still in their files: its shape and element type are those of all.
+    """
+    if not all(isinstance(value, np.ndarray) for value in values):
+        return values[0]
+    stacked = np.stack(values)
+    dtype = stacked.dtype
+    whole = np.issubdtype(dtype, np.integer) or dtype == np.bool_
+    return (stacked.max(axis=0) if whole else stacked.mean(axis=0)).astype(dtype)
+
+
+def _leaves(names: Any) -> list[str]:
+    return list(dict.fromkeys(names)) if isinstance(names, list) else sorted(set(names))
 
 
 def static_shape(variable: Variable) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from stratagem._src.runtime import context
 from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.gradient_clipping import Clipping
-from stratagem._src.training.local_state import LocalState
+from stratagem._src.training.local_state import RestoredState, StateEntry
 from stratagem._src.training.loss_scaling import LossScale
 from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.state_variables import StateVariables
@@ -152,6 +152,11 @@ class Optimizer:
     def variables(self) -> list[Variable]:
         """The variables that hold its state; not what is on parameter servers."""
         return list(self._here.held)
+
+    @property
+    def updated_variables(self) -> list[Variable]:
+        """The variables that it has state for; not those on parameter servers."""
+        return list(self._here.of)
 
     @property
     def server_function(self) -> bytes:
@@ -384,23 +389,26 @@ class Optimizer:
 
     # --- checkpoints --------------------------------------------------------------------------------
 
-    def local_state(self) -> LocalState | None:
+    def state_entries(self) -> list[StateEntry] | None:
         """Returns the state of variables that are not on parameter servers, if there is any yet."""
-        return self._here.local_state()
+        return self._here.entries()
 
-    def check_local_state(self, restored: LocalState, name: str) -> None:
-        """Checks that ``restore_local_state`` can be called, as far as it is known by now.
+    def check_state(
+        self, restored: RestoredState, name: str, variables: Sequence[Variable] | None = None
+    ) -> None:
+        """Checks that ``restore_state`` can be called, as far as it is known by now.
 
         Args:
             restored: The state.
             name: The optimizer's name in messages.
+            variables: The variables that the state is for, if they are known.
 
         Raises:
             InvalidArgumentError: If it is the state of another optimizer, or of other variables.
         """
-        self._here.check(restored, name)
+        self._here.check(restored, name, variables)
 
-    def restore_local_state(self, restored: LocalState | None) -> None:
+    def restore_state(self, restored: RestoredState | None) -> None:
         """Sets the state of variables that are not on parameter servers, also before there is any.
 
         Args:

@@ -10,10 +10,14 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import ContextError, VariableError
-from stratagem._src.core.leaf_names import leaf_names
-from stratagem._src.parameter_server.server.server_optimizer import StateLeaf
 from stratagem._src.runtime import context
-from stratagem._src.training.local_state import LocalState, static_shape
+from stratagem._src.training.local_state import (
+    RestoredState,
+    StateEntry,
+    StatePlace,
+    state_places,
+    static_shape,
+)
 from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.state_names import state_variable_names
 from stratagem._src.variables import access
@@ -41,8 +45,8 @@ class StateVariables:
         self.held: list[Variable] = []
         self.of: list[Variable] = []
         self._structure: Any = None
-        self._leaves: tuple[str, ...] = ()
-        self._restored: LocalState | None = None
+        self._places: list[StatePlace] = []
+        self._restored: RestoredState | None = None
         self._assigned: dict[str, Any] = {}
 
     @property
@@ -66,14 +70,11 @@ class StateVariables:
             return
         with jax.ensure_compile_time_eval():
             initial = self._initial(variables)
-        names = tuple(_leaf_names(initial))
+        places = state_places(initial, len(variables))
         leaves, structure = jax.tree.flatten(initial)
         leaves = [np.asarray(leaf) for leaf in leaves]
         if self._restored is not None:
-            found = [StateLeaf(n, x.shape, x.dtype) for n, x in zip(names, leaves, strict=True)]
-            restored = self._restored.counted(names)
-            restored.check(found, variables, f"Optimizer {self._name!r}")
-            leaves = list(restored.values)
+            leaves = self._restored.fitted(places, leaves, variables, f"Optimizer {self._name!r}")
         shown = state_variable_names(initial, [v.name.removesuffix(":0") for v in variables])
         with _scope_of(variables):
             self.held = [
@@ -82,7 +83,7 @@ class StateVariables:
             ]
         self.of = list(variables)
         self._structure = structure
-        self._leaves = names
+        self._places = places
         self._restored = None
 
     def _initial(self, variables: Sequence[Variable]) -> Any:
@@ -95,10 +96,10 @@ class StateVariables:
 
     def write(self, state: Any) -> None:
         """Sets the state, apart from the learning rate, which steps only read."""
-        for leaf, variable, value in zip(
-            self._leaves, self.held, jax.tree.leaves(state), strict=True
+        for place, variable, value in zip(
+            self._places, self.held, jax.tree.leaves(state), strict=True
         ):
-            if leaf != "learning_rate":
+            if place.leaf != "learning_rate":
                 variable.assign(value)
 
     # --- numbers ------------------------------------------------------------------------------------
@@ -115,8 +116,8 @@ class StateVariables:
             AttributeError: If there is no such number.
         """
         hyperparameter = f".hyperparams[{name!r}]"
-        for leaf, variable in zip(self._leaves, self.held, strict=True):
-            if leaf == name or leaf.endswith(hyperparameter):
+        for place, variable in zip(self._places, self.held, strict=True):
+            if place.leaf == name or place.leaf.endswith(hyperparameter):
                 return variable
         if initial is None:
             raise AttributeError(
@@ -131,8 +132,8 @@ class StateVariables:
                 "first."
             )
         restored = self._restored
-        if restored is not None and restored.leaves and name in restored.leaves:
-            return np.asarray(restored.values[restored.leaves.index(name)])
+        if restored is not None and name in restored.shared:
+            return np.asarray(restored.shared[name])
         return self._assigned.get(name, initial)
 
     def assign_number(self, name: str, value: Any) -> None:
@@ -143,54 +144,48 @@ class StateVariables:
 
     # --- checkpoints --------------------------------------------------------------------------------
 
-    def local_state(self) -> LocalState | None:
-        """Returns the state, if there is any yet."""
+    def entries(self) -> list[StateEntry] | None:
+        """Returns everything that there is of the state, if there is any yet."""
         if not self.built:
-            return self._restored
-        return LocalState(self._leaves, tuple(self.held), tuple(self.of))
+            return None if self._restored is None else list(self._restored.entries())
+        return [
+            StateEntry(place.leaf, None if place.number is None else self.of[place.number], held)
+            for place, held in zip(self._places, self.held, strict=True)
+        ]
 
-    def check(self, restored: LocalState, name: str) -> None:
+    def check(
+        self, restored: RestoredState, name: str, variables: Sequence[Variable] | None
+    ) -> None:
         """Checks that ``restore`` can be called, as far as it is known by now.
+
+        Args:
+            restored: The state.
+            name: The optimizer's name in messages.
+            variables: The variables that the state is for, if they are known.
 
         Raises:
             InvalidArgumentError: If it is the state of another optimizer, or of other variables.
         """
-        variables: Sequence[Variable | None] | None = restored.variables
         if self.built:
-            leaves = [
-                StateLeaf(leaf, static_shape(v), v.dtype)
-                for leaf, v in zip(self._leaves, self.held, strict=True)
-            ]
-            restored.counted(self._leaves).check(leaves, self.of, name)
-        elif variables is not None and not any(v is None for v in variables):
-            known = [v for v in variables if v is not None]
-            shapes = [jax.ShapeDtypeStruct(static_shape(v), v.dtype) for v in known]
+            restored.fitted(self._places, self.held, self.of, name)
+        elif variables is not None:
+            shapes = [jax.ShapeDtypeStruct(static_shape(v), v.dtype) for v in variables]
             state = jax.eval_shape(self._recipe.init, shapes)
-            leaves = [
-                StateLeaf(leaf, tuple(x.shape), np.dtype(x.dtype))
-                for leaf, x in zip(_leaf_names(state), jax.tree.leaves(state), strict=True)
-            ]
-            restored.counted([leaf.name for leaf in leaves]).check(leaves, known, name)
+            places = state_places(state, len(variables))
+            leaves = jax.tree.leaves(state)
+            restored.fitted(places, leaves, variables, name)
 
-    def restore(self, restored: LocalState | None) -> None:
+    def restore(self, restored: RestoredState | None) -> None:
         """Sets the state, also before there is any; to that from before the first step if ``None``."""
         if not self.built:
             self._restored = restored
             return
-        values: Sequence[Any] = () if restored is None else restored.counted(self._leaves).values
-        if restored is None:
-            values = jax.tree.leaves(self._initial(self.of))
+        initial = jax.tree.leaves(self._initial(self.of)) if restored is None else self.held
+        values: Sequence[Any] = initial
+        if restored is not None:
+            values = restored.fitted(self._places, self.held, self.of, f"Optimizer {self._name!r}")
         for variable, value in zip(self.held, values, strict=True):
             variable.assign(np.asarray(value))
-
-
-def _leaf_names(state: Any) -> list[str]:
-    """Returns what each number and array of a state is called in checkpoints."""
-    names = []
-    for name in leaf_names(state):
-        key, _, inner = name.removeprefix("['").partition("']")
-        names.append(inner if key == "transformation" else key + inner)
-    return names
 
 
 @contextlib.contextmanager

@@ -189,10 +189,6 @@ _IO = {
 }
 _TRAIN = {
     "train.AdamOptimizer": "sg.train.Optimizer(optax.adam(rate))",
-    "train.CheckpointManager": (
-        "sg.train.Checkpoint(...).save(prefix) and sg.train.latest_checkpoint(directory); old ones stay "
-        "until you remove their directories"
-    ),
     "train.Coordinator": "threads of your own, and threading.Event",
     "train.ExponentialMovingAverage": "optax.incremental_update(new, average, 1 - decay)",
     "train.GradientDescentOptimizer": "sg.train.Optimizer(optax.sgd(rate))",

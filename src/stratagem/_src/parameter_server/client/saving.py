@@ -8,6 +8,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from stratagem._src.checkpoint_format.saved_state import SavedArray
 from stratagem._src.parameter_server.client.initial_value import row_blocks
 from stratagem._src.parameter_server.client.parameter_client import (
     ParameterClient,
@@ -27,25 +28,58 @@ from stratagem._src.parameter_server.server.stored_array import Array, StoredArr
 
 __all__ = [
     "StateArray",
+    "WholeVariable",
     "check_held",
     "drop_state",
     "has_state",
-    "read_in_blocks",
     "state_arrays",
     "write_in_blocks",
 ]
 
 
-def read_in_blocks(variable: RemoteVariable) -> Iterator[Array]:
-    """Yields a variable's value in consecutive pieces of rows, each as it is at one moment."""
-    client = variable.storage
-    if not variable.program_shape:
-        yield variable.pull()
-        return
+class WholeVariable:
+    """A variable over all its shards."""
+
+    def __init__(self, variable: RemoteVariable) -> None:
+        self._variable = variable
+        self.shape: tuple[int, ...] = tuple(variable.program_shape)
+        self.dtype: np.dtype[Any] = np.dtype(variable.dtype)
+
+    def read_rows(self, begin: int, end: int) -> Array:
+        """Returns consecutive rows as they are at one moment; everything of a scalar."""
+        if not self.shape:
+            return self._variable.pull()
+        parts = self._variable.storage.pull(
+            [
+                ReadRequest(shard.id, shard.server, range(first, last))
+                for shard, first, last in _shards_of(self._variable, begin, end)
+            ]
+        )
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def misfit(self, saved: SavedArray) -> str | None:
+        """Returns why it cannot be set to what was saved; ``None`` if it can."""
+        if (saved.shape, saved.dtype) == (self.shape, self.dtype):
+            return None
+        ours, theirs = (f"{x.dtype.name}{list(x.shape)}" for x in (self, saved))
+        return f"is {ours}, but the checkpoint has {theirs}"
+
+    def stage(self, saved: SavedArray) -> Callable[[], None]:
+        """Checks what was saved, and returns what sets the variable to it piece by piece."""
+        saved.verify()
+        return lambda: write_in_blocks(self._variable, saved.rows)
+
+
+def _shards_of(
+    variable: RemoteVariable, begin: int, end: int
+) -> Iterator[tuple[VariableShard, int, int]]:
+    """Yields the shards that have some of these rows, and which of their own rows these are."""
     for shard in variable.shards:
-        for begin, end in _blocks(shard, variable.program_shape, variable.dtype):
-            read = ReadRequest(shard.id, shard.server, range(begin, end))
-            yield client.pull([read])[0]
+        first, last = max(begin, shard.start), min(end, shard.stop)
+        if first < last or begin == end:
+            yield shard, first - shard.start, last - shard.start
+            if begin == end:
+                return
 
 
 def write_in_blocks(variable: RemoteVariable, rows: Callable[[int, int], Array]) -> None:
@@ -89,17 +123,19 @@ class StateArray:
         self.shape = leaf.shape
         self.dtype = leaf.dtype
 
-    def read_in_blocks(self) -> Iterator[Array]:
-        """Yields it in pieces; what shards have in common is brought together from all of them."""
+    def read_rows(self, begin: int, end: int) -> Array:
+        """Returns consecutive rows; of what has none, one value for all shards."""
         if self._by_row:
-            for shard in self._variable.shards:
-                for begin, end in _blocks(shard, self.shape, self.dtype):
-                    yield self._read(shard, begin, end)
-            return
+            parts = [
+                self._read(shard, first, last)
+                for shard, first, last in _shards_of(self._variable, begin, end)
+            ]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
         values = np.stack([self._read(shard) for shard in self._variable.shards])
         # A count of steps is that of the busiest shard.
         whole = np.issubdtype(self.dtype, np.integer) or self.dtype == np.bool_
-        yield (values.max(axis=0) if whole else values.mean(axis=0)).astype(self.dtype)
+        value = (values.max(axis=0) if whole else values.mean(axis=0)).astype(self.dtype)
+        return value[begin:end] if self.shape else value
 
     def write_in_blocks(self, rows: Callable[[int, int], Array]) -> None:
         """Sets it piece by piece; ``rows`` returns rows from a first to a last one."""

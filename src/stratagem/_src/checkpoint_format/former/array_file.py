@@ -1,59 +1,23 @@
-"""Arrays in ``.npy`` files with checksums, written and read piece by piece."""
+"""Arrays in ``.npy`` files with checksums, read piece by piece."""
 
 from __future__ import annotations
 
 import io
 import math
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from google_crc32c import extend
 
-from stratagem._src.core.errors import DataLossError, InvalidArgumentError
+from stratagem._src.core.errors import DataLossError
 
-__all__ = ["ArrayFile", "write_array"]
+__all__ = ["ArrayFile"]
 
 Array = np.ndarray[Any, Any]
 
 _CHUNK = 16 << 20
-
-
-def write_array(path: Path, shape: Sequence[int], dtype: Any, blocks: Iterable[Array]) -> int:
-    """Writes an array whose rows come in consecutive blocks, and sees it to the disk.
-
-    NumPy knows no ``bfloat16``; such types are stored as unsigned integers of the same bytes.
-
-    Returns:
-        The CRC-32C of the file.
-
-    Raises:
-        InvalidArgumentError: If there is such a file.
-    """
-    stored = _stored_dtype(np.dtype(dtype))
-    header = io.BytesIO()
-    described = {"descr": stored.str, "fortran_order": False, "shape": tuple(shape)}
-    np.lib.format.write_array_header_2_0(header, described)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        file = path.open("xb")
-    except FileExistsError:
-        raise InvalidArgumentError(
-            f"Two names of a checkpoint need the same file {path.name!r}: this file system does not tell "
-            "apart capital and small letters. Rename one."
-        ) from None
-    with file:
-        file.write(header.getvalue())
-        checksum = extend(0, header.getvalue())
-        for block in blocks:
-            raw = np.ascontiguousarray(block, dtype).reshape(-1).view(np.uint8)
-            file.write(raw.data)
-            checksum = extend(checksum, raw)
-        file.flush()
-        os.fsync(file.fileno())
-    return int(checksum)
 
 
 class ArrayFile:
@@ -78,8 +42,11 @@ class ArrayFile:
         self._checksum = checksum
         self._begin = 0
 
-    def verify(self) -> None:
-        """Checks all of the file, without holding more than a piece of it."""
+    def begin(self) -> None:
+        """Does nothing: files are read one after the other."""
+
+    def verify(self, begin: int = 0, end: int = -1) -> None:
+        """Checks all of the file, whichever rows are meant, without holding more than a piece of it."""
         try:
             with self._path.open("rb") as file:
                 checksum = 0

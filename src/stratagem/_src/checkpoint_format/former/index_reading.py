@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from google_crc32c import value as crc32c
 
-from stratagem._src.core.errors import DataLossError, InvalidArgumentError
-from stratagem._src.training.checkpoint_index import (
+from stratagem._src.checkpoint_format.former.index import (
     CHECKSUM,
     HERE,
     ON_SERVERS,
@@ -27,6 +26,7 @@ from stratagem._src.training.checkpoint_index import (
     canonical,
     state_array_name,
 )
+from stratagem._src.core.errors import DataLossError, InvalidArgumentError
 
 __all__ = ["decode_index"]
 

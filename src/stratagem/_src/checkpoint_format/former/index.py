@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from google_crc32c import value as crc32c
-
 __all__ = ["CheckpointIndex", "SavedArray", "SavedOptimizer", "SavedState", "state_array_name"]
 
 VERSION = 2
@@ -83,17 +81,6 @@ class CheckpointIndex:
     optimizers: Mapping[str, SavedOptimizer]
     of_workers: Mapping[int, Mapping[str, SavedArray]] = field(default_factory=dict)
 
-    @property
-    def fingerprint(self) -> int:
-        """A number that differs for checkpoints with other content."""
-        return int(crc32c(canonical(_contents(self))))
-
-    def encode(self) -> bytes:
-        """Returns the index as it is stored."""
-        contents = _contents(self)
-        checksum = int(crc32c(canonical(contents)))
-        return json.dumps({**contents, CHECKSUM: checksum}, indent=1).encode("ascii")
-
 
 def state_array_name(optimizer: str, position: int, variable: str | None = None) -> str:
     """Returns the name of an array of an optimizer's state.
@@ -105,34 +92,6 @@ def state_array_name(optimizer: str, position: int, variable: str | None = None)
     """
     where = HERE if variable is None else f"{ON_SERVERS}/{variable}"
     return f"{optimizer}/{where}/{position}"
-
-
-def _contents(index: CheckpointIndex) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        "arrays": _described(index.arrays),
-        "optimizers": {name: _optimizer(saved) for name, saved in index.optimizers.items()},
-        "workers": {str(worker): _described(own) for worker, own in index.of_workers.items()},
-    }
-
-
-def _described(arrays: Mapping[str, SavedArray]) -> dict[str, Any]:
-    return {
-        name: {"shape": list(array.shape), "dtype": array.dtype, CHECKSUM: array.checksum}
-        for name, array in arrays.items()
-    }
-
-
-def _optimizer(saved: SavedOptimizer) -> dict[str, Any]:
-    here = saved.here
-    return {
-        HERE: here and {"variables": here.variables, "leaves": _leaves(here)},
-        ON_SERVERS: {name: _leaves(state) for name, state in saved.on_servers.items()},
-    }
-
-
-def _leaves(state: SavedState) -> list[str | None]:
-    return [None] * len(state.arrays) if state.leaves is None else list(state.leaves)
 
 
 def canonical(contents: Any) -> bytes:

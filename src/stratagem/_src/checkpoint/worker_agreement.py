@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from stratagem._src.checkpoint.under_way import wait_for_saves
 from stratagem._src.core import errors
 from stratagem._src.core.errors import RemoteError, StratagemError
 from stratagem._src.membership.join import JoinedCluster, joined_cluster
@@ -23,23 +24,31 @@ class WorkerAgreement:
 
     Alone, as a process is whose variables are its own or whose cluster has failed, it tells nobody.
 
+    A save that is still being written is waited for: its workers have to agree first.
+
     Args:
         variables: The variables that it is about.
         what: What all workers do, for messages.
     """
 
     def __init__(self, variables: Iterable[Variable], what: str) -> None:
+        wait_for_saves()
         joined = joined_cluster() if any(map(spans_workers, variables)) else None
         # A survivor of a cluster that has failed can still save what it has.
         usable = joined is not None and not joined.watch.has_failed
         self._joined: JoinedCluster | None = joined if usable else None
         self._what = what
         self._last_sign = time.monotonic()
+        self._in_background = False
 
     @property
     def worker(self) -> int:
         """The number of this worker."""
         return 0 if self._joined is None else self._joined.process_id
+
+    def go_on_in_background(self) -> None:
+        """Says that from now on a thread of its own settles things, while programs run."""
+        self._in_background = True
 
     def settle(self, do: Callable[[], Any]) -> list[Any]:
         """Does something on every worker and returns what each returned; raises on all if one does.
@@ -72,9 +81,10 @@ class WorkerAgreement:
             return
         self._exchange({"busy": True})
 
-    def _exchange(self, value: Any) -> list[Any]:
+    def _exchange(self, value: Any) -> Sequence[Any]:
         assert self._joined is not None
-        every = self._joined.watch.exchange(_TOPIC, value, self._what)
+        in_sequence = not self._in_background
+        every = self._joined.watch.exchange(_TOPIC, value, self._what, in_sequence=in_sequence)
         self._last_sign = time.monotonic()
         return every
 

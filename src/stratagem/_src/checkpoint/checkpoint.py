@@ -1,0 +1,301 @@
+"""``Checkpoint``: saves variables, optimizers and more, and restores them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects, Keys, named_objects
+from stratagem._src.checkpoint.optimizer_saving import (
+    known_variables,
+    local_values,
+    remote_arrays,
+)
+from stratagem._src.checkpoint.options import CheckpointOptions
+from stratagem._src.checkpoint.restore_status import RestoreStatus
+from stratagem._src.checkpoint.restoring import stage_all
+from stratagem._src.checkpoint.saved_values import Change, SavedValue
+from stratagem._src.checkpoint.saving import Contents, RemoteArray, Target, begin_save
+from stratagem._src.checkpoint.under_way import SaveUnderWay
+from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
+from stratagem._src.checkpoint_format.reader import open_checkpoint
+from stratagem._src.core.errors import ContextError, InvalidArgumentError
+from stratagem._src.core.tracing import under_jit
+from stratagem._src.parameter_server.client.saving import WholeVariable
+from stratagem._src.runtime import context
+from stratagem._src.variables import access as state
+from stratagem._src.variables.variable import Variable, create_plain_variable
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """Saves what a program would lose at its end, and restores it.
+
+    A checkpoint is a directory in Orbax' format, which other JAX tools read, too; and what they have
+    saved is restored like one of our own. It does not say how variables are spread: what was saved from
+    two parameter servers can be restored into three, into other shards, or into a mirrored variable.
+
+    ``save`` takes the values and returns; they are written while the program goes on. A checkpoint
+    appears under its name when it is complete: a save that is interrupted leaves the last one as it was.
+
+    Where several workers train in step all of them call ``save`` and ``restore``, with a path that all of
+    them see. Each writes a part of what they have in common, and what is its own.
+
+    Args:
+        **objects: Variables, ``Optimizer`` objects, metrics, Keras layers, models, optimizers and metrics
+            that are built, arrays, Python numbers, or structures of them, by name. The state that an
+            optimizer has on parameter servers is saved for the variables given here. They are attributes
+            of the Checkpoint, too, and more can be assigned: ``checkpoint.epoch = 3``. Arrays and
+            numbers are replaced when they are restored: read them from the Checkpoint.
+
+    Raises:
+        InvalidArgumentError: If something else is given, or two have the same name.
+
+    >>> import tempfile
+    >>> import stratagem as sg
+    >>> w = sg.Variable([1.0, 2.0])
+    >>> checkpoint = sg.train.Checkpoint(model={"w": w}, epoch=3)
+    >>> path = checkpoint.save(tempfile.mkdtemp() + "/ckpt")
+    >>> _ = w.assign([0.0, 0.0])
+    >>> checkpoint.epoch = 4
+    >>> status = checkpoint.restore(path).assert_consumed()
+    >>> w.numpy(), checkpoint.epoch
+    (array([1., 2.], dtype=float32), 3)
+    """
+
+    _given: Mapping[str, Any]
+    _objects: CheckpointObjects
+    _count: int
+    _counter: Variable | None
+    _last: SaveUnderWay | None
+
+    def __init__(self, **objects: Any) -> None:
+        self._count = 0
+        self._counter = None
+        self._last = None
+        self._take(objects)
+
+    def _take(self, given: Mapping[str, Any]) -> None:
+        found = named_objects(given, self._take)
+        self._given = dict(given)
+        self._objects = found
+        for name, variable in found.variables.items():
+            variable.take_name(name)
+
+    def __getattr__(self, name: str) -> Any:
+        given = self.__dict__.get("_given", {})
+        if name in given:
+            return given[name]
+        raise AttributeError(f"Checkpoint has no attribute {name!r}. It holds {sorted(given)}.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+            return
+        if hasattr(type(self), name):
+            raise AttributeError(f"{name!r} of a Checkpoint cannot be replaced. Rename the object.")
+        self._take({**self._given, name: value})
+
+    @property
+    def save_counter(self) -> Variable:
+        """The number of the last checkpoint that was saved or restored."""
+        if self._counter is None:
+            self._counter = create_plain_variable(self._count, trainable=False, name=COUNTER)
+        return self._counter
+
+    def _set_count(self, number: int) -> None:
+        # Without a variable, unless somebody asks for it: that would start JAX.
+        self._count = number
+        if self._counter is not None:
+            self._counter.assign(number)
+
+    # --- saving ---------------------------------------------------------------------------------------
+
+    def save(
+        self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None
+    ) -> str:
+        """Saves everything in a new directory, ``file_prefix`` with a number behind it.
+
+        The number is one above ``save_counter``, or above those of the checkpoints there are. What saves
+        that were killed have left behind in the directory is removed.
+
+        An error of the disk comes at the next call of a method of this Checkpoint, ``sync`` for one.
+
+        Returns:
+            The path of the directory; the same on all workers that give the same prefix.
+
+        Raises:
+            ContextError: In a replica or a compiled function.
+        """
+        return self._save(Target(Path(file_prefix), after=self._saves_so_far()), options)
+
+    def write(
+        self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None
+    ) -> str:
+        """Saves everything in a directory with exactly this path, in place of one that is there.
+
+        Neither is it counted, nor is the count saved. See ``save``.
+        """
+        return self._save(Target(Path(file_prefix), is_exact=True), options)
+
+    def save_numbered(
+        self,
+        prefix: Path,
+        number: int | None,
+        options: CheckpointOptions | None,
+        then: Callable[[], None],
+    ) -> str:
+        """Does what ``save`` does.
+
+        Args:
+            prefix: The path without its number.
+            number: The number; ``None`` for the next.
+            options: See ``save``.
+            then: Called, by the first worker alone, when the checkpoint is complete.
+        """
+        return self._save(Target(prefix, number, self._saves_so_far()), options, then)
+
+    def _saves_so_far(self) -> int:
+        return self._count if self._counter is None else int(self._counter)
+
+    def _save(
+        self,
+        target: Target,
+        options: CheckpointOptions | None,
+        then: Callable[[], None] = lambda: None,
+    ) -> str:
+        _check_context("save")
+        self.sync()
+        agreement = self._agreement("saving a checkpoint")
+        save, number = begin_save(target, self._contents, agreement, then)
+        if number is not None:
+            self._set_count(number)
+        self._last = save
+        save.start()
+        if options is not None and not options.enable_async:
+            self.sync()
+        return str(target.prefix.with_name(save.path.name))
+
+    def sync(self) -> None:
+        """Waits until the last save is on the disk.
+
+        Raises:
+            OSError: If it could not be written.
+            UnavailableError: If another worker was lost before all had written their parts.
+        """
+        if self._last is not None:
+            self._last.wait()
+            self._last.check()
+
+    # --- restoring ------------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        save_path: str | os.PathLike[str] | None,
+        options: CheckpointOptions | None = None,
+    ) -> RestoreStatus:
+        """Gives everything the value that it had when the checkpoint was saved, ``save_counter`` too.
+
+        With ``None``, as ``latest_checkpoint`` returns at the first start, everything stays as it is.
+
+        Arrays of the checkpoint that nothing here asks for are left out. Everything is checked first, on
+        all workers and servers: if this raises one of the following, nothing has changed anywhere. The
+        state of an optimizer that has not taken a step yet is checked as far as its variables are known,
+        and otherwise at its first step.
+
+        Args:
+            save_path: What ``save`` has returned; a directory that Orbax has written; or one that we have
+                written before our format was Orbax'.
+            options: Taken for the sake of programs for TensorFlow.
+
+        Returns:
+            What ``assert_consumed()`` can be asked of.
+
+        Raises:
+            NotFoundError: If there is no checkpoint, or it lacks something.
+            InvalidArgumentError: If a shape or element type differs, or an optimizer's state is that of
+                another optimizer.
+            DataLossError: If a file is damaged.
+            PSUnavailableError: If a parameter server is gone. If it is lost while values are on their way,
+                some have changed.
+            ContextError: In a replica or a compiled function.
+        """
+        return self._restore(save_path, with_counter=True)
+
+    def read(
+        self,
+        save_path: str | os.PathLike[str] | None,
+        options: CheckpointOptions | None = None,
+    ) -> RestoreStatus:
+        """Does what ``restore`` does, except that ``save_counter`` stays as it is."""
+        return self._restore(save_path, with_counter=False)
+
+    def _restore(
+        self, save_path: str | os.PathLike[str] | None, *, with_counter: bool
+    ) -> RestoreStatus:
+        _check_context("restore")
+        self.sync()
+        agreement = self._agreement("restoring a checkpoint")
+        changes: list[Change] = []
+        left: list[str] = []
+
+        def check() -> int | None:
+            if save_path is None:
+                return None
+            path = Path(save_path)
+            saved = open_checkpoint(path, agreement.worker)
+            staged, unused = stage_all(self._objects, saved, path)
+            changes.extend(staged)
+            left.extend(unused)
+            if with_counter and COUNTER in saved.names:
+                number = int(saved.array(COUNTER).whole())
+                changes.append(lambda: self._set_count(number))
+            return saved.fingerprint
+
+        fingerprints = agreement.settle(check)
+        if len(set(fingerprints)) > 1:
+            raise InvalidArgumentError(
+                f"All workers must restore the same checkpoint, but what they find at {save_path} differs. "
+                "Give them the path of a directory that all of them see."
+            )
+        changes.reverse()
+        while changes:
+            changes.pop()()  # and with it goes the memory for what it has read
+        return RestoreStatus(None if save_path is None else left)
+
+    # --- what there is to save ----------------------------------------------------------------------
+
+    def _agreement(self, what: str) -> WorkerAgreement:
+        return WorkerAgreement(self._local_variables(), what)
+
+    def _local_variables(self) -> Iterator[Variable]:
+        yield from self._objects.variables.values()
+        for optimizer in self._objects.optimizers.values():
+            yield from optimizer.variables
+
+    def _contents(self) -> Contents:
+        objects = self._objects
+        values: dict[Keys, SavedValue] = {
+            objects.keys[name]: value for name, value in objects.local.items()
+        }
+        remote: dict[Keys, RemoteArray] = {
+            objects.keys[name]: WholeVariable(variable) for name, variable in objects.remote.items()
+        }
+        for name in objects.optimizers:
+            values.update(local_values(name, objects))
+            remote.update(remote_arrays(name, objects))
+        optimizers = {name: known_variables(name, objects) for name in objects.optimizers}
+        return Contents(values, remote, {"optimizers": optimizers})
+
+
+def _check_context(what: str) -> None:
+    replica = context.get_replica_context() if context.has_strategy() else None
+    in_replica = replica is not None and replica.num_replicas_in_sync > 1
+    if in_replica or state.current_frame() is not None or under_jit():
+        raise ContextError(
+            f"Checkpoint.{what}() is called in a replica or a compiled function. Call it outside of "
+            "strategy.run(), sg.function and JAX transformations."
+        )

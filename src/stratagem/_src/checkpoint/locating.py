@@ -1,0 +1,105 @@
+"""Which checkpoints there are in a directory, also while they come."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stratagem._src.checkpoint.under_way import wait_for_saves
+from stratagem._src.checkpoint_format.directories import numbered
+from stratagem._src.checkpoint_format.former.reader import INDEX_FILE
+from stratagem._src.checkpoint_format.tree_metadata import METADATA_FILE
+
+__all__ = ["checkpoints_iterator", "complete_checkpoints", "latest_checkpoint"]
+
+_POLL_SECONDS = 1.0
+
+
+def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tuple[float, Path]]:
+    """Returns the checkpoints in a directory, oldest first, with the times when they were saved.
+
+    Args:
+        directory: The directory; it need not exist.
+        prefix: Their names without the number; default any.
+    """
+    found = []
+    for number, path in numbered(directory, prefix):
+        for file in (METADATA_FILE, INDEX_FILE):
+            with contextlib.suppress(OSError):
+                found.append(((path / file).stat().st_mtime_ns, number, path))
+                break
+    return [(time / 1e9, path) for time, _, path in sorted(found)]
+
+
+def latest_checkpoint(
+    checkpoint_dir: str | os.PathLike[str], latest_filename: str | None = None
+) -> str | None:
+    """Returns the path of the last checkpoint that was saved in a directory, or ``None``.
+
+    A save of this process that is still being written there is waited for.
+
+    Args:
+        checkpoint_dir: The directory.
+        latest_filename: Taken for the sake of programs for TensorFlow, which keeps a list in a file.
+
+    >>> import tempfile
+    >>> latest_checkpoint(tempfile.mkdtemp()) is None
+    True
+    """
+    wait_for_saves(Path(checkpoint_dir))
+    found = complete_checkpoints(Path(checkpoint_dir))
+    return str(found[-1][1]) if found else None
+
+
+def checkpoints_iterator(
+    checkpoint_dir: str | os.PathLike[str],
+    min_interval_secs: float = 0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+) -> Iterator[str]:
+    """Yields the latest checkpoint of a directory whenever there is a new one, for an evaluator.
+
+    Checkpoints that came while the last one was being looked at are left out, but for the latest.
+
+    Args:
+        checkpoint_dir: The directory; it need not exist yet.
+        min_interval_secs: Seconds from one checkpoint to the next, at least.
+        timeout: Seconds to wait for a new one before the iteration ends; default for ever.
+        timeout_fn: Called after ``timeout`` instead; the iteration ends if it returns ``True``, and else
+            waits again.
+
+    >>> import tempfile
+    >>> import stratagem as sg
+    >>> directory = tempfile.mkdtemp()
+    >>> path = sg.train.Checkpoint(v=sg.Variable(1.0)).save(directory + "/ckpt")
+    >>> [found == path for found in sg.train.checkpoints_iterator(directory, timeout=0.0)]
+    [True]
+    """
+    last: str | None = None
+    while True:
+        begun = time.monotonic()
+        new = _wait_for_new(checkpoint_dir, last, timeout)
+        if new is None:
+            if timeout_fn is None or timeout_fn():
+                return
+            continue
+        last = new
+        yield new
+        time.sleep(max(0.0, begun + min_interval_secs - time.monotonic()))
+
+
+def _wait_for_new(
+    directory: str | os.PathLike[str], last: str | None, timeout: float | None
+) -> str | None:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        latest = latest_checkpoint(directory)
+        if latest is not None and latest != last:
+            return latest
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return None
+        time.sleep(_POLL_SECONDS if left is None else min(_POLL_SECONDS, left))

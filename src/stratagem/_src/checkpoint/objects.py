@@ -1,0 +1,192 @@
+"""The names of what a checkpoint saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.checkpoint.saved_values import (
+    PlainArray,
+    PlainNumber,
+    RandomKey,
+    SavedValue,
+    SavedVariable,
+)
+from stratagem._src.checkpoint_format.tree_metadata import Key, array_key
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
+from stratagem._src.training.metrics.metric import Metric
+from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.variables.place_names import place_name
+from stratagem._src.variables.stand_ins import held_variables, is_variable, variable_of
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["CheckpointObjects", "named_objects"]
+
+COUNTER = "save_counter"
+
+Keys = tuple[Key, ...]
+
+
+class CheckpointObjects(NamedTuple):
+    """What a Checkpoint holds, by name.
+
+    Attributes:
+        variables: The variables, wherever they are.
+        plain: Arrays and numbers.
+        optimizers: The optimizers.
+        keys: The way to each in the structure.
+    """
+
+    variables: dict[str, Variable]
+    plain: dict[str, SavedValue]
+    optimizers: dict[str, Optimizer]
+    keys: dict[str, Keys]
+
+    @property
+    def remote(self) -> dict[str, RemoteVariable]:
+        """The variables on parameter servers."""
+        return {name: v for name, v in self.variables.items() if isinstance(v, RemoteVariable)}
+
+    @property
+    def local(self) -> dict[str, SavedValue]:
+        """What is saved of this process, optimizers apart."""
+        of_variables: dict[str, SavedValue] = {
+            name: SavedVariable(v)
+            for name, v in self.variables.items()
+            if not isinstance(v, RemoteVariable)
+        }
+        return of_variables | self.plain
+
+    def name_of(self, variable: Variable | None) -> str | None:
+        """Returns the name of a variable, if it is among these."""
+        return next((name for name, v in self.variables.items() if v is variable), None)
+
+
+def named_objects(
+    objects: Mapping[str, Any], replace: Callable[[Mapping[str, Any]], None]
+) -> CheckpointObjects:
+    """Returns what there is in a structure, with the ways to them as names.
+
+    Of a metric they are its variables.
+
+    >>> import stratagem as sg
+    >>> model = {"w": sg.Variable(1.0), "b": sg.Variable(0.0)}
+    >>> list(named_objects({"model": model, "epoch": 3}, print).keys)
+    ['epoch', 'model/b', 'model/w']
+
+    Args:
+        objects: The structure.
+        replace: Takes a structure in which an array or number was replaced.
+
+    Raises:
+        InvalidArgumentError: If there is something else, or two of them have the same name.
+    """
+    ways, structure = jax.tree_util.tree_flatten_with_path(dict(objects), is_leaf=_is_object)
+    leaves = [leaf for _, leaf in ways]
+    found = CheckpointObjects({}, {}, {}, {})
+    shown: dict[str, str] = {}
+
+    def replacing(position: int) -> Callable[[Any], None]:
+        def put(value: Any) -> None:
+            leaves[position] = value
+            replace(jax.tree.unflatten(structure, leaves))
+
+        return put
+
+    for position, (path, leaf) in enumerate(ways):
+        for inner, part in _opened(leaf):
+            whole = (*path, *inner)
+            name, keys = place_name(whole), _keys(whole)
+            way = jax.tree_util.keystr(whole)
+            _check_name(name, way, shown)
+            shown[name] = way
+            found.keys[name] = keys
+            if isinstance(part, Variable):
+                found.variables[name] = part
+            elif isinstance(part, Optimizer):
+                found.optimizers[name] = part
+            else:
+                found.plain[name] = _plain(name, part, replacing(position))
+    _check_states(found, shown)
+    _check_array_keys(found, shown)
+    return found
+
+
+def _check_name(name: str, way: str, shown: Mapping[str, str]) -> None:
+    if name in shown:
+        raise InvalidArgumentError(
+            f"Everything in a Checkpoint needs a name of its own, got {name!r} for both {shown[name]} "
+            f"and {way}. Rename one."
+        )
+    if name.partition("/")[0] == COUNTER:
+        raise InvalidArgumentError(
+            f"{COUNTER!r} is the Checkpoint's own count of saves, got {way}. Rename the object."
+        )
+    is_of_worker = name.startswith("@") and name[1:].partition("/")[0].isdigit()
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        is_of_worker = True
+    if is_of_worker:
+        raise InvalidArgumentError(
+            "Names in a Checkpoint are text that can be written as UTF-8, and those that begin with '@' "
+            f"and a number are of workers, got {way}. Rename the object."
+        )
+
+
+def _check_states(found: CheckpointObjects, shown: Mapping[str, str]) -> None:
+    for name in found.keys:
+        for optimizer in found.optimizers:
+            if name.startswith(f"{optimizer}/"):
+                raise InvalidArgumentError(
+                    "Names in a Checkpoint that begin with that of an Optimizer are its state's, got "
+                    f"{shown[name]} beside the Optimizer {shown[optimizer]}. Rename one."
+                )
+
+
+def _check_array_keys(found: CheckpointObjects, shown: Mapping[str, str]) -> None:
+    names: dict[str, str] = {}
+    for name, keys in found.keys.items():
+        key = array_key(keys)
+        if key in names:
+            raise InvalidArgumentError(
+                f"Orbax would call two objects of the Checkpoint {key!r}: {shown[names[key]]} and "
+                f"{shown[name]}. Rename one."
+            )
+        names[key] = name
+
+
+def _keys(path: Sequence[Any]) -> Keys:
+    return tuple(Key(place_name([key]), isinstance(key, jax.tree_util.SequenceKey)) for key in path)
+
+
+def _is_object(leaf: Any) -> bool:
+    return isinstance(leaf, (Optimizer, Metric)) or is_variable(leaf)
+
+
+def _opened(leaf: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """Returns the variables of what holds some, or stands for one, with the ways to them."""
+    held = leaf.named_variables if isinstance(leaf, Metric) else held_variables(leaf)
+    if held is None:
+        return [((), variable_of(leaf))]
+    ways = jax.tree_util.tree_flatten_with_path(held, is_leaf=is_variable)[0]
+    return [(path, variable_of(part)) for path, part in ways]
+
+
+def _plain(name: str, value: Any, replace: Callable[[Any], None]) -> SavedValue:
+    if isinstance(value, bool | int | float) and not isinstance(value, np.generic):
+        return PlainNumber(value, replace)
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return RandomKey(value, replace)
+    if isinstance(value, jax.Array | np.ndarray | np.generic) and value.dtype.kind not in "OSUMm":
+        return PlainArray(value, replace)
+    raise InvalidArgumentError(
+        "A Checkpoint holds variables, Optimizers, metrics, iterators, Keras and nnx objects, arrays and "
+        f"numbers, got {type(value).__name__} for {name!r}. Of an object of a class of your own give "
+        "vars(object)."
+    )

@@ -1,0 +1,210 @@
+"""What can be saved and restored: variables of every kind, arrays and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.checkpoint.worker_agreement import spans_workers
+from stratagem._src.checkpoint_format.saved_state import SavedArray
+from stratagem._src.checkpoint_format.tree_metadata import ARRAY, NUMBER
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.training.local_state import static_shape
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
+from stratagem._src.variables.variable import Variable
+
+__all__ = [
+    "PlainArray",
+    "PlainNumber",
+    "RandomKey",
+    "Restorable",
+    "SavedValue",
+    "SavedVariable",
+    "ValueToSave",
+]
+
+Array = np.ndarray[Any, Any]
+Change = Callable[[], None]
+
+
+class ValueToSave(Protocol):
+    """Something of this process that becomes one array of a checkpoint.
+
+    Attributes:
+        kind: What Orbax is to make of it when it is asked for no type.
+        is_of_this_worker: Whether other workers have values of their own under the same name.
+        is_read_together: Whether its value is known only when all workers read it.
+    """
+
+    kind: str
+    is_of_this_worker: bool
+    is_read_together: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its element type."""
+
+    def take(self) -> Array:
+        """Returns the present value on the host, which does not change any more."""
+
+
+class Restorable(Protocol):
+    """Something that is set to one array of a checkpoint."""
+
+    def misfit(self, saved: SavedArray) -> str | None:
+        """Returns why it cannot be set to what was saved; ``None`` if it can."""
+
+    def stage(self, saved: SavedArray) -> Change:
+        """Reads what was saved, and returns what sets the value to it."""
+
+
+class SavedValue(ValueToSave, Restorable, Protocol):
+    """Something of this process that is saved and restored."""
+
+
+class _OfOneShape:
+    """What must be restored from an array of the same shape and element type."""
+
+    kind = ARRAY
+    is_of_this_worker = True
+    is_read_together = False
+    shape: Any
+    dtype: Any
+
+    def misfit(self, saved: SavedArray) -> str | None:
+        """Returns what differs."""
+        if (saved.shape, saved.dtype) == (self.shape, self.dtype):
+            return None
+        ours, theirs = (f"{x.dtype.name}{list(x.shape)}" for x in (self, saved))
+        return f"is {ours}, but the checkpoint has {theirs}"
+
+
+class SavedVariable(_OfOneShape):
+    """A variable of this process."""
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+        spans = spans_workers(variable)
+        self.is_of_this_worker = not spans
+        self.is_read_together = spans and isinstance(variable, SyncOnReadVariable)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return static_shape(self._variable)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its element type."""
+        return np.dtype(self._variable.dtype)
+
+    def take(self) -> Array:
+        """Returns its value; of memory that is the host's already, without a copy."""
+        # Who reads a variable keeps its memory from being given away to the next step.
+        return np.asarray(self._variable.read_value())
+
+    def stage(self, saved: SavedArray) -> Change:
+        """Reads the value to be assigned."""
+        self._variable.snapshot()  # raises if it has never had a value
+        value, variable = saved.whole(), self._variable
+
+        def assign() -> None:
+            variable.assign(value)
+
+        return assign
+
+
+class PlainArray(_OfOneShape):
+    """An array of NumPy's or JAX's, which is replaced when it is restored.
+
+    Args:
+        array: The array.
+        replace: Puts another in its place.
+    """
+
+    def __init__(self, array: Any, replace: Callable[[Any], None]) -> None:
+        self._array = array
+        self._replace = replace
+        self.shape: tuple[int, ...] = tuple(array.shape)
+        self.dtype: np.dtype[Any] = np.dtype(array.dtype)
+
+    def take(self) -> Array:
+        """Returns its value."""
+        if isinstance(self._array, jax.Array):
+            if not (self._array.is_fully_addressable or self._array.is_fully_replicated):
+                raise InvalidArgumentError(
+                    "A Checkpoint cannot hold an array of which other processes have parts, got "
+                    f"{self._array.dtype.name}{list(self.shape)} on {self._array.sharding}. Make it a "
+                    "Variable in the strategy's scope, or gather it before."
+                )
+            # The owner may give its memory away to a program.
+            return np.array(self._array)
+        return np.array(self._array)
+
+    def stage(self, saved: SavedArray) -> Change:
+        """Reads the value, and places it as the present one."""
+        value: Any = saved.whole()
+        if isinstance(self._array, jax.Array):
+            value = jax.device_put(value, self._array.sharding)
+        elif isinstance(self._array, np.generic):
+            value = value[()]
+        return lambda: self._replace(value)
+
+
+class RandomKey(PlainArray):
+    """A key of ``jax.random``, as the numbers that it is made of."""
+
+    def __init__(self, key: Any, replace: Callable[[Any], None]) -> None:
+        implementation = jax.random.key_impl(key)
+        super().__init__(
+            jax.random.key_data(key),
+            lambda data: replace(jax.random.wrap_key_data(jnp.asarray(data), impl=implementation)),
+        )
+
+
+class PlainNumber:
+    """A Python number, which is replaced when it is restored.
+
+    Args:
+        number: The number.
+        replace: Puts another in its place.
+    """
+
+    kind = NUMBER
+    is_of_this_worker = True
+    is_read_together = False
+    shape: tuple[int, ...] = ()
+
+    def __init__(self, number: bool | int | float, replace: Callable[[Any], None]) -> None:
+        self._number = number
+        self._replace = replace
+        self.dtype: np.dtype[Any] = np.asarray(number).dtype
+
+    def take(self) -> Array:
+        """Returns it as an array."""
+        return np.asarray(self._number)
+
+    def misfit(self, saved: SavedArray) -> str | None:
+        """Returns why what was saved is no such number."""
+        if (
+            saved.shape == ()
+            and saved.dtype.kind in {"b": "b", "i": "iu", "f": "f"}[self.dtype.kind]
+        ):
+            return None
+        return (
+            f"is a Python {type(self._number).__name__}, but the checkpoint has "
+            f"{saved.dtype.name}{list(saved.shape)}"
+        )
+
+    def stage(self, saved: SavedArray) -> Change:
+        """Reads the number."""
+        number = type(self._number)(saved.whole())
+        return lambda: self._replace(number)

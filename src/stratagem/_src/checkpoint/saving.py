@@ -1,0 +1,295 @@
+"""Saving a checkpoint, alone or with the other workers: first what must be taken now, then the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+
+from stratagem._src.checkpoint.objects import COUNTER, Keys
+from stratagem._src.checkpoint.saved_values import SavedValue, ValueToSave
+from stratagem._src.checkpoint.under_way import SaveUnderWay
+from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
+from stratagem._src.checkpoint_format.array_store import ArrayWriter, merge_parts, part_directory
+from stratagem._src.checkpoint_format.chunks import chunk_shape, divide_rows
+from stratagem._src.checkpoint_format.directories import NewDirectory, remove_left_overs
+from stratagem._src.checkpoint_format.reader import worker_key
+from stratagem._src.checkpoint_format.tree_metadata import (
+    METADATA_FILE,
+    NUMBER,
+    Key,
+    Leaf,
+    TreeMetadata,
+    array_key,
+)
+from stratagem._src.core.errors import InvalidArgumentError
+
+__all__ = ["Contents", "RemoteArray", "Target", "begin_save"]
+
+Array = np.ndarray[Any, Any]
+
+_MOST_SHOWN = 100
+_STEP_METADATA_FILE = "_CHECKPOINT_METADATA"
+_HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
+
+
+class RemoteArray(Protocol):
+    """An array on parameter servers."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its element type."""
+
+    def read_rows(self, begin: int, end: int) -> Array:
+        """Returns consecutive rows as they are at one moment; everything of a scalar."""
+
+
+class Contents(NamedTuple):
+    """What there is to save.
+
+    Attributes:
+        values: What is in this process, by the ways to it.
+        remote: What is on parameter servers.
+        own: What is noted beside.
+    """
+
+    values: dict[Keys, SavedValue]
+    remote: dict[Keys, RemoteArray]
+    own: dict[str, Any]
+
+
+class Target(NamedTuple):
+    """Where to save.
+
+    Attributes:
+        prefix: The path, or the path without its number.
+        number: The number; ``None`` for one above all that there are.
+        after: What such a number is above in any case.
+        is_exact: Whether the path gets no number.
+    """
+
+    prefix: Path
+    number: int | None = None
+    after: int = 0
+    is_exact: bool = False
+
+    def make(self) -> tuple[NewDirectory, int | None]:
+        """Makes the directory, and returns its number if it has one."""
+        remove_left_overs(self.prefix.parent)
+        if self.is_exact:
+            return NewDirectory(self.prefix, replace=True), None
+        if self.number is None:
+            return NewDirectory.numbered(self.prefix, self.after)
+        path = self.prefix.with_name(f"{self.prefix.name}-{self.number}")
+        return NewDirectory(path, replace=True), self.number
+
+
+class _Piece(NamedTuple):
+    """Rows of an array that this process writes."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    begin: int
+    rows: Array
+
+
+def begin_save(
+    target: Target,
+    contents: Callable[[], Contents],
+    agreement: WorkerAgreement,
+    then: Callable[[], None],
+) -> tuple[SaveUnderWay, int | None]:
+    """Takes what is to be saved, and returns the save that is left to be written, and its number.
+
+    Of the workers that give the same prefix the first makes the directory. What all of them have in
+    common is divided between them, and each writes what it has of its own. The directory appears when
+    all have written; if one fails, all raise and nothing is left.
+
+    Args:
+        target: Where to save.
+        contents: Returns what this worker has to save.
+        agreement: What ties the workers together.
+        then: Called by the first of the workers when the checkpoint is complete.
+    """
+    found: list[Contents] = []
+
+    def plan() -> Any:
+        found.append(contents())
+        return [os.path.abspath(target.prefix), _digest(found[0])]
+
+    plans = agreement.settle(plan)
+    values, remote, own = found[0]
+    if len({digest for _, digest in plans}) > 1:
+        _refuse_different(agreement, found[0])
+    prefixes = [path for path, _ in plans]
+    members = [k for k, path in enumerate(prefixes) if path == prefixes[agreement.worker]]
+    leader = members[0]
+    leads = leader == agreement.worker
+    directories: list[NewDirectory] = []
+
+    def make() -> Any:
+        if not leads:
+            return None
+        new, number = target.make()
+        directories.append(new)
+        return [os.path.abspath(new.hidden), os.path.abspath(new.path), number]
+
+    try:
+        hidden, path, number = agreement.settle(make)[leader]
+        part = "" if len(members) == 1 else str(agreement.worker)
+        directory = part_directory(Path(hidden), part) if part else Path(hidden)
+        writer = ArrayWriter(directory, agreement.show_sign)
+        pieces: list[_Piece] = []
+
+        def take() -> None:
+            pieces.extend(_take(to_take, agreement.worker, members))
+            for keys, array in remote.items() if leads else ():
+                _write_remote(writer, keys, array)
+            writer.finish()
+
+        # Values that are read together, before anything that may fail on one worker alone.
+        read = {k: v.take() for k, v in values.items() if v.is_read_together}
+        to_take: dict[Keys, ValueToSave] = {
+            k: _Taken(v, read[k]) if k in read else v for k, v in values.items()
+        }
+        agreement.settle(take)
+    except BaseException:
+        for new in directories:
+            new.give_up()
+        raise
+    if number is not None:
+        counter = np.array(number, np.int64)
+        if leads:
+            pieces.append(_Piece(COUNTER, (), counter.dtype, 0, counter))
+    leaves = [Leaf(keys, value.kind) for keys, value in values.items()]
+    leaves += [Leaf(keys) for keys in remote]
+    leaves += [Leaf((Key(COUNTER),), NUMBER)] if number is not None else []
+    for worker in members[1:]:
+        leaves += [
+            Leaf((worker_key(worker), *keys), value.kind)
+            for keys, value in values.items()
+            if value.is_of_this_worker
+        ]
+    metadata = TreeMetadata(tuple(leaves), {**own, "workers": members[1:]})
+    begun = time.time_ns()
+
+    def write() -> None:
+        agreement.go_on_in_background()
+        try:
+            agreement.settle(lambda: _write(writer, pieces))
+            agreement.settle(finish)
+        finally:
+            # Nothing is left of one that has not appeared.
+            for new in directories:
+                new.give_up()
+
+    def finish() -> None:
+        for new in directories:
+            if part:
+                merge_parts(new.hidden, [str(k) for k in members])
+            _write_metadata(new.hidden, metadata, begun)
+            new.appear()
+            then()
+
+    return SaveUnderWay(Path(path), write), number
+
+
+class _Taken:
+    """A value that was read already."""
+
+    def __init__(self, value: SavedValue, array: Array) -> None:
+        self._array = array
+        self.kind = value.kind
+        self.is_of_this_worker = value.is_of_this_worker
+        self.is_read_together = False
+        self.shape, self.dtype = value.shape, value.dtype
+
+    def take(self) -> Array:
+        return self._array
+
+
+def _take(values: Mapping[Keys, ValueToSave], worker: int, members: list[int]) -> Iterator[_Piece]:
+    """Takes what this worker has to write."""
+    common = {
+        array_key(keys): (value.shape, value.dtype.itemsize)
+        for keys, value in values.items()
+        if not value.is_of_this_worker
+    }
+    mine = divide_rows(common, len(members))[members.index(worker)]
+    for keys, value in values.items():
+        key = array_key(keys)
+        if value.is_of_this_worker:
+            if worker != members[0]:
+                key = array_key((worker_key(worker), *keys))
+            yield _Piece(key, value.shape, value.dtype, 0, value.take())
+        elif key in mine:
+            begin, end = mine[key]
+            array = value.take()
+            yield _Piece(
+                key, value.shape, value.dtype, begin, array[begin:end] if value.shape else array
+            )
+
+
+def _write_remote(writer: ArrayWriter, keys: Keys, array: RemoteArray) -> None:
+    step = chunk_shape(array.shape, array.dtype.itemsize)[0] if array.shape else 1
+    num_rows = array.shape[0] if array.shape else 1
+    for begin in range(0, num_rows, step) or [0]:
+        rows = array.read_rows(begin, min(num_rows, begin + step))
+        writer.write(array_key(keys), array.shape, array.dtype, begin, rows)
+
+
+def _write(writer: ArrayWriter, pieces: list[_Piece]) -> None:
+    for piece in pieces:
+        writer.write(*piece)
+    writer.finish()
+
+
+def _write_metadata(directory: Path, metadata: TreeMetadata, begun: int) -> None:
+    step = {
+        "item_handlers": _HANDLER,
+        "metrics": {},
+        "performance_metrics": {},
+        "init_timestamp_nsecs": begun,
+        "commit_timestamp_nsecs": time.time_ns(),
+        "custom_metadata": {},
+    }
+    files = {_STEP_METADATA_FILE: json.dumps(step).encode(), METADATA_FILE: metadata.encode()}
+    for name, content in files.items():
+        with (directory / name).open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _digest(contents: Contents) -> str:
+    """Returns something short that differs for other contents."""
+    text = "\n".join(_described(contents))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _described(contents: Contents) -> list[str]:
+    arrays: dict[Keys, ValueToSave | RemoteArray] = {**contents.values, **contents.remote}
+    return [
+        f"{array_key(keys)!a}: {array.dtype.name}{list(array.shape)}"
+        for keys, array in arrays.items()
+    ]
+
+
+def _refuse_different(agreement: WorkerAgreement, contents: Contents) -> NoReturn:
+    every = agreement.settle(lambda: _described(contents)[:_MOST_SHOWN])
+    raise InvalidArgumentError(
+        "All workers must save the same things in a Checkpoint, got "
+        + " and ".join(dict.fromkeys(map(str, every)))
+        + "."
+    )

@@ -1,0 +1,1 @@
+"""The format of checkpoints before Orbax's, which is still read."""

@@ -1,0 +1,165 @@
+"""``_METADATA``: the structure of a checkpoint, as Orbax writes it, with a checksum of ours."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from google_crc32c import value as crc32c
+
+from stratagem._src.core.errors import DataLossError, InvalidArgumentError
+
+__all__ = ["METADATA_FILE", "Key", "Leaf", "TreeMetadata", "array_key"]
+
+METADATA_FILE = "_METADATA"
+ARRAY, NUMBER = "np.ndarray", "scalar"
+
+_VERSION = 3
+_OURS = "stratagem"
+_CHECKSUM = "crc32c"
+_SEQUENCE, _DICT = 1, 2
+_STORED = (ARRAY, NUMBER, "jax.Array", "jax_random_key")
+
+
+class Key(NamedTuple):
+    """One step of the way to a leaf.
+
+    Attributes:
+        text: A key of a dictionary, or a number.
+        is_index: Whether it is a place in a sequence.
+    """
+
+    text: str
+    is_index: bool = False
+
+
+class Leaf(NamedTuple):
+    """One array of a checkpoint.
+
+    Attributes:
+        keys: The way to it through the structure.
+        kind: What Orbax calls its type; ``NUMBER`` for a Python number.
+    """
+
+    keys: tuple[Key, ...]
+    kind: str = ARRAY
+
+    @property
+    def name(self) -> str:
+        """The way to it, with slashes."""
+        return "/".join(key.text for key in self.keys)
+
+
+def array_key(keys: Iterable[Key]) -> str:
+    """Returns what the array at a place in the structure is called in the key-value store."""
+    return ".".join(key.text for key in keys)
+
+
+class TreeMetadata(NamedTuple):
+    """The structure of a checkpoint.
+
+    Attributes:
+        leaves: Its arrays.
+        own: What we have noted beside; ``None`` if another program has written it.
+        zarr3: Whether its arrays are of version 3 of Zarr.
+        in_store: Whether they are in one key-value store.
+    """
+
+    leaves: tuple[Leaf, ...]
+    own: Mapping[str, Any] | None = None
+    zarr3: bool = True
+    in_store: bool = True
+
+    def encode(self) -> bytes:
+        """Returns it as it is stored."""
+        sequences = _whole_sequences(leaf.keys for leaf in self.leaves)
+        tree = {}
+        for keys, kind in self.leaves:
+            path = tuple(key.text for key in keys)
+            types = [
+                _SEQUENCE if path[:depth] in sequences else _DICT for depth in range(len(path))
+            ]
+            tree[str(path)] = {
+                "key_metadata": [
+                    {"key": key, "key_type": kind} for key, kind in zip(path, types, strict=True)
+                ],
+                "value_metadata": {"value_type": kind, "skip_deserialize": False},
+            }
+        own = {**(self.own or {}), "version": _VERSION}
+        contents = {
+            "tree_metadata": tree,
+            "use_ocdbt": self.in_store,
+            "use_zarr3": self.zarr3,
+            "store_array_data_equal_to_fill_value": True,
+            "custom_metadata": {_OURS: own},
+        }
+        own[_CHECKSUM] = int(crc32c(_canonical(contents)))
+        return json.dumps(contents).encode("ascii")
+
+    @classmethod
+    def decode(cls, data: bytes, path: Path) -> TreeMetadata:
+        """Returns what was stored.
+
+        Args:
+            data: What the file holds.
+            path: The file, for messages.
+
+        Raises:
+            DataLossError: If it is damaged.
+            InvalidArgumentError: If it is whole, but of a later version.
+        """
+        try:
+            contents = json.loads(data)
+            custom = contents.get("custom_metadata") or {}
+            own = custom.get(_OURS) if isinstance(custom, dict) else None
+            if own is not None:
+                noted = own.pop(_CHECKSUM)
+                found = int(crc32c(_canonical(contents)))
+                if noted != found:
+                    raise ValueError(f"its CRC-32C is {found}, and was {noted} when it was saved")
+                if own.pop("version") != _VERSION:
+                    raise InvalidArgumentError(
+                        f"The checkpoint's {path} was written by a later version of this library, which "
+                        f"this one cannot read: it knows version {_VERSION}. Update stratagem."
+                    )
+            leaves = tuple(_leaves(contents["tree_metadata"]))
+            in_store = contents.get("use_ocdbt")
+            if in_store is None:
+                in_store = (path.parent / "manifest.ocdbt").exists()
+            return cls(leaves, own, bool(contents.get("use_zarr3")), bool(in_store))
+        except InvalidArgumentError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DataLossError(f"The checkpoint's {path} is damaged: {error}.") from error
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterable[Leaf]:
+    for entry in tree.values():
+        value = entry["value_metadata"]
+        # What has no array, as an empty dictionary or a text, is nothing that we restore.
+        if not value["skip_deserialize"] and value["value_type"] in _STORED:
+            keys = tuple(
+                Key(str(key["key"]), key["key_type"] == _SEQUENCE) for key in entry["key_metadata"]
+            )
+            yield Leaf(keys, value["value_type"])
+
+
+def _whole_sequences(ways: Iterable[tuple[Key, ...]]) -> set[tuple[str, ...]]:
+    """Returns the places of sequences without gaps: others cannot be put together by Orbax."""
+    children: dict[tuple[str, ...], set[Key]] = collections.defaultdict(set)
+    for keys in ways:
+        for depth, key in enumerate(keys):
+            children[tuple(k.text for k in keys[:depth])].add(key)
+    return {
+        place
+        for place, keys in children.items()
+        if all(key.is_index for key in keys)
+        and {key.text for key in keys} == {str(index) for index in range(len(keys))}
+    }
+
+
+def _canonical(contents: Any) -> bytes:
+    return json.dumps(contents, sort_keys=True, separators=(",", ":")).encode("ascii")
