@@ -6,7 +6,12 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-slurm test-launchers lint types bench clean
+# Libraries that programs bring along, and that are no dependency of ours.
+PEERS ?= torch tensorflow-cpu
+PEERS_VENV := .venv-peers
+PEERS_READY := $(PEERS_VENV)/.ready
+
+.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers lint types bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -19,6 +24,9 @@ test: $(READY) lint types
 
 test-all: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+test-peers: $(PEERS_READY)
+	$(PEERS_VENV)/bin/python -m pytest -m peer
 
 # Real schedulers; what is not installed is skipped with a word.
 test-slurm: $(READY)
@@ -66,5 +74,11 @@ $(DOCS_READY): pyproject.toml
 	$(DOCS_VENV)/bin/python -m pip install --quiet --editable '.[docs,dev]'
 	touch $(DOCS_READY)
 
+$(PEERS_READY): pyproject.toml
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(PEERS_VENV)/bin/python -m pip install --quiet --editable '.[dev,kubernetes]' $(PEERS)
+	touch $(PEERS_READY)
+
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -130,6 +130,54 @@ PROGRAMS = {
         X,
         True,
     ),
+    "random numbers for rows and for all": (
+        lambda s, x: (lambda noise: (x * noise + 1, noise.T @ x))(jax.random.normal(s, x.shape)),
+        jax.random.key(3),
+        X,
+        False,
+    ),
+    "random numbers of eight bits": (
+        lambda s, x: x + jax.random.bits(s, x.shape, jnp.uint8),
+        jax.random.key(3),
+        X,
+        True,
+    ),
+    "random numbers of another generator": (
+        lambda s, x: x * jax.random.uniform(s, x.shape),
+        jax.random.key(3, impl="rbg"),
+        X,
+        True,
+    ),
+    "random rows for each column": (
+        lambda s, x: x.T * jax.random.uniform(s, (6, ROWS)) + jax.random.uniform(s, (1, ROWS)),
+        jax.random.key(3),
+        X,
+        True,
+    ),
+    "one random number for each row": (
+        lambda s, x: x * jax.random.uniform(s, (ROWS, 1)) + jax.random.normal(s, (1, 6)),
+        jax.random.key(3),
+        X,
+        True,
+    ),
+    "random numbers that scale a sum": (
+        lambda s, x: x.sum(0) * jax.random.uniform(s, (6,)),
+        jax.random.key(3),
+        X,
+        False,
+    ),
+    "random order of rows": (
+        lambda s, x: x * jax.random.permutation(s, ROWS)[:, None],
+        jax.random.key(3),
+        X,
+        True,
+    ),
+    "random numbers alone": (
+        lambda s, x: (x, jax.random.normal(s, (ROWS, 2)), 2 * jax.random.uniform(s, (ROWS,))),
+        jax.random.key(3),
+        X,
+        True,
+    ),
     "scan over columns": (
         lambda s, x: lax.scan(lambda c, xi: (jnp.tanh(c + xi), c), jnp.zeros(ROWS), x.T),
         None,
@@ -280,6 +328,24 @@ def test_a_training_step_exchanges_once(group):
     assert exchanges == 1
     for leaf in jax.tree.leaves(new_state):
         assert leaf.sharding.is_equivalent_to(group.replicated, leaf.ndim)
+
+
+def test_random_numbers_are_made_by_the_replica_whose_rows_they_are_for(group):
+    def loss_of(w, key, x):
+        hidden = x @ w
+        kept = jax.random.bernoulli(key, 0.5, hidden.shape)
+        return (jnp.where(kept, hidden, 0) ** 2).sum()
+
+    closed = jax.make_jaxpr(jax.grad(loss_of))(W, jax.random.key(3), X)
+    program = jax.jit(divide(closed, [False, False, True], group))
+    placed = [
+        jax.device_put(W, group.replicated),
+        jax.device_put(jax.random.key(3), group.replicated),
+        jax.device_put(X, group.sharded),
+    ]
+    text = program.lower(*placed).as_text()
+    assert f"tensor<{ROWS // group.size}x4xui32>" in text
+    assert f"tensor<{ROWS}x4xui32>" not in text
 
 
 def test_a_recurrent_network_sums_its_gradients_once_after_the_loop(group):

@@ -18,6 +18,7 @@ import stratagem._src.batch_parallel.rules.sums  # noqa: F401
 from stratagem._src.batch_parallel.division import Division
 from stratagem._src.batch_parallel.flat_program import Constant, Equation, FlatProgram
 from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Partial, Value
+from stratagem._src.batch_parallel.random_draws import RandomDraws
 from stratagem._src.batch_parallel.rules.rule import GATHER_ALL, RULES, SUM_RULES, Gather
 
 __all__ = ["evaluate"]
@@ -58,14 +59,17 @@ class _Evaluation:
         self._division = division
         self._known = known
         self._keeps_sums = keeps_sums
+        self._draws = RandomDraws(division, known)
 
     def value(self, operand: int | Constant) -> Value:
         if isinstance(operand, Constant):
             return Value(operand.value, WHOLE)
-        return self._known[operand]
+        return self._draws.whole(operand)
 
     def run(self, equation: Equation) -> None:
         """Does one operation, and makes those of its operands whole that must be."""
+        if self._draws.take(equation):
+            return
         results = self._apply(equation)
         while isinstance(results, Gather):
             for position in results.positions or range(len(equation.operands)):
@@ -81,10 +85,10 @@ class _Evaluation:
 
     def _make_whole(self, operand: int | Constant) -> None:
         if isinstance(operand, int):
-            self._known[operand] = self._division.convert(self._known[operand], WHOLE)
+            self._known[operand] = self._division.convert(self.value(operand), WHOLE)
 
     def _apply(self, equation: Equation) -> list[Value] | Gather:
-        operands = [self.value(operand) for operand in equation.operands]
+        operands = self._draws.operands(equation)
         is_whole = all(value.layout == WHOLE for value in operands)
         if is_whole and equation.name not in _WITH_BODIES:
             arrays = self._division.bind(

@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_internals.host_arrays import put_pieces
 from stratagem._src.mesh.devices import canonical_name
 
 __all__ = ["REPLICA_AXIS", "ReplicaGroup"]
@@ -82,14 +83,22 @@ class ReplicaGroup:
 
     def join(self, parts: Sequence[Any]) -> jax.Array:
         """Returns the global array of one part for each local replica; the shapes must be equal."""
+        if not any(isinstance(part, jax.Array) for part in parts):
+            pieces = [_rows_on_host(part) for part in parts]
+            shape = (self.size * pieces[0].shape[0], *pieces[0].shape[1:])
+            return put_pieces(pieces, shape, self.sharded, self.local_devices)
         blocks = [
-            jax.device_put(narrowed(part) if np.ndim(part) else np.reshape(part, (1,)), device)
-            if not isinstance(part, jax.Array)
-            else _block(part, device)
+            _rows_on_device(part, device)
             for part, device in zip(parts, self.local_devices, strict=True)
         ]
         shape = (self.size * blocks[0].shape[0], *blocks[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
+
+    def divide(self, rows: np.ndarray[Any, Any]) -> jax.Array:
+        """Returns the global array of rows that every process has, divided between the replicas."""
+        count = rows.shape[0] // self.size
+        starts = range(self.first_local * count, (self.first_local + self.local_size) * count, count)
+        return self.join([rows[start : start + count] for start in starts])
 
     def split(self, array: jax.Array, scalar: bool) -> tuple[jax.Array, ...]:
         """Returns each local replica's part of a global array, on its own device."""
@@ -105,12 +114,16 @@ class ReplicaGroup:
         """Returns ``value`` as one array with a copy on every device."""
         if isinstance(value, jax.Array) and value.sharding == self.replicated:
             return value
+        if isinstance(value, np.ndarray):
+            copies = [narrowed(value)] * len(self._local_copies)
+            return put_pieces(copies, value.shape, self.replicated, self._local_copies)
         if not self.spans_processes:
             return jax.device_put(value, self.replicated)
         # Every process brings its own copies; device_put would compare them over the network.
-        copies = [jax.device_put(self.local_view(value), device) for device in self._local_copies]
-        shape = np.shape(copies[0])
-        return jax.make_array_from_single_device_arrays(shape, self.replicated, copies)
+        view = self.local_view(value)
+        placed = [jax.device_put(view, device) for device in self._local_copies]
+        shape = np.shape(placed[0])
+        return jax.make_array_from_single_device_arrays(shape, self.replicated, placed)
 
     def local_view(self, value: Any) -> Any:
         """Returns a replicated array as one that this process can compute with on its own."""
@@ -125,8 +138,13 @@ class ReplicaGroup:
         return f"ReplicaGroup({', '.join(self.device_names)})"
 
 
-def _block(part: jax.Array, device: jax.Device) -> jax.Array:
-    block = jax.device_put(part, device)
+def _rows_on_host(part: Any) -> np.ndarray[Any, Any]:
+    rows: np.ndarray[Any, Any] = narrowed(np.asarray(part))
+    return rows if rows.ndim else rows.reshape((1,))
+
+
+def _rows_on_device(part: Any, device: jax.Device) -> jax.Array:
+    block = jax.device_put(narrowed(part), device)
     return block if block.ndim else block.reshape((1,))
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stratagem._src.core.errors import VariableError
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.tracing import is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.variables import access as state
@@ -18,6 +23,8 @@ from stratagem._src.variables.variable import STORAGE_LOCK, _register
 from stratagem._src.variables.variable_options import VariableAggregation
 
 __all__ = ["SyncOnReadVariable"]
+
+_BYTES_TO_ADD_ON_HOST = 1 << 16
 
 
 class SyncOnReadVariable(DistributedVariable):
@@ -162,7 +169,28 @@ class SyncOnReadVariable(DistributedVariable):
         reduce_op = self._aggregation.reduce_op
         if reduce_op is None:
             return runtime.first_replica(self.per_replica())
+        if self._can_add_on_host() and reduce_op in (ReduceOp.SUM, ReduceOp.MEAN):
+            total = self.sum_on_host()
+            return jnp.asarray(total / self.group.size if reduce_op is ReduceOp.MEAN else total)
         return runtime.reduce_value(reduce_op, self.per_replica())
+
+    def _can_add_on_host(self) -> bool:
+        """Returns whether the host has all parts at hand, so that a program would take longer."""
+        group, dtype = self.group, self._dtype
+        return (
+            state.current_frame() is None
+            and group.serialize_programs
+            and not group.spans_processes
+            and dtype.itemsize >= 4  # others are added up in a wider type
+            and dtype.itemsize * math.prod(self.program_shape) <= _BYTES_TO_ADD_ON_HOST
+        )
+
+    def sum_on_host(self) -> np.ndarray[Any, Any]:
+        """Returns the sum of what the replicas of this process have."""
+        with STORAGE_LOCK:
+            self._shared = True
+            parts = self._parts or self.group.shards(self._stored())
+        return functools.reduce(np.add, [np.asarray(part).reshape(self._shape) for part in parts])
 
     # --- updating ---------------------------------------------------------------------------------
 
@@ -203,12 +231,19 @@ class SyncOnReadVariable(DistributedVariable):
         if isinstance(operand, PerReplica):
             parts = [self.check_operand(update, part) for part in operand.values]
         else:
-            parts = self._shares(update, self.check_operand(update, operand))
+            checked = self.check_operand(update, operand)
+            if frame is None and self.group.on_cpu and not is_tracer(checked):
+                checked = jax.tree.map(np.asarray, checked)  # quick to divide and to place
+            parts = self._shares(update, checked)
             if frame is None:
                 first = self.group.first_local
                 parts = parts[first : first + self.group.local_size]
         if frame is None:
             self.check_not_tracing(parts)
+            if update is updates.ASSIGN:
+                with STORAGE_LOCK:
+                    self.store(self.group.join(parts), shared=True)
+                return
             for index, part in enumerate(parts):
                 self._set_part(index, update, part)
             return

@@ -10,20 +10,15 @@ from jax.experimental.sparse import JAXSparse
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.narrowing import narrowed
-from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 
-__all__ = ["place_batch", "shardings_of"]
+__all__ = ["place_batch"]
 
 
 def place_batch(batch: Any, strategy: Strategy, *, divide: bool = True) -> Any:
-    """Returns a batch that a program of the strategy's replicas can take.
-
-    Of several processes, and of replicas that go step by step, these are global arrays. Other programs
-    take NumPy arrays as they are, and place them as ``shardings_of`` says: in half the time.
+    """Returns a batch as global arrays over the strategy's replicas.
 
     Rows are divided if they divide evenly. Otherwise every replica gets all of them: examples that
     fill up would change the statistics that layers such as ``BatchNormalization`` take of a batch.
@@ -39,31 +34,7 @@ def place_batch(batch: Any, strategy: Strategy, *, divide: bool = True) -> Any:
     if any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
         leaves = [_whole(leaf, strategy) for leaf in leaves]
     divided = divide and _divides(leaves, group.size)
-    if group.spans_processes:
-        placed = [_placed_by_worker(leaf, strategy, divided=divided) for leaf in leaves]
-        return jax.tree.unflatten(structure, placed)
-    shardings = _shardings(leaves, group, divided=divided)
-    leaves = [
-        leaf if _lies(leaf, sharding) else _checked(leaf)
-        for leaf, sharding in zip(leaves, shardings, strict=True)
-    ]
-    if not divide or any(isinstance(leaf, (jax.Array, JAXSparse)) for leaf in leaves):
-        leaves = jax.device_put(leaves, shardings)
-    return jax.tree.unflatten(structure, leaves)
-
-
-def shardings_of(arrays: list[Any], group: ReplicaGroup) -> list[Any]:
-    """Returns where the arrays of a batch from ``place_batch`` lie, or are to lie."""
-    divided = _divides(arrays, group.size)
-    shardings = _shardings(arrays, group, divided=divided)
-    return [
-        getattr(array, "sharding", sharding)
-        for array, sharding in zip(arrays, shardings, strict=True)
-    ]
-
-
-def _shardings(leaves: list[Any], group: ReplicaGroup, *, divided: bool) -> list[Any]:
-    return [group.sharded if divided and np.ndim(leaf) else group.replicated for leaf in leaves]
+    return structure.unflatten([_placed(leaf, strategy, divided=divided) for leaf in leaves])
 
 
 def _is_leaf(value: Any) -> bool:
@@ -98,39 +69,30 @@ def _whole(leaf: Any, strategy: Strategy) -> Any:
     return np.asarray(strategy.gather(leaf, axis=0))
 
 
-def _lies(leaf: Any, sharding: Any) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.sharding == sharding
-
-
-def _checked(leaf: Any) -> Any:
-    """Returns a leaf that a device can hold."""
-    if isinstance(leaf, (jax.Array, JAXSparse)):
+def _placed(leaf: Any, strategy: Strategy, *, divided: bool) -> Any:
+    group = strategy.replica_group
+    divided = divided and np.ndim(leaf) > 0
+    sharding = group.sharded if divided else group.replicated
+    if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
         return leaf
+    if isinstance(leaf, JAXSparse):
+        return jax.tree.map(lambda part: _placed(part, strategy, divided=False), leaf)
+    if not isinstance(leaf, jax.Array):
+        leaf = _numbers(leaf)
+    elif not group.spans_processes:
+        return jax.device_put(leaf, sharding)
+    if divided:
+        return group.divide(np.asarray(leaf))
+    # Every worker read its own copy; were they not the same, the workers' weights would drift apart.
+    return group.replicate(strategy.extended.leader_value(leaf, "a batch that is not divided"))
+
+
+def _numbers(leaf: Any) -> Any:
+    """Returns a leaf as an array that a device can hold."""
     array = np.asarray(leaf)
     if is_host_only(array.dtype):
         raise InvalidArgumentError(
             f"Keras on JAX trains on numbers, got an array of dtype {array.dtype}. Turn it into "
             "numbers in the dataset, for example with keras.layers.StringLookup."
         )
-    return narrowed(array)
-
-
-def _placed_by_worker(leaf: Any, strategy: Strategy, *, divided: bool) -> Any:
-    group = strategy.replica_group
-    divided = divided and np.ndim(leaf) > 0
-    if _lies(leaf, group.sharded if divided else group.replicated):
-        return leaf
-    if isinstance(leaf, JAXSparse):
-        return jax.tree.map(lambda a: _placed_by_worker(a, strategy, divided=False), leaf)
-    if divided:
-        return group.join(_local_parts(_checked(leaf), group))
-    # Every worker read its own copy; were they not the same, the workers' weights would drift apart.
-    leaf = strategy.extended.leader_value(_checked(leaf), "a batch that is not divided")
-    return group.replicate(leaf)
-
-
-def _local_parts(leaf: Any, group: ReplicaGroup) -> list[Any]:
-    host = np.asarray(leaf)
-    rows = host.shape[0] // group.size
-    starts = [(group.first_local + i) * rows for i in range(group.local_size)]
-    return [host[start : start + rows] for start in starts]
+    return array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -132,8 +131,7 @@ def _take(variable: Any, group: ReplicaGroup, *, for_good: bool) -> Any:
     # What the replicas' parts add up to. Of its own memory: the variable keeps what it has.
     is_sum = twin.aggregation is VariableAggregation.SUM
     if is_sum and isinstance(twin, SyncOnReadVariable) and not group.spans_processes:
-        parts = [np.asarray(part) for part in twin.values]
-        return group.replicate(functools.reduce(np.add, parts))
+        return group.replicate(twin.sum_on_host())
     return group.replicate(np.array(twin._eager_value()))
 
 

@@ -13,7 +13,6 @@ from jax.extend.core import Var
 from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.execution.callbacks import guard_callbacks
-from stratagem._src.integrations.keras.batch_placement import shardings_of
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
@@ -92,7 +91,7 @@ class StepProgram:
 
     def _prepare(self, state: Any, batch: Any) -> _Prepared:
         leaves, structure = jax.tree.flatten(batch)
-        kinds = tuple((a.shape, a.dtype, getattr(a, "sharding", None)) for a in leaves)
+        kinds = tuple((a.shape, a.dtype, a.sharding) for a in leaves)
         # The state as well: the model may have got another layer.
         key = (structure, kinds, tuple((a.shape, a.dtype) for part in state for a in part))
         prepared = self._prepared.get(key)
@@ -107,15 +106,13 @@ class StepProgram:
         errors: list[BaseException] = []
         guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
         states, batches = jax.tree.leaves(state), jax.tree.leaves(batch)
-        shardings = shardings_of(batches, self._group)
-        split = [sharding == self._group.sharded for sharding in shardings]
+        split = [array.sharding == self._group.sharded for array in batches]
         divided = divide(
             traced.replace(jaxpr=guarded), [*[False] * len(states), *split], self._group
         )
 
         donates = self._gives_away and not has_callbacks
-        placed = jax.tree.unflatten(jax.tree.structure(batch), shardings)
-        program = _Jitted(divided, guarded, jax.tree.structure(shapes), placed, donates=donates)
+        program = _Jitted(divided, guarded, jax.tree.structure(shapes), donates=donates)
         program.compile(state, batch)
         kinds = [(array.shape, str(array.dtype)) for array in (*states, *batches)]
         kinds.append((tuple(split), "split"))
@@ -149,7 +146,6 @@ class _Jitted:
         compute: Takes their arrays, and returns those of the results.
         jaxpr: What it computes.
         structure: Of the results.
-        shardings: Where the arrays of the batch lie.
         donates: Whether the state is given away.
     """
 
@@ -158,7 +154,6 @@ class _Jitted:
         compute: Callable[..., list[Any]],
         jaxpr: Any,
         structure: Any,
-        shardings: Any,
         *,
         donates: bool,
     ) -> None:
@@ -173,9 +168,7 @@ class _Jitted:
             results = compute(*jax.tree.leaves((state, batch)))
             return [result for result, kept in zip(results, returned, strict=True) if kept is None]
 
-        self.jitted = jax.jit(
-            step, donate_argnums=0 if donates else (), in_shardings=(None, shardings)
-        )
+        self.jitted = jax.jit(step, donate_argnums=0 if donates else ())
         self._returned = returned
         self._structure = structure
 

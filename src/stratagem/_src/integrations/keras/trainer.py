@@ -18,6 +18,7 @@ import keras
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
+from stratagem._src.integrations.keras.batch_callbacks import install_batch_callbacks
 from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
 from stratagem._src.integrations.keras.model_state import give_back, take
@@ -83,6 +84,7 @@ def install_trainer() -> None:
     JAXTrainer.jax_state_sync = _putting_back_state(JAXTrainer.jax_state_sync)
     replace_data_adapter_of(_data_adapter_of)
     replace_distribute_data(_distribute_data)
+    install_batch_callbacks()
 
 
 def _noting_creation(original: Callable[..., None]) -> Callable[..., None]:

@@ -13,6 +13,7 @@ from keras.src.trainers import data_adapters
 from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, py_dataset_adapter
 from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 from keras.src.trainers.trainer import Trainer
+from keras.src.utils.python_utils import is_default
 
 __all__ = [
     "ArrayDataAdapter",
@@ -25,6 +26,7 @@ __all__ = [
     "distribute_data",
     "initial_epoch",
     "is_built",
+    "is_default",
     "is_shuffled",
     "note_state_in_variables",
     "replace_data_adapter_of",
