@@ -1,6 +1,8 @@
 """Eight virtual CPU devices for every test, and checks that tests leave nothing behind."""
 
+import importlib.util
 import os
+import warnings
 
 import hypothesis
 import pytest
@@ -17,6 +19,20 @@ hypothesis.settings.load_profile("steady")
 # The workers of a cluster have their own.
 if "TF_CONFIG" not in os.environ:
     sg.config.set_num_cpu_devices(8)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Leaves out tests with libraries that are not installed, and imports those that are.
+
+    Before fixtures: what they do to the process when they are imported is not the test's doing.
+    """
+    for mark in item.iter_markers("peer"):
+        for library in mark.args:
+            if importlib.util.find_spec(library) is None:
+                pytest.skip(f"{library} is not installed; make test-peers does so")
+            with warnings.catch_warnings(action="ignore"):
+                importlib.import_module(library)
 
 
 @pytest.fixture(scope="session")

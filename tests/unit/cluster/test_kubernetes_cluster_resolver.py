@@ -65,12 +65,16 @@ class PlainClient:
         )
 
 
-@pytest.fixture(params=["plain client", "kubernetes client"])
+@pytest.fixture(
+    params=[
+        "plain client",
+        pytest.param("kubernetes client", marks=pytest.mark.peer("kubernetes")),
+    ]
+)
 def make_resolver(request, kubernetes_api, monkeypatch, tmp_path):
     if request.param == "plain client":
         client = PlainClient(kubernetes_api.url)
         return lambda jobs=None: KubernetesClusterResolver(jobs, override_client=client)
-    pytest.importorskip("kubernetes")
     context = {"name": "c", "context": {"cluster": "k", "user": "u"}}
     config = {
         "apiVersion": "v1",
@@ -144,9 +148,9 @@ def test_without_the_client_the_extra_is_named(monkeypatch):
         resolver.cluster_spec()
 
 
+@pytest.mark.peer("kubernetes")
 @pytest.mark.parametrize("location", list(KubernetesExecutableLocation))
 def test_a_machine_without_kubernetes_says_so(monkeypatch, tmp_path, location):
-    pytest.importorskip("kubernetes")
     importlib.import_module("kubernetes.config")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
 

@@ -84,13 +84,25 @@ def test_objects_that_look_like_tf_data(strategy):
     assert rows(distributed) == EXPECTED
 
 
+@pytest.mark.peer("torch")
 def test_torch_data_loader(strategy):
-    torch = pytest.importorskip("torch")
+    import torch
+
     data = torch.utils.data.TensorDataset(torch.arange(8.0), torch.arange(8))
     loader = torch.utils.data.DataLoader(data, batch_size=4)
     elements = list(strategy.experimental_distribute_dataset(loader))
     assert [np.concatenate(x[0].values).tolist() for x in elements] == EXPECTED
     assert elements[0][1].values[0].dtype == np.int32
+
+
+@pytest.mark.peer("tensorflow")
+def test_tf_data(strategy):
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.range(8, output_type=tf.float32).batch(4)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    assert len(distributed) == 2
+    assert rows(distributed) == EXPECTED
 
 
 def test_grain(strategy):

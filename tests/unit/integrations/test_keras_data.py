@@ -111,27 +111,6 @@ def test_a_grain_dataset():
     assert_same(train, STRATEGY)
 
 
-@pytest.mark.slow
-def test_a_torch_loader():
-    torch = pytest.importorskip("torch")
-
-    def data():
-        rows = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
-        return torch.utils.data.DataLoader(rows, batch_size=8)
-
-    assert_same(lambda strategy: numbers(make_model(strategy), data), STRATEGY)
-
-
-@pytest.mark.slow
-def test_a_tf_dataset():
-    tf = pytest.importorskip("tensorflow")
-
-    def data():
-        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
-
-    assert_same(lambda strategy: numbers(make_model(strategy), data), STRATEGY)
-
-
 def test_an_infinite_dataset_needs_the_number_of_steps():
     model = make_model(STRATEGY)
     with pytest.raises(sg.errors.InvalidArgumentError, match="steps_per_epoch"):

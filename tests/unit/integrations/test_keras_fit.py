@@ -305,3 +305,53 @@ STRATEGIES = {
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES.keys())
 def test_every_strategy_is_as_one_device(train, make):
     assert_same(train, make())
+
+
+# --- callbacks after each batch ---------------------------------------------------------------------
+
+
+class _CallbackList(keras.callbacks.CallbackList):
+    """Counts how often batches are handed to another thread, for callbacks to look at."""
+
+    handed = 0
+
+    def _async_dispatch(self, function, *args):
+        self.handed += 1
+        super()._async_dispatch(function, *args)
+
+
+def _handed(model, *callbacks):
+    listed = _CallbackList(list(callbacks), add_history=True, model=model)
+    model.fit(X, Y, batch_size=8, verbose=0, callbacks=listed)
+    return listed.handed
+
+
+def test_batches_are_handed_to_no_callback_that_does_not_look_at_them():
+    strategy = mirrored(2)
+    with strategy.scope():
+        model = small_model()
+        model.compile("sgd", "mse")
+    assert _handed(model) == 0
+
+
+@pytest.mark.parametrize("method", ["on_train_batch_end", "on_batch_end"])
+def test_callbacks_that_look_at_batches_see_all_of_them(method):
+    seen = []
+
+    class Looks(keras.callbacks.Callback):
+        async_safe = True
+
+    setattr(Looks, method, lambda self, batch, logs=None: seen.append((batch, logs["loss"])))
+    strategy = mirrored(2)
+    with strategy.scope():
+        model = small_model()
+        model.compile("sgd", "mse")
+    assert _handed(model, Looks()) == 3
+    assert [batch for batch, _ in seen] == [0, 1, 2]
+    assert all(isinstance(loss, float) for _, loss in seen)
+
+
+def test_models_of_no_strategy_are_left_to_keras():
+    model = small_model()
+    model.compile("sgd", "mse")
+    assert _handed(model) == 3

@@ -120,3 +120,13 @@ def test_the_epoch_that_a_callback_sets():
 def test_weights_of_classes():
     weights = internals.class_weight_to_sample_weights(np.array([0, 1, 1]), {0: 0.5, 1: 2.0})
     np.testing.assert_array_equal(weights, [0.5, 2.0, 2.0])
+
+
+def test_methods_of_callbacks_that_are_not_overridden():
+    class Looks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+
+    assert internals.is_default(keras.callbacks.Callback().on_train_batch_end)
+    assert internals.is_default(Looks().on_test_batch_end)
+    assert not internals.is_default(Looks().on_train_batch_end)

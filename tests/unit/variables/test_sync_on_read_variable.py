@@ -1,3 +1,5 @@
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -71,3 +73,37 @@ def test_a_snapshot_holds_every_replicas_value(make, group):
     v.assign(9.0)
     v.restore_snapshot(before)
     assert [float(part) for part in v.values] == [2, 5]
+
+
+@pytest.mark.parametrize("aggregation", [Aggregation.SUM, Aggregation.MEAN])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "bfloat16", "float16", "int32", "bool"])
+def test_small_parts_are_added_up_on_the_host_as_programs_do_it(make, group, aggregation, dtype):
+    if aggregation is Aggregation.MEAN and dtype in ("int32", "bool"):
+        pytest.skip("means are for floating point")
+    random = np.random.default_rng(0)
+    parts = [(random.normal(size=5) * 1e4).astype(jnp.dtype(dtype)) for _ in range(2)]
+    v = make(np.zeros_like(parts[0]), aggregation=aggregation)
+    v.accept_from_program(group.join(parts), shared=False)
+    by_program = v.strategy.extended.reduce_value(aggregation.reduce_op, v.per_replica())
+    assert v.read_value().dtype == by_program.dtype
+    np.testing.assert_array_equal(v.read_value(), by_program)
+
+
+@pytest.mark.parametrize(("size", "programs"), [(5, 0), (100_000, 1)])
+def test_only_large_parts_need_a_program(make, size, programs, monkeypatch):
+    v = make(np.ones(size, np.float32), aggregation=Aggregation.SUM)
+    launched = []
+    reduce = type(v.strategy.extended).reduce_value
+    monkeypatch.setattr(
+        type(v.strategy.extended),
+        "reduce_value",
+        lambda self, *args: launched.append(args) or reduce(self, *args),
+    )
+    np.testing.assert_array_equal(v.read_value(), np.full(size, 2.0))
+    assert len(launched) == programs
+
+
+def test_what_was_read_can_be_combined_with_anything(make, mirrored):
+    v, other = make(3.0, aggregation=Aggregation.SUM), mirrored(2.0)
+    assert float(v.read_value() * other.read_value()) == 12
+    assert float(v.read_value() * jax.device_put(2.0, jax.devices()[1])) == 12

@@ -84,7 +84,9 @@ class RandomDraws:
         return self.whole(operand)
 
     def _value(self, operand: int | Constant) -> Value:
-        return Value(operand.value, WHOLE) if isinstance(operand, Constant) else self._known[operand]
+        return (
+            Value(operand.value, WHOLE) if isinstance(operand, Constant) else self._known[operand]
+        )
 
     def whole(self, number: int) -> Value:
         """Returns all of a value that waits, which does so no more."""

@@ -96,8 +96,11 @@ class ReplicaGroup:
 
     def divide(self, rows: np.ndarray[Any, Any]) -> jax.Array:
         """Returns the global array of rows that every process has, divided between the replicas."""
+        rows = _rows_on_host(rows)  # once, not for each part
         count = rows.shape[0] // self.size
-        starts = range(self.first_local * count, (self.first_local + self.local_size) * count, count)
+        starts = range(
+            self.first_local * count, (self.first_local + self.local_size) * count, count
+        )
         return self.join([rows[start : start + count] for start in starts])
 
     def split(self, array: jax.Array, scalar: bool) -> tuple[jax.Array, ...]:
@@ -139,7 +142,8 @@ class ReplicaGroup:
 
 
 def _rows_on_host(part: Any) -> np.ndarray[Any, Any]:
-    rows: np.ndarray[Any, Any] = narrowed(np.asarray(part))
+    array = narrowed(np.asarray(part))
+    rows = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     return rows if rows.ndim else rows.reshape((1,))
 
 

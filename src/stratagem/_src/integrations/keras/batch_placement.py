@@ -10,6 +10,7 @@ from jax.experimental.sparse import JAXSparse
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
@@ -31,10 +32,18 @@ def place_batch(batch: Any, strategy: Strategy, *, divide: bool = True) -> Any:
     """
     group = strategy.replica_group
     leaves, structure = jax.tree.flatten(batch, is_leaf=_is_leaf)
+    if divide and all(_is_placed(leaf, group) for leaf in leaves):
+        return batch
     if any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
         leaves = [_whole(leaf, strategy) for leaf in leaves]
     divided = divide and _divides(leaves, group.size)
     return structure.unflatten([_placed(leaf, strategy, divided=divided) for leaf in leaves])
+
+
+def _is_placed(leaf: Any, group: ReplicaGroup) -> bool:
+    """Returns whether a leaf comes from ``place_batch``."""
+    sharding = getattr(leaf, "sharding", None)
+    return sharding is group.sharded or sharding is group.replicated
 
 
 def _is_leaf(value: Any) -> bool:
