@@ -67,7 +67,7 @@ class RandomDraws:
             and equation.params["bit_width"] in _UNSIGNED
             and key.shape == ()
             and jax.random.key_impl(key) == "threefry2x32"
-            and bool(jax.config.jax_threefry_partitionable)
+            and _is_partitionable()
         )
 
     def operands(self, equation: Equation) -> list[Value]:
@@ -125,6 +125,12 @@ class RandomDraws:
         words = jax.random.key_data(self._value(equation.operands[0]).array)
         high, low = threefry2x32_p.bind(words[0], words[1], jnp.zeros_like(counts), counts)
         return Value((high ^ low).astype(_UNSIGNED[width]), Split(0))
+
+
+def _is_partitionable() -> bool:
+    """Returns whether each random number depends on the key and its place only."""
+    config: Any = jax.config
+    return bool(config.jax_threefry_partitionable)
 
 
 def _is_elementwise(equation: Equation) -> bool:

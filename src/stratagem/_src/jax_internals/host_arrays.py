@@ -7,6 +7,7 @@ its batch.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,9 +47,7 @@ def put_pieces(
 def _private_put() -> Any | None:
     """Returns what ``jax.device_put`` ends in; ``None`` where JAX has changed."""
     try:
-        from jax._src.lib import xla_client
-
-        put: Any = xla_client.batched_device_put
+        put = importlib.import_module("jax._src.lib").xla_client.batched_device_put
         device = jax.local_devices()[0]
         sharding = jax.sharding.SingleDeviceSharding(device)
         number = np.zeros((), np.float32)

@@ -190,7 +190,8 @@ class SyncOnReadVariable(DistributedVariable):
         with STORAGE_LOCK:
             self._shared = True
             parts = self._parts or self.group.shards(self._stored())
-        return functools.reduce(np.add, [np.asarray(part).reshape(self._shape) for part in parts])
+        shape = super().program_shape
+        return functools.reduce(np.add, [np.asarray(part).reshape(shape) for part in parts])
 
     # --- updating ---------------------------------------------------------------------------------
 

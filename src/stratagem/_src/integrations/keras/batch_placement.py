@@ -37,7 +37,8 @@ def place_batch(batch: Any, strategy: Strategy, *, divide: bool = True) -> Any:
     if any(isinstance(leaf, (PerReplica, Mirrored)) for leaf in leaves):
         leaves = [_whole(leaf, strategy) for leaf in leaves]
     divided = divide and _divides(leaves, group.size)
-    return structure.unflatten([_placed(leaf, strategy, divided=divided) for leaf in leaves])
+    placed = [_placed(leaf, strategy, divided=divided) for leaf in leaves]
+    return jax.tree.unflatten(structure, placed)
 
 
 def _is_placed(leaf: Any, group: ReplicaGroup) -> bool:
