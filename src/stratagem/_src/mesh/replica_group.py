@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.devices import canonical_name
 
 __all__ = ["REPLICA_AXIS", "ReplicaGroup"]
@@ -133,3 +134,6 @@ def _block(part: jax.Array, device: jax.Device) -> jax.Array:
 @functools.cache
 def _group(devices: tuple[jax.Device, ...]) -> ReplicaGroup:
     return ReplicaGroup(devices)
+
+
+when_backend_ends(_group.cache_clear)
