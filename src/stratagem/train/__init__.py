@@ -18,6 +18,9 @@ from stratagem._src.data.tfrecord.example_message import (
 )
 from stratagem._src.training.optimizer import Optimizer
 
+if TYPE_CHECKING:
+    from stratagem._src.training.elastic.elastic import elastic
+
 __all__ = [
     "BytesList",
     "Checkpoint",
@@ -34,8 +37,12 @@ __all__ = [
     "Optimizer",
     "ServerDef",
     "checkpoints_iterator",
+    "elastic",
     "latest_checkpoint",
 ]
 
+# Loaded when first asked for, to keep `import stratagem` quick.
 if not TYPE_CHECKING:
-    __getattr__ = lazy_names(__name__)
+    __getattr__ = lazy_names(
+        __name__, {"elastic": ("stratagem._src.training.elastic.elastic", "elastic")}
+    )

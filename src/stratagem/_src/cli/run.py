@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stratagem._src.cli.backends import add_backend_flags, make_backend
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.count_range import CountRange, parse_range
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.python_program import PythonProgram
@@ -24,11 +25,12 @@ _DESCRIPTION = """\
 Starts a program in one process for each task of a cluster: on this machine, on several hosts, or by
 a scheduler. Every process gets TF_CONFIG, which says who is in the cluster, and a secret, which only
 they know. If one fails, all are ended, and the exit code is that of the first that failed. Workers and
-parameter servers that a chief directs are started again instead.
+parameter servers that a chief directs, and lost workers of an elastic job, are started again instead.
 """
 _EXAMPLES = """\
 examples:
   stratagem run --workers 3 train.py --lr 0.1
+  stratagem run --workers 2:3 train.py
   stratagem run --workers 2 --devices-per-worker 4 -m my_package.train
   stratagem run --workers 2 --ps 2 --chief train.py
   stratagem run --workers 8 --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29400 train.py
@@ -69,7 +71,14 @@ def add_command(commands: _Commands) -> None:
 
 def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_argument_group("tasks")
-    tasks.add_argument("--workers", type=int, default=1, metavar="N", help="default: 1")
+    tasks.add_argument(
+        "--workers",
+        type=parse_range,
+        default=CountRange(None, 1),
+        metavar="[MIN:]N",
+        help="default: 1; with MIN, training goes on with so few when others are lost, and those are "
+        "started again (sg.train.elastic)",
+    )
     tasks.add_argument(
         "--chief", action="store_true", help="a chief, which leads, beside the workers"
     )
@@ -110,8 +119,8 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=10,
         metavar="N",
-        help="restart a failed worker or parameter server alone where a chief can go on without it; "
-        "default: 10",
+        help="restart a failed worker or parameter server alone where a chief, or enough other workers, "
+        "can go on without it; default: 10",
     )
     ending.add_argument(
         "--grace-seconds",
@@ -132,7 +141,7 @@ def describe_job(options: argparse.Namespace) -> JobDescription:
     name, *arguments = options.program
     return JobDescription(
         PythonProgram(name, tuple(arguments), options.module),
-        TaskCounts(options.workers, options.ps, options.chief, options.evaluator),
+        TaskCounts(options.workers.most, options.ps, options.chief, options.evaluator),
         options.name,
         options.devices_per_worker,
         dict(map(_variable, options.env)),
@@ -141,7 +150,12 @@ def describe_job(options: argparse.Namespace) -> JobDescription:
             None if options.memory is None else parse_memory(options.memory),
             options.gpus,
         ),
-        JobRules(options.max_restarts, options.max_worker_restarts, options.grace_seconds),
+        JobRules(
+            options.max_restarts,
+            options.max_worker_restarts,
+            options.grace_seconds,
+            options.workers.least,
+        ),
         options.quiet,
         options.log_dir,
     )

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from stratagem._src.core.errors import ShapeMismatchError
+from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.program_queue import launch
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica
@@ -72,6 +73,7 @@ def run_on_replicas(
 
 
 _programs: dict[tuple[Any, ...], Any] = {}
+when_backend_ends(_programs.clear)
 
 
 def _program(

@@ -23,7 +23,14 @@ from stratagem._src.data.transforms.shard import Shard, ShardHint
 from stratagem._src.data.transforms.shuffle import Shuffle
 from stratagem._src.data.transforms.with_options import WithOptions
 
-__all__ = ["num_files", "seed_shuffles", "shard_at_hints", "shard_by_data", "shard_by_file"]
+__all__ = [
+    "after_iterations",
+    "num_files",
+    "seed_shuffles",
+    "shard_at_hints",
+    "shard_by_data",
+    "shard_by_file",
+]
 
 # Sharding below these divides the same elements; sharding above an unseeded shuffle would not.
 _KEEP_ABOVE = (Cache, Map, Prefetch, Repeat, Shuffle, WithOptions)
@@ -112,6 +119,23 @@ def seed_shuffles(dataset: Dataset, seed: int) -> Dataset:
         if isinstance(node, Seeded) and node.seed.is_random:
             return node.seeded(next(numbers))
         return node
+
+    return Dataset(rewrite(dataset.plan, change))
+
+
+def after_iterations(dataset: Dataset, number: int) -> Dataset:
+    """Returns the dataset as it is when it has been iterated over so many times.
+
+    >>> from stratagem.data import Dataset
+    >>> shuffled = Dataset.range(9).shuffle(9, seed=1)
+    >>> again = after_iterations(shuffled, 1)
+    >>> iterations = [[int(x) for x in shuffled] for _ in range(2)]
+    >>> [int(x) for x in again] == iterations[1]
+    True
+    """
+
+    def change(node: Node) -> Node:
+        return node.fork(number) if isinstance(node, Seeded) else node
 
     return Dataset(rewrite(dataset.plan, change))
 

@@ -16,7 +16,6 @@ from stratagem._src.distributed_input.divisible import without_rows
 from stratagem._src.distributed_input.pairing import Beginning
 from stratagem._src.distributed_input.specs import PerReplicaSpec
 from stratagem._src.distributed_input.worker_input import HostStep, take_rows
-from stratagem._src.mesh.program_queue import process_watch
 
 __all__ = ["Agreement", "agreed_steps"]
 
@@ -30,7 +29,7 @@ class Agreement:
     """
 
     def __init__(self, beginning: Beginning, closed: threading.Event) -> None:
-        self._topic, self._what, self._first_step_came = beginning
+        self._topic, self._what, self._first_step_came, self._watch = beginning
         self._closed = closed
         self._turn = 0
 
@@ -43,7 +42,7 @@ class Agreement:
         turn, self._turn = self._turn, self._turn + 1
         what = f"step {turn} of {self._what}"
         try:
-            every = process_watch().exchange(
+            every = self._watch.exchange(
                 self._topic,
                 {"sizes": sizes},
                 what,
@@ -68,7 +67,7 @@ class Agreement:
         self._first_step_came()
         # They may know already, or be the ones who told.
         with contextlib.suppress(StratagemError):
-            process_watch().give(self._topic, {"error": repr(error)}, self._turn)
+            self._watch.give(self._topic, {"error": repr(error)}, self._turn)
 
 
 def agreed_steps(

@@ -191,6 +191,13 @@ class DistributedIterator:
                 self._finalizer()
             self._open(state["distributed"])
 
+    def close(self) -> None:
+        """Ends the threads that prepare elements; there are no further ones."""
+        with self._lock:
+            if self._prefetcher is not None:
+                self._finalizer()
+            self._returned.clear()
+
     def current_state(self) -> Any:
         """Returns the state of the input, for ``put_back``."""
         return self._state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,11 +12,12 @@ from stratagem._src.core import structures
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.distributed_input.splitting import WorkerPosition
-from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.mesh.program_queue import ProcessWatch, process_watch
 
 __all__ = ["Beginning", "Pairing", "pair_datasets"]
 
-_numbers = itertools.count()
+_numbers: weakref.WeakKeyDictionary[ProcessWatch, itertools.count[int]]
+_numbers = weakref.WeakKeyDictionary()
 
 
 class Beginning(NamedTuple):
@@ -25,11 +27,13 @@ class Beginning(NamedTuple):
         topic: The same for this iteration on all workers.
         what: What it is called in messages.
         end: To be called when its first step is there, or will not come.
+        watch: Over the workers that take part in it.
     """
 
     topic: str
     what: str
     end: Callable[[], None]
+    watch: ProcessWatch
 
 
 class Pairing:
@@ -41,10 +45,12 @@ class Pairing:
         number: Of the dataset; the same on all workers.
         made_by: What made it, for messages.
         seed: The same on all workers.
+        watch: Over the workers. They may form anew, and then have nothing more to do with it.
     """
 
-    def __init__(self, number: int, made_by: str, seed: int) -> None:
+    def __init__(self, number: int, made_by: str, seed: int, watch: ProcessWatch) -> None:
         self.seed = seed
+        self._watch = watch
         self._number = number
         self._made_by = made_by
         self._begun = itertools.count()
@@ -56,7 +62,8 @@ class Pairing:
         return Beginning(
             f"input {self._number}/{number}",
             f"iteration {number} over {dataset}",
-            process_watch().begin_input(dataset, number),
+            self._watch.begin_input(dataset, number),
+            self._watch,
         )
 
 
@@ -71,16 +78,17 @@ def pair_datasets(made_by: str, element_spec: Any, position: WorkerPosition) -> 
     Raises:
         ReplicaMismatchError: If the workers make different datasets.
     """
-    number = next(_numbers)
+    watch = process_watch()
+    number = next(_numbers.setdefault(watch, itertools.count()))
     mine = {
         "number": number,
         "made_by": made_by,
         "elements": None if element_spec is None else _describe(element_spec),
         "seed": secrets.randbits(32) if position.index == 0 else None,
     }
-    every = process_watch().exchange("datasets", mine, f"{made_by} of dataset {number}")
+    every = watch.exchange("datasets", mine, f"{made_by} of dataset {number}")
     _check_equal(every)
-    return Pairing(number, made_by, every[0]["seed"])
+    return Pairing(number, made_by, every[0]["seed"], watch)
 
 
 def _check_equal(every: list[dict[str, Any]]) -> None:

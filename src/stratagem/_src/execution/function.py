@@ -26,6 +26,7 @@ from stratagem._src.execution.quick_call import MISSED, make_quick_call
 from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.mesh import process_settings as config
+from stratagem._src.mesh.backend_lifetime import backend_lifetime
 from stratagem._src.runtime import context
 from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
@@ -211,7 +212,8 @@ class Function(CompiledFunction):
                 made = trace_program(self._python_function, inputs, may_create=False)
             assert made is not None
             self._num_traces += 1
-            self._programs.add(key, made, [strategy, *inputs.needs, *made.depends_on()])
+            needs = [strategy, backend_lifetime(), *inputs.needs, *made.depends_on()]
+            self._programs.add(key, made, needs)
             self._warn_of_retracing(inputs)
             return made
 

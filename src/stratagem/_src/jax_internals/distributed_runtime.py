@@ -19,12 +19,23 @@ import jax
 from stratagem._src.core.errors import BackendStartedError
 from stratagem._src.jax_internals.coordination_service import NEVER
 
-__all__ = ["abandon", "check_not_started", "connect", "disconnect", "is_finished"]
+__all__ = [
+    "abandon",
+    "check_not_started",
+    "connect",
+    "disconnect",
+    "end_backends",
+    "is_finished",
+    "start_alone",
+]
 
 _TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
 
 _client: Any = None
 """Ours, of a service that runs beside the leader; kept because it must not end before JAX's devices."""
+
+_clients_before: list[Any] = []
+"""Those of backends that were ended, in which programs may be stuck."""
 
 
 def check_not_started() -> None:
@@ -62,11 +73,30 @@ def connect(
         timeout: Seconds after which a collective on CPU ends, so that nothing stays behind when we
             have given up.
     """
+    _show_devices(local_device_ids)
+    _join_processes(address, num_processes, process_id, hosted)
+    _start_backend(timeout)
+
+
+def start_alone(local_device_ids: Sequence[int] | None, timeout: float) -> None:
+    """Starts JAX's backend with the devices of this process, which joins others later.
+
+    Args:
+        local_device_ids: As of ``connect``.
+        timeout: Likewise, for then: XLA reads its flags once.
+    """
+    _show_devices(local_device_ids)
+    _start_backend(timeout)
+
+
+def _show_devices(local_device_ids: Sequence[int] | None) -> None:
     if local_device_ids:
         visible = ",".join(map(str, local_device_ids))
         jax.config.update("jax_cuda_visible_devices", visible)
         jax.config.update("jax_rocm_visible_devices", visible)
-    _join_processes(address, num_processes, process_id, hosted)
+
+
+def _start_backend(timeout: float) -> None:
     before = os.environ.get("XLA_FLAGS")
     flag = f"{_TIMEOUT_FLAG}={math.ceil(timeout)}"
     # XLA reads its flags once, when the backend starts.
@@ -124,6 +154,24 @@ def disconnect() -> None:
         state = _private("jax._src.distributed", "global_state")
         if getattr(state, "client", None) is _client:
             state.client = None
+
+
+def end_backends() -> None:
+    """Ends JAX's backends, so that others can be started, of this process and of others.
+
+    Arrays on their devices can still be read. A program that is stuck in them stays so, and hinders
+    nobody else.
+    """
+    global _client
+    if _client is not None:
+        disconnect()
+        _clients_before.append(_client)
+        _client = None
+    # Imported when used: few programs need it.
+    from jax.extend.backend import clear_backends
+
+    jax.clear_caches()
+    clear_backends()
 
 
 def abandon() -> None:

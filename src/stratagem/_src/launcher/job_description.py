@@ -71,12 +71,25 @@ class JobDescription:
                     "--env must be NAME=VALUE, with a variable that the launcher does not set "
                     f"itself, got {name!r}."
                 )
+        if self.rules.min_workers is not None:
+            self._check_elastic(self.rules.min_workers)
         if not self.name:
             object.__setattr__(self, "name", _as_name(self.program.short_name))
         elif _as_name(self.name) != self.name:
             raise LaunchError(
                 "--name must be lower-case letters, digits and hyphens, at most 40, beginning with "
                 f"a letter, got {self.name!r}. Use {_as_name(self.name)!r}."
+            )
+
+    def _check_elastic(self, min_workers: int) -> None:
+        if self.tasks.ps:
+            raise LaunchError(
+                "A job with parameter servers has a fixed number of workers, got a range and "
+                f"--ps {self.tasks.ps}. Its workers are started again as it is: --max-worker-restarts."
+            )
+        if min_workers < 1:
+            raise LaunchError(
+                f"At least one worker must go on, got a least number of {min_workers}."
             )
 
     def all_tasks(self) -> Iterator[Task]:

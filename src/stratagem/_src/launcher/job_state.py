@@ -11,7 +11,15 @@ from functools import singledispatchmethod
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer, plan_cluster
-from stratagem._src.launcher.completion import can_be_replaced, job_is_done, tasks_waited_for
+from stratagem._src.launcher.completion import (
+    can_be_replaced,
+    elastic_job_is_done,
+    is_loss,
+    job_is_done,
+    tasks_waited_for,
+    trains,
+    workers_succeeded,
+)
 from stratagem._src.launcher.events import (
     Announced,
     DeadlinePassed,
@@ -138,17 +146,18 @@ class JobState:
         if self.phase is not JobPhase.RUNNING:
             return []
         if report.ending.returncode != 0:
-            if can_be_replaced(task, self._tasks) and self._may_start_again(task):
+            if self._can_be_replaced(report.ending) and self._may_start_again(task):
                 del self._endings[task]
                 return [StartAgain(task, report.ending.describe())]
-            self._failure = report.ending
-            return self._stop(signal.SIGTERM)
-        # Every task has been recorded with success, or the phase would have changed.
-        return self._stop(signal.SIGTERM) if job_is_done(self._tasks, self._endings) else []
+            if not self._can_do_without(report.ending):
+                self._failure = report.ending
+                return self._stop(signal.SIGTERM)
+        # Every other task has been recorded with success, or the phase would have changed.
+        return self._stop(signal.SIGTERM) if self._is_done() else []
 
     def _may_start_again(self, task: Task) -> bool:
         """Returns whether a task may be started again alone, and counts it."""
-        if task.task_type == "chief":
+        if task.task_type == "chief" and self._rules.min_workers is None:
             # It leads: what it does begins anew with it, as after a restart of the job.
             if self._num_restarts >= self._rules.max_restarts or self._is_announced:
                 return False
@@ -214,6 +223,22 @@ class JobState:
     @property
     def _tasks(self) -> list[Task]:
         return self._plan.all_tasks
+
+    def _can_be_replaced(self, ending: TaskEnding) -> bool:
+        if self._rules.min_workers is None:
+            return can_be_replaced(ending.task, self._tasks)
+        return is_loss(ending) and not workers_succeeded(self._endings.values())
+
+    def _can_do_without(self, ending: TaskEnding) -> bool:
+        if self._rules.min_workers is None or not is_loss(ending):
+            return False
+        left = [task for task in self._tasks if trains(task) and task not in self._endings]
+        return workers_succeeded(self._endings.values()) or len(left) >= self._rules.min_workers
+
+    def _is_done(self) -> bool:
+        if self._rules.min_workers is None:
+            return job_is_done(self._tasks, self._endings)
+        return elastic_job_is_done(self._tasks, self._endings, +self._task_restarts)
 
     def _stop(self, number: int) -> list[Order]:
         self.phase = JobPhase.STOPPING

@@ -53,10 +53,12 @@ class Finding:
     Attributes:
         culprit: The worker because of which; ``None`` if it is the program that differs.
         text: The reason, to be shown.
+        is_lost: Whether a worker is gone or not heard of, so that the others could go on without it.
     """
 
     culprit: int | None
     text: str
+    is_lost: bool = False
 
 
 def diagnose(
@@ -66,7 +68,7 @@ def diagnose(
 
     >>> views = [PeerView(absent=False), PeerView(absent=False, gone=True)]
     >>> diagnose(0, Wait(WorkerStatus(WAITING, 3, "step"), 0.1, 60.0), views, ["worker 0", "worker 1"])
-    Finding(culprit=1, text='worker 1 is gone: its process was killed or crashed')
+    Finding(culprit=1, text='worker 1 is gone: its process was killed or crashed', is_lost=True)
 
     Args:
         me: The waiting worker.
@@ -79,14 +81,17 @@ def diagnose(
     for index in peers:
         status = views[index].status
         if status.phase == FAILED and status.culprit != me:
-            return Finding(status.culprit, f"{names[index]} gave up: {status.reason}")
+            text = f"{names[index]} gave up: {status.reason}"
+            return Finding(status.culprit, text, is_lost=status.culprit is not None)
     for index in peers:
         status = views[index].status
         if status.phase == FAILED and status.culprit == me:
-            return Finding(me, f"{names[index]} gave up on {names[me]}: {status.reason}")
+            text = f"{names[index]} gave up on {names[me]}: {status.reason}"
+            return Finding(me, text, is_lost=True)
     for index in peers:
         if views[index].gone and views[index].left is None:
-            return Finding(index, f"{names[index]} is gone: its process was killed or crashed")
+            text = f"{names[index]} is gone: its process was killed or crashed"
+            return Finding(index, text, is_lost=True)
     for index in peers:
         left = views[index].left
         if left is not None:
@@ -98,6 +103,7 @@ def diagnose(
                 index,
                 f"{names[index]} has not been heard of for {silent:.0f} s: its process is stopped, "
                 "its machine hangs, or the network is down",
+                is_lost=True,
             )
     for index in peers:
         status = views[index].status

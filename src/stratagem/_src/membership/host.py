@@ -32,9 +32,12 @@ class MeetingHost:
     has gone. What it says on standard error goes to the log of this process.
 
     Args:
-        address: Where workers meet.
+        address: Where workers meet; port 0 for any that is free.
         num_workers: How many there are.
         credentials: What they prove to each other. The process finds them as this one did.
+
+    Attributes:
+        address: Where workers meet.
 
     Raises:
         LaunchError: If the port is in use.
@@ -45,6 +48,7 @@ class MeetingHost:
         credentials.for_host(address.host)
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_REMEMBERED_LINES)
         with _listen(address) as listener:
+            self.address = Address(address.host, listener.getsockname()[1])
             self.process = subprocess.Popen(
                 # Not the folder where the program was started: it may hold anything.
                 [sys.executable, "-P", "-m", _MODULE],
@@ -56,7 +60,7 @@ class MeetingHost:
             )
             settings = {
                 "listener": listener.fileno(),
-                "address": str(address),
+                "address": str(self.address),
                 "num_workers": num_workers,
             }
             assert self.process.stdin is not None

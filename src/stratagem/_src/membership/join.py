@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -26,7 +27,17 @@ from stratagem._src.mesh.devices import name_processes
 from stratagem._src.mesh.program_queue import watch_processes
 from stratagem._src.transport import Credentials
 
-__all__ = ["JoinedCluster", "WorkerName", "join_cluster", "joined_cluster"]
+__all__ = [
+    "DEFAULT_TIMEOUT_SECONDS",
+    "JoinedCluster",
+    "WorkerName",
+    "join_cluster",
+    "joined_cluster",
+    "leave_at_exit",
+    "meet",
+    "name_workers",
+    "part",
+]
 
 _POLL_SECONDS = 0.25
 _GAVE_UP = "it gave up waiting for the others to start"
@@ -52,9 +63,14 @@ class JoinedCluster:
     workers: tuple[WorkerName, ...]
     process_id: int
     watch: ClusterWatch
+    host: MeetingHost | None = None
 
 
 _joined: JoinedCluster | None = None
+_stuck: list[ClusterWatch] = []
+"""Watches over workers that are not together any more, with programs that never ended."""
+
+_hard_exit: HardExit | None = None
 
 
 def joined_cluster() -> JoinedCluster | None:
@@ -81,9 +97,8 @@ def join_cluster(
         BackendStartedError: If the JAX backend runs already.
         ContextError: If this process is in another cluster.
     """
-    global _joined
     timeout = timeout or DEFAULT_TIMEOUT_SECONDS
-    workers, process_id = _name_workers(resolver)
+    workers, process_id = name_workers(resolver)
     if _joined is not None:
         if (_joined.workers, _joined.process_id) != (workers, process_id):
             raise ContextError(
@@ -100,17 +115,58 @@ def join_cluster(
     coordinator = Address.parse(leader)
     credentials = Credentials.from_environment()
     host = MeetingHost(coordinator, len(workers), credentials) if process_id == 0 else None
+    return meet(
+        workers,
+        process_id,
+        coordinator,
+        credentials,
+        host,
+        timeout,
+        local_device_ids=resolver.local_device_ids,
+        platform=platform,
+    )
+
+
+def meet(
+    workers: tuple[WorkerName, ...],
+    process_id: int,
+    coordinator: Address,
+    credentials: Credentials,
+    host: MeetingHost | None,
+    timeout: float,
+    *,
+    local_device_ids: Sequence[int] | None = None,
+    platform: str | None = None,
+    beside: int = 0,
+    find_ended: Callable[[int], bool] = lambda _: False,
+) -> JoinedCluster:
+    """Meets the other workers, and makes the devices of all of them known to JAX.
+
+    Args:
+        workers: Who they are, in the order of their numbers.
+        process_id: The number of this one.
+        coordinator: The address of the meeting point.
+        credentials: What they prove to each other.
+        host: The process of the meeting point, if it is beside this one.
+        timeout: As of ``join_cluster``.
+        local_device_ids: Which GPUs of the machine this process may use; default all.
+        platform: As of ``join_cluster``.
+        beside: The number of the worker beside which the meeting point is.
+        find_ended: Whether a worker that has not come is known to have ended.
+
+    Raises:
+        UnavailableError: If some worker does not come in time; it names those.
+    """
+    global _joined
     deadline = time.monotonic() + timeout
-    client = _connect(coordinator, process_id, workers, credentials, timeout)
-    start = _wait_for_all(client, workers, process_id, deadline, timeout)
+    client = _connect(
+        coordinator, process_id, workers, credentials, timeout, lambda: find_ended(beside)
+    )
+    start = _wait_for_all(client, workers, process_id, deadline, timeout, find_ended)
     watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
-    hard_exit = HardExit(watch.is_stuck)
-    watch.when_stuck(hard_exit.observe)
-    watch_exit_calls()
-    # JAX closes its devices at exit too; callbacks run last one first.
-    atexit.register(_leave, watch, host, hard_exit)
+    watch.when_stuck(leave_at_exit().observe)
     hosted = start["hosted"]
-    _joined = JoinedCluster(workers, process_id, watch)
+    _joined = JoinedCluster(workers, process_id, watch, host)
     watch.start_together(
         "the start of JAX",
         lambda: jax_runtime.connect(
@@ -119,7 +175,7 @@ def join_cluster(
             else str(Address(coordinator.host, start["service_port"])),
             len(workers),
             process_id,
-            local_device_ids=resolver.local_device_ids,
+            local_device_ids=local_device_ids,
             hosted=hosted,
             timeout=timeout + 1.0,
         ),
@@ -130,7 +186,37 @@ def join_cluster(
     return _joined
 
 
-def _name_workers(resolver: ClusterResolver) -> tuple[tuple[WorkerName, ...], int]:
+def part() -> None:
+    """Leaves the other workers, to meet them or others again; nothing to do for who is alone."""
+    global _joined
+    joined, _joined = _joined, None
+    if joined is None:
+        return
+    joined.watch.abandon()
+    if joined.watch.is_stuck():
+        _stuck.append(joined.watch)
+    if joined.host is not None:
+        joined.host.release()
+
+
+def leave_at_exit() -> HardExit:
+    """Has this process leave the others when it ends; returns what decides how it ends."""
+    global _hard_exit
+    if _hard_exit is None:
+        _hard_exit = HardExit(_is_stuck)
+        watch_exit_calls()
+        # JAX closes its devices at exit too; callbacks run last one first.
+        atexit.register(_leave, _hard_exit)
+    return _hard_exit
+
+
+def _is_stuck() -> bool:
+    watches = _stuck if _joined is None else [*_stuck, _joined.watch]
+    return any(watch.is_stuck() for watch in watches)
+
+
+def name_workers(resolver: ClusterResolver) -> tuple[tuple[WorkerName, ...], int]:
+    """Returns the workers of a cluster, in process order, and the number of this one."""
     try:
         spec = resolver.cluster_spec()
     except UnknownAddressesError:
@@ -148,9 +234,10 @@ def _connect(
     workers: tuple[WorkerName, ...],
     credentials: Credentials,
     timeout: float,
+    is_ended: Callable[[], bool],
 ) -> MeetingClient:
     try:
-        return MeetingClient(coordinator, process_id, len(workers), credentials, timeout)
+        return MeetingClient(coordinator, process_id, len(workers), credentials, timeout, is_ended)
     except UnavailableError as error:
         raise UnavailableError(
             f"{workers[process_id]} waited {timeout:g} s for the leader {workers[0]} at {coordinator}, "
@@ -166,6 +253,7 @@ def _wait_for_all(
     process_id: int,
     deadline: float,
     timeout: float,
+    find_ended: Callable[[int], bool],
 ) -> dict[str, Any]:
     def give_up(what: str) -> NoReturn:
         client.leave(_GAVE_UP)
@@ -184,7 +272,9 @@ def _wait_for_all(
             give_up(
                 f"{', '.join(absent)} did not come within {timeout:g} s. Start the same program there"
             )
-        for worker, view in zip(workers, views, strict=True):
+        for number, (worker, view) in enumerate(zip(workers, views, strict=True)):
+            if view.absent and find_ended(number):
+                give_up(f"{worker} is gone: its process has ended")
             if view.gone or view.left is not None:
                 give_up(f"{worker} has gone again: {view.left or 'it was killed or crashed'}")
         if client.is_lost:
@@ -192,16 +282,19 @@ def _wait_for_all(
     return client.start
 
 
-def _leave(watch: ClusterWatch, host: MeetingHost | None, hard_exit: HardExit) -> None:
+def _leave(hard_exit: HardExit) -> None:
     failure = _failure_of_program()
-    is_fine = failure is None and not watch.has_failed
-    watch.leave(failure or "its program ended", wait_seconds=watch.timeout if is_fine else 0)
+    joined = _joined
+    if joined is not None:
+        is_fine = failure is None and not joined.watch.has_failed
+        wait_seconds = joined.watch.timeout if is_fine else 0
+        joined.watch.leave(failure or "its program ended", wait_seconds=wait_seconds)
     if hard_exit.decide():
         jax_runtime.abandon()
     else:
         jax_runtime.disconnect()
-    if host is not None:
-        host.release()
+    if joined is not None and joined.host is not None:
+        joined.host.release()
 
 
 def _failure_of_program() -> str | None:

@@ -36,6 +36,7 @@ class MeetingClient:
         num_workers: How many there are.
         credentials: What the workers prove to each other.
         timeout: Seconds until the meeting point must answer.
+        is_ended: Whether it is known that it will not.
 
     Raises:
         UnavailableError: If it does not answer in time.
@@ -51,6 +52,7 @@ class MeetingClient:
         num_workers: int,
         credentials: Credentials,
         timeout: float,
+        is_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._changed = threading.Condition()
         self._views = [PeerView() for _ in range(num_workers)]
@@ -62,7 +64,7 @@ class MeetingClient:
         self._inputs: tuple[str, ...] = ()
         self._begins: tuple[tuple[InputIteration, ...], InputIteration | None] = ((), None)
         self._closed = threading.Event()
-        self._conversation = _connect(address, worker, num_workers, credentials, timeout)
+        self._conversation = _connect(address, worker, num_workers, credentials, timeout, is_ended)
         self._background = Background(
             f"worker {worker}'s line to the meeting point", on_failure=lambda _: self._lose()
         )
@@ -191,7 +193,12 @@ class MeetingClient:
 
 
 def _connect(
-    address: Address, worker: int, num_workers: int, credentials: Credentials, timeout: float
+    address: Address,
+    worker: int,
+    num_workers: int,
+    credentials: Credentials,
+    timeout: float,
+    is_ended: Callable[[], bool],
 ) -> Conversation:
     deadline = time.monotonic() + timeout
     own = Identity(WORKER_ROLE, worker)
@@ -201,7 +208,7 @@ def _connect(
             connection = connect(address, credentials, own=own, wanted=MEETING, deadline=give_up)
             return _introduce(Conversation(connection), address, num_workers, give_up)
         except (UnavailableError, DeadlineExceededError) as error:
-            if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
+            if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline or is_ended():
                 raise UnavailableError(str(error)) from None
         time.sleep(_SECONDS_BETWEEN_TRIES)
 

@@ -133,9 +133,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
     place = PrivateSocket()
-    code = 1
+    code, _service = 1, None
+    server = MeetingServer(settings["num_workers"], place.path)
     try:
-        _serve(settings, place)
+        # Held until the very end, for what is said below.
+        _service = _open(settings, place, server)
+        server.wait()
         code = 0
     except Exception:
         traceback.print_exc()
@@ -145,8 +148,8 @@ def main() -> None:
     os._exit(code)
 
 
-def _serve(settings: dict[str, Any], place: PrivateSocket) -> None:
-    server = MeetingServer(settings["num_workers"], place.path)
+def _open(settings: dict[str, Any], place: PrivateSocket, server: MeetingServer) -> Any:
+    """Lets workers come; returns JAX's coordination service."""
     listener = Listener(
         settings["address"],
         Credentials.from_environment(),
@@ -155,8 +158,8 @@ def _serve(settings: dict[str, Any], place: PrivateSocket) -> None:
         listening=socket.socket(fileno=settings["listener"]),
     )
     listener.start()
-    # Meanwhile workers come. The service lives as long as this function.
-    _service, start = _host_service(settings["num_workers"], place)
+    # Meanwhile workers come.
+    service, start = _host_service(settings["num_workers"], place)
     server.open(start)
 
     def watch_leader() -> None:
@@ -165,7 +168,7 @@ def _serve(settings: dict[str, Any], place: PrivateSocket) -> None:
         server.leader_is_gone()
 
     Background("the meeting point").start(watch_leader, name="watch-leader")
-    server.wait()
+    return service
 
 
 if __name__ == "__main__":

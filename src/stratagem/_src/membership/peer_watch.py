@@ -74,6 +74,7 @@ class ClusterWatch:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._failure: StratagemError | None = None
+        self._has_lost_others = False
         self._has_left = False
         self._is_told = False
         self._when_stuck: Callable[[], None] = lambda: None
@@ -88,6 +89,11 @@ class ClusterWatch:
     def has_failed(self) -> bool:
         """Whether this worker has given up on the others."""
         return self._failure is not None
+
+    @property
+    def has_lost_others(self) -> bool:
+        """Whether it has because some are gone or not heard of, so that the rest could go on."""
+        return self._has_lost_others
 
     def use_platform(self, platform: str) -> None:
         """Sets what the programs run on, when it is known."""
@@ -300,6 +306,16 @@ class ClusterWatch:
         self._runner.close(0.0 if is_given_up else _LAST_PROGRAM_SECONDS)
         self._watchdog.close()
 
+    def abandon(self) -> None:
+        """Leaves the others without a word: they, too, are to meet again without this watch."""
+        self._has_left = True
+        if self._failure is None:
+            at = self._names[self._worker]
+            self._failure = UnavailableError(f"{at} has left these workers to meet others.")
+        self._client.close()
+        self._runner.close(0.0)
+        self._watchdog.close()
+
     def _let_culprit_end(self) -> None:
         """Waits for the end of the one to blame, if it left: its exit code is the one to be seen first."""
         culprit = self._status.culprit
@@ -344,7 +360,7 @@ class ClusterWatch:
         is_lost = self._client.is_lost
         finding = diagnose(self._worker, wait, self._client.views(), self._names)
         if finding is None and is_lost:
-            return Finding(0, f"{self._names[0]} is gone: {_LOST}")
+            return Finding(0, f"{self._names[0]} is gone: {_LOST}", is_lost=True)
         return finding
 
     def _find_loss(self, seconds: float, num_launched_since: int) -> str | None:
@@ -370,6 +386,7 @@ class ClusterWatch:
             f"{self._names[self._worker]} lost the connection to another worker in {self._status.at}, "
             f"though all of them are there: {error}"
         )
+        self._has_lost_others = True
         self._fail(unexplained, self._worker, str(unexplained))
         raise unexplained from error
 
@@ -377,6 +394,7 @@ class ClusterWatch:
         """Fails because of a finding; returns the error."""
         kind = UnavailableError if finding.culprit is not None else ReplicaMismatchError
         error = kind(f"{self._names[self._worker]} waited in {at}, but {finding.text}.")
+        self._has_lost_others = finding.is_lost
         self._fail(error, finding.culprit, finding.text)
         return error
 

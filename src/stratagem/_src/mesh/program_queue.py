@@ -20,6 +20,7 @@ import jax
 
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = [
@@ -85,6 +86,12 @@ def note_launched(result: jax.Array) -> None:
     """Notes an array of the program that was launched, to wait for."""
     global _in_flight
     _in_flight = result
+
+
+@when_backend_ends
+def _forget_launched() -> None:
+    global _in_flight
+    _in_flight = None
 
 
 class ProcessWatch(Protocol):

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.jax_internals.host_arrays import put_pieces
+from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.devices import canonical_name
 
 __all__ = ["REPLICA_AXIS", "ReplicaGroup"]
@@ -155,3 +156,6 @@ def _rows_on_device(part: Any, device: jax.Device) -> jax.Array:
 @functools.cache
 def _group(devices: tuple[jax.Device, ...]) -> ReplicaGroup:
     return ReplicaGroup(devices)
+
+
+when_backend_ends(_group.cache_clear)

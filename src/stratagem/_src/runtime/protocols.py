@@ -42,6 +42,12 @@ class ReplicaRuntime(Protocol):
     def leader_value(self, value: Any, name: str) -> Any:
         """Returns the first value of the variable ``name`` as the leading process has it."""
 
+    def expected_value(self, value: Any, name: str) -> Any | None:
+        """Returns what the variable ``name`` is to have in place of its first value, if something."""
+
+    def note_created(self, variable: Any, first: Any) -> None:
+        """Notes that a variable has its first value, and what is kept of it."""
+
 
 class StrategyProtocol(Protocol):
     """A strategy, as the rooms below see it."""

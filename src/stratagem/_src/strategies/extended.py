@@ -271,8 +271,15 @@ class StrategyExtended:
         return WorkerPosition(num_replicas=self._group.size)
 
     def leader_value(self, value: Any, name: str) -> Any:
-        """Returns the first value of a variable as the leader has it: here, the only one there is."""
+        """Returns a value as the leader has it: here, the only one there is."""
         return value
+
+    def expected_value(self, value: Any, name: str) -> Any | None:
+        """Returns what a variable is to have in place of its first value: here, nothing else."""
+        return None
+
+    def note_created(self, variable: DistributedVariable, first: Any) -> None:
+        """Notes that a variable has its first value; here, nobody asks."""
 
     def reduce_value(self, op: ReduceOp, value: Any) -> Any:
         """Returns one per-replica value combined over the replicas."""

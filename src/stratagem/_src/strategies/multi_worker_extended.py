@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -24,8 +26,11 @@ from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables.distributed_variable import DistributedVariable
 
 __all__ = ["MultiWorkerExtended"]
+
+_BROADCAST_BYTES = 16 << 20
 
 
 class MultiWorkerExtended(MirroredExtended):
@@ -35,13 +40,23 @@ class MultiWorkerExtended(MirroredExtended):
         strategy: The strategy this belongs to.
         group: The replicas' devices.
         options: Of its collectives.
+        is_elastic: Whether the workers may form anew.
     """
 
     def __init__(
-        self, strategy: Strategy, group: ReplicaGroup, options: CommunicationOptions | None = None
+        self,
+        strategy: Strategy,
+        group: ReplicaGroup,
+        options: CommunicationOptions | None = None,
+        *,
+        is_elastic: bool = False,
     ) -> None:
         super().__init__(strategy, group, NcclAllReduce())
+        self.is_elastic: bool = is_elastic
         self._options = options or CommunicationOptions()
+        self._created: list[weakref.ref[DistributedVariable]] = []
+        self._first: list[tuple[weakref.ref[DistributedVariable], Any]] = []
+        self._expected: collections.deque[np.ndarray[Any, Any]] = collections.deque()
         _check_implementation(self._options.implementation, group.devices[0].platform)
 
     @property
@@ -80,25 +95,86 @@ class MultiWorkerExtended(MirroredExtended):
         _check_implementation(options.implementation, self._group.devices[0].platform)
         return super().reduce_values(op, values, options)
 
+    # --- workers that form anew -----------------------------------------------------------------------
+
+    def use_group(self, group: ReplicaGroup) -> None:
+        """Has replicas on other devices from now on; those of before are gone."""
+        self._group = group
+
+    def created_variables(self) -> list[DistributedVariable]:
+        """Returns the variables that were created in the scope and still exist, in that order."""
+        alive = [(reference, reference()) for reference in self._created]
+        self._created = [reference for reference, variable in alive if variable is not None]
+        return [variable for _, variable in alive if variable is not None]
+
+    def expect(self, values: Iterable[np.ndarray[Any, Any]]) -> None:
+        """Gives these values to the next variables that are created here: other workers have them."""
+        self._expected = collections.deque(values)
+
+    @property
+    def expected(self) -> list[np.ndarray[Any, Any]]:
+        """The values that have not been given to a variable yet."""
+        return list(self._expected)
+
+    def expected_value(self, value: Any, name: str) -> Any | None:
+        """Returns what other workers have of a variable that is created here later than there."""
+        if not self._expected:
+            return None
+        return _check_expected(self._expected.popleft(), value, name)
+
+    def note_created(self, variable: DistributedVariable, first: Any) -> None:
+        """Notes that a variable has its first value, if the workers may form anew."""
+        if self.is_elastic:
+            self._created.append(weakref.ref(variable))
+            self._first.append((self._created[-1], first))
+
+    def first_values(self) -> list[tuple[DistributedVariable, Any]]:
+        """Returns the variables that were created since ``forget_first_values``, with what they had."""
+        alive = [(reference(), first) for reference, first in self._first]
+        return [(variable, first) for variable, first in alive if variable is not None]
+
+    def forget_first_values(self) -> None:
+        """Forgets what new variables had at first."""
+        self._first.clear()
+
     def leader_value(self, value: Any, name: str) -> Any:
-        """Returns the first value of a variable as the leader has it."""
+        """Returns a value as the leader has it."""
         if not self._group.spans_processes or is_tracer(value):
             return value
         host = np.asarray(value)
         described = [name, list(host.shape), host.dtype.name]
         every = process_watch().exchange("variables", described, f"creation of variable {name!r}")
         _check_same_variable(every)
-        leads = self.worker_position().index == 0
-        words = _to_words(host if leads else np.zeros_like(host))
-        nothing = [np.zeros_like(words)] * (self._group.local_size - 1)
-        [summed] = run_on_replicas(
-            "broadcast of the leader's value",
-            (),
-            lambda: lambda part: [jax.lax.psum(part, REPLICA_AXIS)],
-            [PerReplica([words, *nothing], self._group)],
-            self._group,
-        )
-        return _from_words(np.asarray(self._group.local_view(summed)), host)
+        raw = self.broadcast(host.tobytes(), host.nbytes, from_worker=0)
+        return jax.numpy.asarray(np.frombuffer(raw, host.dtype).reshape(host.shape))
+
+    def broadcast(self, raw: bytes, num_bytes: int, *, from_worker: int) -> bytes:
+        """Returns what one worker gives, in all.
+
+        Args:
+            raw: What this worker gives, if it is the one.
+            num_bytes: How much that is, in all workers.
+            from_worker: Which worker.
+        """
+        if not self._group.spans_processes:
+            return raw
+        gives = self.worker_position().index == from_worker
+        received = bytearray()
+        for start in range(0, num_bytes, _BROADCAST_BYTES):
+            size = min(_BROADCAST_BYTES, num_bytes - start)
+            words = _words(size)
+            if gives:
+                words.view(np.uint8)[:size] = np.frombuffer(raw, np.uint8, size, start)
+            nothing = [np.zeros_like(words)] * (self._group.local_size - 1)
+            [summed] = run_on_replicas(
+                f"broadcast of worker {from_worker}'s values",
+                (),
+                lambda: lambda part: [jax.lax.psum(part, REPLICA_AXIS)],
+                [PerReplica([words, *nothing], self._group)],
+                self._group,
+            )
+            received += np.asarray(self._group.local_view(summed)).view(np.uint8)[:size].tobytes()
+        return bytes(received)
 
 
 def _check_implementation(implementation: CommunicationImplementation, platform: str) -> None:
@@ -126,15 +202,16 @@ def _check_same_variable(every: list[Any]) -> None:
         )
 
 
-def _to_words(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the bytes of an array as numbers, of which a power of two needs few programs."""
-    raw = np.frombuffer(host.tobytes(), np.uint8)
-    length = 1 << max(0, (raw.size - 1).bit_length() - 2)
-    words = np.zeros(length, np.uint32)
-    words.view(np.uint8)[: raw.size] = raw
-    return words
+def _check_expected(expected: np.ndarray[Any, Any], value: Any, name: str) -> Any:
+    if (expected.shape, expected.dtype) != (tuple(value.shape), value.dtype):
+        raise InvalidArgumentError(
+            "Every worker must create the same variables in the same order, but a worker that came later "
+            f"created {name!r} of shape {value.shape} and dtype {value.dtype.name} where the others have "
+            f"one of shape {expected.shape} and dtype {expected.dtype.name}."
+        )
+    return expected
 
 
-def _from_words(words: np.ndarray[Any, Any], like: np.ndarray[Any, Any]) -> Any:
-    raw = words.view(np.uint8)[: like.nbytes]
-    return jax.numpy.asarray(np.frombuffer(raw.tobytes(), like.dtype).reshape(like.shape))
+def _words(num_bytes: int) -> np.ndarray[Any, Any]:
+    """Returns room for bytes as numbers, of which a power of two needs few programs."""
+    return np.zeros(1 << max(0, (num_bytes - 1).bit_length() - 2), np.uint32)

@@ -6,6 +6,7 @@ import logging
 
 import jax
 
+from stratagem._src.cluster.elastic_environment import elastic_min_workers
 from stratagem._src.cluster.resolve import resolve_cluster
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
@@ -14,7 +15,8 @@ from stratagem._src.core.communication_options import (
     CommunicationOptions,
 )
 from stratagem._src.core.errors import DeviceError, InvalidArgumentError
-from stratagem._src.membership.join import JoinedCluster, join_cluster
+from stratagem._src.membership.elastic_job import ElasticJob
+from stratagem._src.membership.join import JoinedCluster, join_cluster, joined_cluster
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.base import Strategy
@@ -63,9 +65,10 @@ class MultiWorkerMirroredStrategy(Strategy):
         options = communication_options or CommunicationOptions()
         resolver = cluster_resolver or resolve_cluster().resolver
         self._cluster_resolver = resolver or TFConfigClusterResolver()
-        self._joined = _join(resolver, options)
-        group = ReplicaGroup.of(_devices(self._joined))
-        extended = MultiWorkerExtended(self, group, options)
+        self.elastic_job: ElasticJob | None = _join(resolver, options)
+        group = ReplicaGroup.of(_devices(joined_cluster()))
+        is_elastic = self.elastic_job is not None
+        extended = MultiWorkerExtended(self, group, options, is_elastic=is_elastic)
         super().__init__(extended)
         workers = extended.worker_position().num_workers
         if extended.should_checkpoint:
@@ -75,6 +78,28 @@ class MultiWorkerMirroredStrategy(Strategy):
                 workers,
                 group.size,
             )
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Number of replicas over which gradients are combined.
+
+        In a worker that takes the place of a lost one, and has not been let in yet, it is the number
+        that there will be if all planned workers are there.
+        """
+        job = self.elastic_job
+        if job is not None and job.is_waiting:
+            return self.replica_group.size * len(job.planned)
+        return super().num_replicas_in_sync
+
+    def form_anew(self) -> None:
+        """Goes on with the workers that are left of an elastic job, and with those that have come.
+
+        The devices of before are gone when it returns, and with them the values of all variables.
+        """
+        assert self.elastic_job is not None
+        self.elastic_job.next_generation()
+        assert isinstance(self._extended, MultiWorkerExtended)
+        self._extended.use_group(ReplicaGroup.of(_devices(joined_cluster())))
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
@@ -110,14 +135,18 @@ class ExperimentalMultiWorkerMirroredStrategy(MultiWorkerMirroredStrategy):
         super().__init__(cluster_resolver, options)
 
 
-def _join(resolver: ClusterResolver | None, options: CommunicationOptions) -> JoinedCluster | None:
-    """Joins the other workers; ``None`` if there are none."""
-    if resolver is None or resolver.num_processes <= 1:
-        if resolver is not None:
-            _check_task(resolver)
+def _join(resolver: ClusterResolver | None, options: CommunicationOptions) -> ElasticJob | None:
+    """Joins the other workers, if there are any; returns the job if it is elastic."""
+    if resolver is None:
         return None
     _check_task(resolver)
-    return join_cluster(resolver, options.timeout_seconds)
+    if resolver.num_processes <= 1:
+        return None
+    min_workers = elastic_min_workers()
+    if min_workers is not None:
+        return ElasticJob(resolver, options.timeout_seconds, min_workers)
+    join_cluster(resolver, options.timeout_seconds)
+    return None
 
 
 def _check_task(resolver: ClusterResolver) -> None:

@@ -67,7 +67,12 @@ class MirroredVariable(AggregatingVariable):
 
     def initialize(self, value: Any) -> None:
         """Stores the first value: the leader's, where there are several processes."""
-        super().initialize(self._strategy.extended.leader_value(value, self._name))
+        runtime = self._strategy.extended
+        expected = runtime.expected_value(value, self._name)
+        super().initialize(
+            runtime.leader_value(value, self._name) if expected is None else expected
+        )
+        runtime.note_created(self, self._array)
 
     def _update(self, update: Update, operand: Any) -> Self:
         if not update.reducible and self.group.size > 1:

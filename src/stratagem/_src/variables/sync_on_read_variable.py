@@ -51,10 +51,17 @@ class SyncOnReadVariable(DistributedVariable):
     def initialize(self, value: Any) -> None:
         """Stores the first value in each replica."""
         self._parts: list[Any] | None = None
-        self._array = self._per_replica_copies(
-            self._strategy.extended.leader_value(value, self._name)
-        )
-        self._shared = True
+        runtime = self._strategy.extended
+        total = runtime.expected_value(value, self._name)
+        if total is not None:
+            self.restore_total(total)
+        else:
+            value = runtime.leader_value(value, self._name)
+            self._array = self._per_replica_copies(value)
+            self._shared = True
+            adds_up = self._aggregation is VariableAggregation.SUM
+            total = np.asarray(value) * (self.group.size if adds_up else 1)
+        runtime.note_created(self, total)
 
     def _stored(self) -> Any:
         if self._parts is not None:
@@ -279,6 +286,17 @@ class SyncOnReadVariable(DistributedVariable):
             return [value / size] * size
         share = value // size
         return [value - share * (size - 1), *[share] * (size - 1)]
+
+    def restore_total(self, value: Any) -> None:
+        """Makes the replicas' values such that reading them gives ``value``, to the last bit."""
+        others = np.zeros_like(value) if self._aggregation is VariableAggregation.SUM else value
+        parts = [
+            value if index == 0 else others
+            for index in range(
+                self.group.first_local, self.group.first_local + self.group.local_size
+            )
+        ]
+        self.restore_snapshot(self.group.join(parts))
 
     def add_once_across_replicas(self) -> None:
         """Makes ``assign_add`` and ``assign_sub`` in cross-replica context change the sum by their value.

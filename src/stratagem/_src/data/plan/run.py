@@ -35,10 +35,11 @@ class Seed:
         """What tells one seed from another, whatever the iterations; random ones are alike."""
         return ("random" if self.is_random else self._number), self.reshuffle
 
-    def fork(self) -> Seed:
-        """Returns the same seed with iterations of its own."""
+    def fork(self, iterations: int = 0) -> Seed:
+        """Returns the same seed with iterations of its own, of which there have been some."""
         forked = Seed(self._number, self.reshuffle)
         forked.is_random = self.is_random
+        forked._iterations = iterations
         return forked
 
     def next_iteration(self) -> Key:
@@ -61,10 +62,10 @@ class Seeded(Node):
         node = self.with_inputs(inputs)
         return self if node is self else node.fork()
 
-    def fork(self) -> Self:
-        """Returns the same step with iterations of its own."""
+    def fork(self, iterations: int = 0) -> Self:
+        """Returns the same step with iterations of its own, of which there have been some."""
         node = copy.copy(self)
-        node.seed = self.seed.fork()
+        node.seed = self.seed.fork(iterations)
         return node
 
     def seeded(self, number: int) -> Self:

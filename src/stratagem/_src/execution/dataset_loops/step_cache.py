@@ -20,6 +20,7 @@ from stratagem._src.execution.number_lifting import NumberLifting, lifting_numbe
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.variable_exchange import VariablesGone
+from stratagem._src.mesh.backend_lifetime import backend_lifetime
 from stratagem._src.runtime.protocols import StrategyProtocol
 
 __all__ = ["StepCache", "compiled_step", "looping"]
@@ -46,6 +47,7 @@ class StepCache:
         self._by_structure: collections.OrderedDict[Any, Program] = collections.OrderedDict()
         self._traced: dict[Any, NumberLifting] = {}
         self._lock = threading.RLock()
+        self._made_for = backend_lifetime()
         self.num_programs = 0
 
     def run(
@@ -56,6 +58,7 @@ class StepCache:
         kwargs: dict[str, Any],
     ) -> Any:
         """Runs the compiled form of ``fn`` in every replica of ``strategy``."""
+        self._forget_gone_devices()
         inputs = CallInputs((args, kwargs), {})
         if inputs.ragged:
             with looping(None):
@@ -72,6 +75,13 @@ class StepCache:
         # What the step itself changes while it is traced is a part of the next snapshot, not of this.
         self._remember(key, program, [*needs, *program.depends_on()])
         return program.run(inputs)
+
+    def _forget_gone_devices(self) -> None:
+        with self._lock:
+            if self._made_for() is None:
+                self._made_for = backend_lifetime()
+                self._by_snapshot.clear()
+                self._by_structure.clear()
 
     @functools.cached_property
     def _changing_names(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from stratagem._src.cluster.elastic_environment import elastic_variables
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.job_description import JobDescription
@@ -56,7 +57,7 @@ def task_program(job: JobDescription) -> TaskProgram:
         log_dir.mkdir(parents=True, exist_ok=True)
     return TaskProgram(
         job.program.command(sys.executable),
-        {**os.environ, **job.environment},
+        {**os.environ, **job.environment, **elastic_variables(job.rules.min_workers)},
         job.devices_per_worker,
         job.quiet,
         log_dir,

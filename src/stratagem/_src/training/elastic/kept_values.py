@@ -1,0 +1,142 @@
+"""``KeptValues``: what the variables of a strategy had at a boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
+from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
+from stratagem._src.variables.variable_options import VariableAggregation
+
+__all__ = ["KeptValues", "keep_values"]
+
+
+class KeptValues:
+    """The values of variables, as every worker has them.
+
+    Args:
+        variables: The variables, in the order in which they were created.
+        contents: What each of them had: an array on the devices, or one of the host.
+        stored: What was stored for each of them.
+        expected: Values for variables that this worker has not created yet.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[DistributedVariable],
+        contents: Sequence[Any],
+        stored: Sequence[Any],
+        expected: Sequence[np.ndarray[Any, Any]] = (),
+    ) -> None:
+        self.variables = list(variables)
+        self.contents = list(contents)
+        self.stored = list(stored)
+        self.expected = list(expected)
+
+    def take_to_host(self, since: Sequence[tuple[DistributedVariable, Any]]) -> None:
+        """Takes everything to the host's memory, before the devices go.
+
+        Args:
+            since: Variables that were created after the boundary, and what they had at first.
+        """
+        for variable, first in since:
+            if not any(variable is known for known in self.variables):
+                self.variables.append(variable)
+                self.contents.append(first)
+                del self.expected[:1]  # which it has got
+        for number, (variable, content) in enumerate(
+            zip(self.variables, self.contents, strict=True)
+        ):
+            if not isinstance(content, np.ndarray):
+                self.contents[number] = np.asarray(variable.group.local_view(content))
+        self.stored = []
+
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        """Returns the values of all variables, also of those that are still to be created."""
+        return [*self.contents, *self.expected]
+
+    def put_back(self) -> None:
+        """Gives every variable its value."""
+        self.stored = []
+        for number, (variable, content) in enumerate(
+            zip(self.variables, self.contents, strict=True)
+        ):
+            if isinstance(variable, SyncOnReadVariable):
+                variable.restore_total(content)
+            else:
+                if isinstance(content, np.ndarray):
+                    content = self.contents[number] = variable.group.replicate(content)
+                variable.restore_snapshot(content)
+            self.stored.append(variable.snapshot())
+
+
+def keep_values(extended: MultiWorkerExtended, before: KeptValues | None) -> KeptValues:
+    """Returns what the variables of a strategy have now.
+
+    Mirrored ones are not copied. What replicas hold each for itself is combined, all of it together, if
+    it has changed: no worker's part can be lost then.
+
+    Args:
+        extended: Of the strategy.
+        before: What they had at the boundary before.
+
+    Raises:
+        InvalidArgumentError: If the parts of a variable cannot be combined.
+    """
+    variables = extended.created_variables()
+    known = (
+        {}
+        if before is None
+        else {
+            id(variable): (stored, content)
+            for variable, stored, content in zip(
+                before.variables, before.stored, before.contents, strict=False
+            )
+        }
+    )
+    stored = [variable.snapshot() for variable in variables]
+    contents = list(stored)
+    changed: list[int] = []
+    for number, variable in enumerate(variables):
+        if isinstance(variable, SyncOnReadVariable):
+            of_before = known.get(id(variable))
+            if of_before is not None and of_before[0] is stored[number]:
+                contents[number] = of_before[1]
+            else:
+                _check_combines(variable)
+                changed.append(number)
+    for number, total in _totals(extended, variables, changed).items():
+        contents[number] = total
+    extended.forget_first_values()
+    return KeptValues(variables, contents, stored, extended.expected)
+
+
+def _totals(
+    extended: MultiWorkerExtended, variables: Sequence[DistributedVariable], changed: Sequence[int]
+) -> dict[int, Any]:
+    totals: dict[int, Any] = {}
+    for op in ReduceOp:
+        numbers = [n for n in changed if variables[n].aggregation.reduce_op is op]
+        values = [variables[n].per_replica() for n in numbers]  # type: ignore[attr-defined]
+        if numbers:
+            combined = extended.reduce_values(op, values)
+            totals |= {n: np.asarray(value) for n, value in zip(numbers, combined, strict=True)}
+    for number in changed:
+        if number not in totals:
+            totals[number] = np.asarray(variables[number].read_value())
+    return totals
+
+
+def _check_combines(variable: SyncOnReadVariable) -> None:
+    if variable.aggregation is VariableAggregation.NONE:
+        raise InvalidArgumentError(
+            f"Variable {variable.name!r} (ON_READ) has aggregation NONE, so that what a lost worker had of "
+            "it would be gone. In an elastic run create it with aggregation SUM, MEAN or "
+            "ONLY_FIRST_REPLICA."
+        )

@@ -1,0 +1,78 @@
+"""A small training that goes on when workers are lost; notes what it sees in a file of its own.
+
+Arguments: the folder for the files, how many epochs, and for how many seconds a step pauses.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import stratagem as sg
+
+ROWS, BATCH = 32, 8
+
+folder, epochs, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+strategy = sg.distribute.MultiWorkerMirroredStrategy(
+    communication_options=sg.distribute.experimental.CommunicationOptions(timeout_seconds=60)
+)
+task = strategy.cluster_resolver.task_id or 0
+events = (folder / f"worker-{task}-{os.getpid()}.jsonl").open("w", buffering=1)
+
+
+def note(event, **what):
+    events.write(json.dumps({"event": event, "time": time.time(), "task": task, **what}) + "\n")
+
+
+x = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
+y = (x @ np.array([1.0, 2.0, 3.0])).astype(np.float32)
+rows = sg.data.Dataset.from_tensor_slices((x, y, np.arange(ROWS)))
+dataset = rows.shuffle(ROWS, seed=7).batch(BATCH)
+with strategy.scope():
+    w = sg.Variable(np.zeros(3, np.float32))
+    optimizer = sg.train.Optimizer(optax.adam(0.05))
+    counted = sg.Variable(
+        np.zeros(ROWS, np.int32),
+        trainable=False,
+        synchronization=sg.VariableSynchronization.ON_READ,
+        aggregation=sg.VariableAggregation.SUM,
+    )
+
+
+def replica_step(batch):
+    inputs, targets, numbers = batch
+    counted.assign_add(jnp.zeros(ROWS, jnp.int32).at[numbers].add(1))
+
+    def loss_of_batch():
+        errors = jnp.square(inputs @ w - targets)
+        return sg.nn.compute_average_loss(errors, global_batch_size=BATCH)
+
+    loss, gradients = sg.value_and_grad(loss_of_batch, [w])()
+    optimizer.apply_gradients(zip(gradients, [w], strict=True))
+    return loss
+
+
+@sg.function
+def step(batch):
+    return strategy.reduce("SUM", strategy.run(replica_step, args=(batch,)), axis=None)
+
+
+@sg.train.elastic(strategy)
+def train(loop):
+    for epoch in loop.range(epochs):
+        counted.assign(np.zeros(ROWS, np.int32))  # forgotten when the loop below goes on
+        for batch in loop.batches(dataset):
+            loss = float(step(batch))
+            note("step", step=loop.step, loss=loss, workers=strategy.num_replicas_in_sync)
+            time.sleep(pause)
+        note("epoch", epoch=epoch, counted=np.asarray(counted.read_value()).tolist())
+
+
+note("start", workers=strategy.num_replicas_in_sync)
+train()
+note("end", w=w.numpy().tolist())
