@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-slurm test-launchers lint types bench clean
+.PHONY: docs test-site demo demo-async test test-all test-slurm test-launchers test-ray lint types bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -26,6 +26,17 @@ test-slurm: $(READY)
 
 test-launchers: $(READY)
 	$(BIN)/python -m pytest -rs tests/schedulers/test_launchers.py
+
+# Ray is heavy, and gets an environment of its own.
+RAY_VENV ?= .venv-ray
+test-ray: $(RAY_VENV)/.ready
+	$(RAY_VENV)/bin/python -m pytest -rs tests/schedulers/test_ray.py
+
+$(RAY_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(RAY_VENV)/bin/python -m pip install --quiet --editable '.[ray]' hypothesis optax psutil pytest pytest-timeout
+	touch $(RAY_VENV)/.ready
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -67,4 +78,4 @@ $(DOCS_READY): pyproject.toml
 	touch $(DOCS_READY)
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RAY_VENV) $(DOCS_VENV) .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
