@@ -180,10 +180,10 @@ class JobState:
 
     @handle.register
     def _lost(self, report: NodeLost) -> list[Order]:
-        if self.phase is JobPhase.RUNNING and not report.for_good:
-            if self._nodes_come_back and self._can_do_without(report.node):
-                self._away.add(report.node)
-                return []
+        may_come_back = self._nodes_come_back and not report.for_good
+        if self.phase is JobPhase.RUNNING and may_come_back and self._can_do_without(report.node):
+            self._away.add(report.node)
+            return []
         self._away.discard(report.node)
         self._offers.pop(report.node, None)
         if self.phase is JobPhase.RUNNING:
