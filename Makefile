@@ -11,7 +11,7 @@ PEERS ?= torch tensorflow-cpu
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers lint types bench clean
+.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray lint types bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -34,6 +34,17 @@ test-slurm: $(READY)
 
 test-launchers: $(READY)
 	$(BIN)/python -m pytest -rs tests/schedulers/test_launchers.py
+
+# Ray is heavy, and gets an environment of its own.
+RAY_VENV ?= .venv-ray
+test-ray: $(RAY_VENV)/.ready
+	$(RAY_VENV)/bin/python -m pytest -rs tests/schedulers/test_ray.py
+
+$(RAY_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(RAY_VENV)/bin/python -m pip install --quiet --editable '.[ray]' hypothesis optax psutil pytest pytest-timeout
+	touch $(RAY_VENV)/.ready
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -81,4 +92,4 @@ $(PEERS_READY): pyproject.toml
 	touch $(PEERS_READY)
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RAY_VENV) $(DOCS_VENV) $(PEERS_VENV) .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

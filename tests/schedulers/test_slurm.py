@@ -257,5 +257,18 @@ def test_plain_srun_takes_the_roles_by_rank(slurm, mark, program, tmp_path):
     assert "[chief 0]  counted 20.0" in job.stdout
 
 
+def test_file_of_the_examples_is_accepted(slurm):
+    file = Path(__file__).parents[2] / "examples" / "jobs" / "slurm.sbatch"
+    done = subprocess.run(
+        ["sbatch", "--test-only", str(file)],
+        env=slurm.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "to start at" in done.stderr
+
+
 def text_of(path: Path):
     return path.read_text() if path.exists() else ""

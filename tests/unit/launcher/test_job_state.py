@@ -19,6 +19,7 @@ from stratagem._src.launcher.events import (
     Start,
     StartAgain,
     Stop,
+    TakeUpAgain,
     TaskEnded,
 )
 from stratagem._src.launcher.job_rules import JobRules
@@ -271,3 +272,53 @@ def test_impossible_cluster_finishes_with_wrong_use():
 def test_unknown_report_is_rejected():
     with pytest.raises(TypeError, match="report must be one of"):
         JobState(1, JobRules()).handle("hello")
+
+
+def of_two_nodes():
+    """A chief and a server on node 0, a worker on node 1."""
+    job = JobState(2, JobRules(max_worker_restarts=1), nodes_come_back=True)
+    job.handle(joined(0, workers=0, chief=True, ps=1))
+    job.handle(joined(1, workers=1))
+    assert job.phase is JobPhase.RUNNING
+    return job
+
+
+def test_node_of_a_worker_may_go_and_come_back_to_its_address():
+    job = of_two_nodes()
+    assert job.handle(NodeLost(1)) == []
+    assert job.expects(1)
+    [order] = job.handle(joined(1, workers=1))
+    assert isinstance(order, TakeUpAgain)
+    assert (order.node, order.start.plan.tasks[1]) == (1, (W0,))
+    assert not job.expects(1)
+    assert job.handle(NodeLost(1)) == TERMINATE  # it was started again once already
+
+
+def test_node_that_comes_back_elsewhere_cannot_be_found_by_the_others():
+    job = of_two_nodes()
+    job.handle(NodeLost(1))
+    elsewhere = NodeOffer(1, "another host", TaskCounts(), (9,))
+    assert job.handle(NodeJoined(elsewhere)) == TERMINATE
+
+
+def test_job_that_is_done_does_not_wait_for_a_node_that_is_away():
+    job = of_two_nodes()
+    job.handle(NodeLost(1))
+    assert job.handle(ended(Task("chief", 0))) == TERMINATE
+    [finish] = job.handle(NodeStopped(0))
+    assert finish.exit_code == 0
+
+
+def test_node_that_stays_away_is_a_failure():
+    job = of_two_nodes()
+    assert job.handle(NodeLost(1)) == []
+    assert job.handle(NodeLost(1, for_good=True)) == TERMINATE
+    [finish] = job.handle(NodeStopped(0))
+    assert (finish.exit_code, finish.message) == (1, "the launcher of node 1 is gone")
+
+
+def test_node_that_nobody_starts_again_is_a_failure_at_once():
+    job = JobState(2, JobRules())
+    job.handle(joined(0, workers=0, chief=True, ps=1))
+    job.handle(joined(1, workers=1))
+    assert job.handle(NodeLost(1)) == TERMINATE

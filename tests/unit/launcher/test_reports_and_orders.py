@@ -21,6 +21,7 @@ from stratagem._src.launcher.events import (
     Start,
     StartAgain,
     Stop,
+    TakeUpAgain,
     TaskEnded,
 )
 from stratagem._src.launcher.events_as_json import (
@@ -46,6 +47,7 @@ ORDERS = [
     Start(2, "id", plan_cluster([OFFER, NodeOffer(0, "h", TaskCounts(), (5,))])),
     StartAgain(Task("worker", 1), "worker 1 was killed by SIGKILL"),
     PassOn(12, (Task("worker", 0), Task("chief", 0))),
+    TakeUpAgain(1, Start(0, "id", plan_cluster([OFFER])), "the launcher of node 1 is back"),
     Stop(15, 2.5),
     JoinAgain(1, "worker 0 failed"),
     Finish(3, "why"),

@@ -15,6 +15,7 @@ from stratagem._src.launcher.backends.kubernetes import KubernetesBackend
 from stratagem._src.launcher.backends.kubernetes_manifests import KubernetesOptions
 from stratagem._src.launcher.backends.local import LocalBackend
 from stratagem._src.launcher.backends.one_task import OneTaskBackend
+from stratagem._src.launcher.backends.ray import RayBackend
 from stratagem._src.launcher.backends.slurm import SlurmBackend
 from stratagem._src.launcher.backends.slurm_options import SlurmOptions
 
@@ -33,7 +34,7 @@ def add_backend_flags(parser: argparse.ArgumentParser) -> Mapping[str, BackendCh
     """Adds ``--on`` and every back end's own flags."""
     slurm, kubernetes = _slurm(parser), _kubernetes(parser)
     kubernetes.flags.share(slurm.flags, "--detach")
-    found = (_local(parser), _hosts(parser), slurm, kubernetes)
+    found = (_local(parser), _hosts(parser), slurm, kubernetes, _ray(parser))
     choices = {choice.flags.backend: choice for choice in found}
     parser.add_argument(
         "--on",
@@ -154,6 +155,17 @@ def _kubernetes(parser: argparse.ArgumentParser) -> BackendChoice:
         help="make a JobSet; default: where the cluster has them",
     )
     return BackendChoice(flags, _make_kubernetes)
+
+
+def _ray(parser: argparse.ArgumentParser) -> BackendChoice:
+    flags = BackendFlags(parser, "ray", "by Ray", "runs the tasks as actors in a placement group")
+    flags.add(
+        "--ray-address",
+        dest="address",
+        metavar="HOST:PORT",
+        help="of a Ray cluster, or auto; default: start one for the job on this machine",
+    )
+    return BackendChoice(flags, RayBackend)
 
 
 def _make_kubernetes(image: str = "", **options: Any) -> Backend:

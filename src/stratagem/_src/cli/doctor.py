@@ -14,6 +14,8 @@ import jax
 import numpy as np
 
 from stratagem._src.cli.peers import reach_peers
+from stratagem._src.cli.scheduler_report import scheduler_report
+from stratagem._src.cluster.errors import UnknownAddressesError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.cluster.resolve import resolve_cluster
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
@@ -60,6 +62,8 @@ def add_command(commands: _Commands) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     _print_versions()
+    for line in scheduler_report():
+        print(f"scheduler: {line}")
     problems = []
     # The cluster first: JAX cannot join other processes when its devices have been listed.
     for problem in itertools.chain(_check_cluster(options.timeout), _check_devices()):
@@ -101,7 +105,12 @@ def _check_cluster(timeout: float) -> Iterator[str]:
 
 
 def _tasks(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
-    spec = resolver.cluster_spec()
+    try:
+        spec = resolver.cluster_spec()
+    except UnknownAddressesError:
+        print(f"  this is process {_process(resolver)}; coordinator {resolver.coordinator_address}")
+        yield from _check_workers(resolver, timeout)
+        return
     if resolver.task_type is None or resolver.task_id is None:
         yield "the cluster does not say which task this process is"
         return
@@ -120,11 +129,19 @@ def _tasks(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
         print(f"  {task} at {addresses[task]}: {why_not or 'answers'}")
     silent = [str(task) for task, why_not in answers.items() if why_not]
     if silent:
+        print(
+            "  next: see that those run, that their names mean the same machines here and there, and "
+            "that no firewall is between"
+        )
         yield f"{', '.join(silent)} cannot be reached"
     elif resolver.task_type in ("chief", "worker") and resolver.num_processes > 1:
-        limit = CommunicationOptions(timeout_seconds=timeout)
-        strategy = MultiWorkerMirroredStrategy(resolver, limit)
-        yield from _check_all_reduce(strategy, "between all workers")
+        yield from _check_workers(resolver, timeout)
+
+
+def _check_workers(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
+    limit = CommunicationOptions(timeout_seconds=timeout)
+    strategy = MultiWorkerMirroredStrategy(resolver, limit)
+    yield from _check_all_reduce(strategy, "between all workers")
 
 
 def _process(resolver: ClusterResolver) -> str:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         KubernetesExecutableLocation,
     )
     from stratagem._src.cluster.resolvers.open_mpi_cluster_resolver import OpenMPIClusterResolver
+    from stratagem._src.cluster.resolvers.ray_cluster_resolver import RayClusterResolver
     from stratagem._src.cluster.resolvers.simple_cluster_resolver import SimpleClusterResolver
     from stratagem._src.cluster.resolvers.slurm_cluster_resolver import SlurmClusterResolver
     from stratagem._src.cluster.resolvers.slurm_expressions import (
@@ -67,6 +68,7 @@ __all__ = [
     "KubernetesExecutableLocation",
     "MissingVariableError",
     "OpenMPIClusterResolver",
+    "RayClusterResolver",
     "ResolvedCluster",
     "ServerDef",
     "SimpleClusterResolver",
@@ -135,6 +137,7 @@ _MODULES = {
         "KubernetesExecutableLocation",
     ),
     "resolvers.open_mpi_cluster_resolver": ("OpenMPIClusterResolver",),
+    "resolvers.ray_cluster_resolver": ("RayClusterResolver",),
     "resolvers.simple_cluster_resolver": ("SimpleClusterResolver",),
     "resolvers.slurm_cluster_resolver": ("SlurmClusterResolver",),
     "resolvers.slurm_expressions": (

@@ -23,6 +23,7 @@ __all__ = [
     "Start",
     "StartAgain",
     "Stop",
+    "TakeUpAgain",
     "TaskEnded",
 ]
 
@@ -50,9 +51,10 @@ class NodeStopped:
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A node cannot be reached any more."""
+    """A node cannot be reached any more; for good if it has not come back in time."""
 
     node: int
+    for_good: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,15 @@ class PassOn:
 
 
 @dataclass(frozen=True)
+class TakeUpAgain:
+    """Start your tasks of the attempt that runs, if you are this node, which was lost and is back."""
+
+    node: int
+    start: Start
+    reason: str
+
+
+@dataclass(frozen=True)
 class Stop:
     """End your tasks with a signal, and those that still run some seconds later with SIGKILL."""
 
@@ -128,4 +139,4 @@ class Finish:
     message: str = ""
 
 
-Order = Start | StartAgain | PassOn | Stop | JoinAgain | Finish
+Order = Start | StartAgain | TakeUpAgain | PassOn | Stop | JoinAgain | Finish

@@ -24,6 +24,7 @@ from stratagem._src.launcher.events import (
     Start,
     StartAgain,
     Stop,
+    TakeUpAgain,
     TaskEnded,
 )
 from stratagem._src.launcher.task_counts import TaskCounts
@@ -48,6 +49,8 @@ def report_to_json(report: Report) -> dict[str, Any]:
 def order_to_json(order: Order) -> dict[str, Any]:
     """Returns an order as JSON."""
     fields = asdict(order)
+    if isinstance(order, TakeUpAgain):
+        fields["start"] = order_to_json(order.start)
     if isinstance(order, Start):
         # The keys of JSON objects are strings.
         fields["plan"]["tasks"] = sorted(order.plan.tasks.items())
@@ -126,6 +129,9 @@ _ORDERS: dict[str, Callable[..., Order]] = {
     "Start": _start,
     "StartAgain": lambda task, reason: StartAgain(_task(task), str(reason)),
     "PassOn": lambda signal, tasks: PassOn(Signals(signal), tuple(map(_task, tasks))),
+    "TakeUpAgain": lambda node, start, reason: TakeUpAgain(
+        int(node), _start(**{key: start[key] for key in ("attempt", "job_id", "plan")}), str(reason)
+    ),
     "Stop": lambda signal, seconds: Stop(Signals(signal), float(seconds)),
     "JoinAgain": lambda attempt, reason: JoinAgain(int(attempt), str(reason)),
     "Finish": lambda exit_code, message: Finish(int(exit_code), str(message)),

@@ -35,6 +35,7 @@ from stratagem._src.launcher.events import (
     Start,
     StartAgain,
     Stop,
+    TakeUpAgain,
     TaskEnded,
 )
 from stratagem._src.launcher.failure_report import failure_report
@@ -79,6 +80,7 @@ class JobState:
         rules: What happens when a task fails.
         new_job_id: Makes an id for each attempt.
         name_of_node: What a node is called in messages.
+        nodes_come_back: Whether somebody starts a lost node again.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class JobState:
         rules: JobRules,
         new_job_id: Callable[[], str] = str,
         name_of_node: Callable[[int], str] = "node {}".format,
+        nodes_come_back: bool = False,
     ) -> None:
         self.phase = JobPhase.GATHERING
         self.attempt = 0
@@ -94,8 +97,11 @@ class JobState:
         self._rules = rules
         self._new_job_id = new_job_id
         self._name_of_node = name_of_node
+        self._nodes_come_back = nodes_come_back
         self._task_restarts: Counter[Task] = Counter()
         self._chief_restarts = 0
+        self._away: set[int] = set()
+        self._job_id = ""
         self._offers: dict[int, NodeOffer] = {}
         self._plan = ClusterPlan({}, {})
         self._endings: dict[Task, TaskEnding] = {}
@@ -126,7 +132,7 @@ class JobState:
     @handle.register
     def _joined(self, report: NodeJoined) -> list[Order]:
         if self.phase is not JobPhase.GATHERING:
-            return []
+            return self._rejoined(report.offer)
         self._offers[report.offer.node] = report.offer
         if self.missing_nodes:
             return []
@@ -136,8 +142,10 @@ class JobState:
             return self._finish(_WRONG_USE, str(error))
         self._endings, self._stopped, self._failure = {}, set(), None
         self._task_restarts.clear()
+        self._away.clear()
         self.phase = JobPhase.RUNNING
-        return [Start(self.attempt, self._new_job_id(), self._plan)]
+        self._job_id = self._new_job_id()
+        return [Start(self.attempt, self._job_id, self._plan)]
 
     @handle.register
     def _ended(self, report: TaskEnded) -> list[Order]:
@@ -181,6 +189,11 @@ class JobState:
 
     @handle.register
     def _lost(self, report: NodeLost) -> list[Order]:
+        may_come_back = self._nodes_come_back and not report.for_good
+        if self.phase is JobPhase.RUNNING and may_come_back and self._can_wait_for(report.node):
+            self._away.add(report.node)
+            return []
+        self._away.discard(report.node)
         self._offers.pop(report.node, None)
         if self.phase is JobPhase.RUNNING:
             self._failure = report
@@ -220,6 +233,28 @@ class JobState:
             "--rdzv-endpoint.",
         )
 
+    def expects(self, node: int) -> bool:
+        """Returns whether a node may join now."""
+        return self.phase is JobPhase.GATHERING or node in self._away
+
+    def _can_wait_for(self, node: int) -> bool:
+        tasks = self._plan.tasks[node]
+        return all(can_be_replaced(task, self._tasks) for task in tasks) and all(
+            map(self._may_start_again, tasks)
+        )
+
+    def _rejoined(self, offer: NodeOffer) -> list[Order]:
+        """Lets a node that was lost run its tasks again, at the addresses that all others know."""
+        if self.phase is not JobPhase.RUNNING or offer.node not in self._away:
+            return []
+        self._away.discard(offer.node)
+        name = self._name_of_node(offer.node)
+        if offer.host != self._offers[offer.node].host:
+            self._failure = NodeLost(offer.node)
+            return self._stop(signal.SIGTERM)
+        start = Start(self.attempt, self._job_id, self._plan)
+        return [TakeUpAgain(offer.node, start, f"the launcher of {name} is back")]
+
     @property
     def _tasks(self) -> list[Task]:
         return self._plan.all_tasks
@@ -242,6 +277,7 @@ class JobState:
 
     def _stop(self, number: int) -> list[Order]:
         self.phase = JobPhase.STOPPING
+        self._stopped |= self._away
         return [Stop(int(number), self._rules.grace_seconds)]
 
     def _conclude(self) -> list[Order]:

@@ -24,6 +24,7 @@ from stratagem._src.launcher.events import (
     Start,
     StartAgain,
     Stop,
+    TakeUpAgain,
     TaskEnded,
 )
 from stratagem._src.launcher.guarded_process import GuardedProcess
@@ -116,6 +117,10 @@ class NodeRunner:
             case PassOn():
                 for task in self._running.keys() & set(order.tasks):
                     self._running[task].process.send_signal(order.signal)
+            case TakeUpAgain():
+                self._console.message(f"{order.reason}; its tasks are started again")
+                if order.node == self._node.rank:
+                    self._start(order.start)
             case Stop():
                 self._stop(order)
             case JoinAgain():

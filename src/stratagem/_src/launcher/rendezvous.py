@@ -27,6 +27,7 @@ class Rendezvous:
         node_names: What nodes are called in messages; ``None`` for their numbers.
         own_host: The host by which other nodes reach this one; ``None`` for that of the connection
             to node 0.
+        nodes_come_back: Whether somebody starts a lost node again.
 
     Raises:
         LaunchError: If the endpoint has no port, nobody could wait that long, or there is no secret.
@@ -39,6 +40,7 @@ class Rendezvous:
     credentials: Credentials
     node_names: tuple[str, ...] | None = None
     own_host: str | None = None
+    nodes_come_back: bool = False
 
     def __post_init__(self) -> None:
         if self.endpoint.port == 0:

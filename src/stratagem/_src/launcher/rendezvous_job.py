@@ -105,7 +105,9 @@ class _Leader:
         self._rendezvous = rendezvous
         self._console = console
         names = rendezvous.name_of_node
-        self._state = JobState(rendezvous.num_nodes, rules, _new_job_id, names)
+        self._state = JobState(
+            rendezvous.num_nodes, rules, _new_job_id, names, rendezvous.nodes_come_back
+        )
         self._host = JobHost(self._state)
         node = JobNode(0, rendezvous.own_host or rendezvous.endpoint.host, counts)
         secret_of = _secret_of(rendezvous)

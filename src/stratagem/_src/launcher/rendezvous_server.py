@@ -18,7 +18,6 @@ from stratagem._src.launcher.events import (
 )
 from stratagem._src.launcher.events_as_json import order_to_json, report_from_json
 from stratagem._src.launcher.job_host import JobHost
-from stratagem._src.launcher.job_state import JobPhase
 from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Connection, Listener
@@ -49,7 +48,9 @@ class RendezvousServer:
         self._loop = loop
         self._num_nodes = rendezvous.num_nodes
         self._host = host
+        self._timeout_seconds = rendezvous.timeout_seconds
         self._nodes: dict[int, Conversation] = {}
+        self._lost: dict[int, Conversation] = {}
         self._open: set[Conversation] = set()
         self._left = threading.Condition()
         self._listener = Listener(
@@ -118,7 +119,7 @@ class RendezvousServer:
         elif node in self._nodes:
             reason = f"there is a node {node} already"
             conversation.say({"refused": reason, "may_retry": True})
-        elif phase is not JobPhase.GATHERING:
+        elif not self._host.state.expects(node):
             conversation.say({"refused": f"the job is {phase.value}", "may_retry": True})
         else:
             self._nodes[node] = conversation
@@ -149,3 +150,10 @@ class RendezvousServer:
             del self._nodes[node]
             self._host.remove_node(node)
             self._host.report(NodeLost(node))
+            moment = time.monotonic() + self._timeout_seconds
+            self._loop.call_at(moment, lambda: self._lose_for_good(node, conversation))
+            self._lost[node] = conversation
+
+    def _lose_for_good(self, node: int, conversation: Conversation) -> None:
+        if node not in self._nodes and self._lost.get(node) is conversation:
+            self._host.report(NodeLost(node, for_good=True))

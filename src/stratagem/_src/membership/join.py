@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.core.errors import ContextError, UnauthenticatedError, UnavailableError
 from stratagem._src.core.exit_call import exit_code_of_call, watch_exit_calls
 from stratagem._src.core.hard_exit import HardExit
+from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.jax_internals import distributed_runtime as jax_runtime
 from stratagem._src.membership.host import MeetingHost
 from stratagem._src.membership.meeting_client import MeetingClient
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _POLL_SECONDS = 0.25
+_log = logging.getLogger("stratagem")
 _GAVE_UP = "it gave up waiting for the others to start"
 
 
@@ -261,11 +264,21 @@ def _wait_for_all(
             f"{workers[process_id]} waited for all workers to start, but {what}."
         )
 
+    notice = WaitingNotice()
     while client.start is None:
         client.wait_for_change(lambda: client.start is not None or client.is_lost, _POLL_SECONDS)
         if client.start is not None:
             break
         views = client.views()
+        if notice.is_due():
+            missing = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
+            _log.warning(
+                "%s waits for %s to start (%.0f s of %g)",
+                workers[process_id],
+                ", ".join(missing),
+                notice.seconds,
+                timeout,
+            )
         others_gave_up = any(view.left == _GAVE_UP for view in views)
         if time.monotonic() > deadline or others_gave_up:
             absent = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
+from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.membership.board import values_of
 from stratagem._src.membership.identities import MEETING, WORKER_ROLE
 from stratagem._src.membership.worker_status import InputIteration, PeerView, WorkerStatus
@@ -22,6 +24,7 @@ from stratagem._src.transport.conversation import Conversation
 __all__ = ["MeetingClient"]
 
 _SECONDS_BETWEEN_TRIES = 0.1
+_log = logging.getLogger("stratagem")
 _SECONDS_TO_CONNECT = 10.0
 _SECONDS_TO_LEAVE = 2.0
 _BEAT_SECONDS = 0.5
@@ -202,6 +205,7 @@ def _connect(
 ) -> Conversation:
     deadline = time.monotonic() + timeout
     own = Identity(WORKER_ROLE, worker)
+    notice = WaitingNotice()
     while True:
         try:
             give_up = min(deadline, time.monotonic() + _SECONDS_TO_CONNECT)
@@ -210,6 +214,15 @@ def _connect(
         except (UnavailableError, DeadlineExceededError) as error:
             if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline or is_ended():
                 raise UnavailableError(str(error)) from None
+            if notice.is_due():
+                _log.warning(
+                    "process %d waits for the leader at %s (%.0f s of %g): %s",
+                    worker,
+                    address,
+                    notice.seconds,
+                    timeout,
+                    error,
+                )
         time.sleep(_SECONDS_BETWEEN_TRIES)
 
 

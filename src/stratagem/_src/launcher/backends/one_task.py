@@ -73,6 +73,8 @@ class OneTaskBackend:
             Credentials.from_environment(),
             (*["the launcher"] * self.is_led, *map(str, tasks)),
             self.own_host or None,
+            # Who gave this task a name, as Kubernetes does, starts it again under it.
+            nodes_come_back=bool(self.own_host),
         )
         if node > 0:  # one node speaks for all
             console = Console(sys.stdout, sys.stderr, speaks=False)

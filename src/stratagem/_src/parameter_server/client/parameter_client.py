@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import functools
 import hashlib
+import logging
 import pickle
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from stratagem._src.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
+from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.parameter_server.client.holdings import HeldVariable, Holdings
 from stratagem._src.parameter_server.client.joint_sending import JointSending
 from stratagem._src.parameter_server.client.ownership import Ownership
@@ -39,6 +41,7 @@ T = TypeVar("T")
 _PATIENCE_SECONDS = 60.0
 _SLOWEST_BYTES_PER_SECOND = 10e6
 _ATTACH_SECONDS = 60.0
+_log = logging.getLogger("stratagem")
 _RETRY_SECONDS = 0.1
 _SMALL = 64 << 10
 _OWN = Identity("parameter-client")
@@ -141,6 +144,7 @@ class ParameterClient:
         deadline = time.monotonic() + timeout
 
         def ask(server: int) -> dict[str, Any]:
+            notice = WaitingNotice()
             while True:
                 remaining = deadline - time.monotonic()
                 try:
@@ -155,6 +159,9 @@ class ParameterClient:
                             f"Waited {timeout:g} s for {self._name(server)}, which does not answer: "
                             f"{error} Start its Server, or look at why it ended."
                         ) from error
+                    if notice.is_due():
+                        waited = f"{notice.seconds:.0f} s of {timeout:g}"
+                        _log.warning("waiting for %s (%s): %s", self._name(server), waited, error)
                     time.sleep(_RETRY_SECONDS)
 
         servers = dict.fromkeys(range(self.num_servers))

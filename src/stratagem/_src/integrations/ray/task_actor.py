@@ -1,0 +1,77 @@
+"""``TaskActor``: one task of a cluster as an actor of Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.ray_module import load_ray
+from stratagem._src.transport.secret import SECRET_VARIABLE
+
+__all__ = ["TaskActor", "get_dataset_shard"]
+
+_shards: dict[str, Any] = {}
+
+
+def get_dataset_shard(name: str = "train") -> Any:
+    """Returns this worker's part of a dataset that was given to ``run``, as Ray Data's iterator.
+
+    >>> from stratagem.integrations.ray import get_dataset_shard
+    >>> get_dataset_shard("train")
+    Traceback (most recent call last):
+    KeyError: "dataset must be one of those given to run(..., datasets=...), [], got 'train'."
+
+    Raises:
+        KeyError: If ``run`` was given no dataset of this name, or this is not one of its workers.
+    """
+    if name not in _shards:
+        raise KeyError(
+            f"dataset must be one of those given to run(..., datasets=...), {sorted(_shards)}, "
+            f"got {name!r}."
+        )
+    return _shards[name]
+
+
+class TaskActor:
+    """Has an address, and then calls a function as a task of the cluster."""
+
+    def __init__(self) -> None:
+        self._port: HeldPorts | None = None
+
+    def address(self) -> tuple[str, int]:
+        """Returns the host of this actor, and a port that is held for it."""
+        self._port = HeldPorts(1)
+        [port] = self._port
+        return load_ray("integrations.ray").util.get_node_ip_address(), port
+
+    def call(
+        self,
+        call: bytes,
+        path: Sequence[str],
+        tf_config: str,
+        secret: str,
+        environment: dict[str, str],
+        shards: dict[str, Any],
+    ) -> Any:
+        """Returns what the function returns in the process of this task."""
+        host = load_ray("integrations.ray").util.get_node_ip_address()
+        described = json.loads(tf_config)
+        task = described["task"]
+        addresses = described["cluster"].get(task["type"])
+        if addresses is not None and not addresses[task["index"]].startswith(f"{host}:"):
+            raise RuntimeError(
+                f"{task['type']} {task['index']} must come back at {addresses[task['index']]}, where the "
+                f"others look for it, but Ray has started it on {host}."
+            )
+        # Not in the actor's runtime environment, which Ray's dashboard shows.
+        os.environ.update(environment | {"TF_CONFIG": tf_config, SECRET_VARIABLE: secret})
+        _shards.update(shards)
+        sys.path += [folder for folder in path if folder not in sys.path]
+        function, args, kwargs = cloudpickle.loads(call)
+        return function(*args, **kwargs)

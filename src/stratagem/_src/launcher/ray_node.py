@@ -1,0 +1,63 @@
+"""``RayNode``: an actor that runs one node of a job and hands over what it prints."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+
+from stratagem._src.launcher.guarded_process import GuardedProcess
+from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE
+
+__all__ = ["RayNode"]
+
+_CHUNK = 64 * 1024
+
+
+class RayNode:
+    """Runs a node of a job in a process of its own, which ends with the actor."""
+
+    def run(
+        self, command: Sequence[str], secret: str, folder: str, path: Sequence[str]
+    ) -> Iterator[tuple[bytes, bool]]:
+        """Yields what the node prints, and whether it is an error, until the node has ended.
+
+        Args:
+            command: What the interpreter of this actor is to run.
+            secret: What the node needs to join.
+            folder: Where the program is, if it is the same here.
+            path: Where the launcher finds modules.
+        """
+        environment = {**os.environ, SECRET_VARIABLE: secret, "PYTHONPATH": os.pathsep.join(path)}
+        environment.pop(FILE_VARIABLE, None)
+        if os.path.isdir(folder):
+            os.chdir(folder)
+        process = GuardedProcess([sys.executable, *command], environment)
+        try:
+            with selectors.DefaultSelector() as selector:
+                for file in (process.stdout, process.stderr, process.control):
+                    selector.register(file, selectors.EVENT_READ)
+                is_over = False
+                while not is_over:
+                    for key, _ in selector.select():
+                        if key.fileobj is process.control:
+                            is_over = process.read_control()
+                        elif chunk := _read(key.fd):
+                            yield chunk, key.fd == process.stderr
+                        else:
+                            selector.unregister(key.fd)
+            for file in (process.stdout, process.stderr):
+                while chunk := _read(file):
+                    yield chunk, file == process.stderr
+        finally:
+            process.stop(signal.SIGKILL, 0.0)
+            process.close()
+
+
+def _read(file: int) -> bytes:
+    try:
+        return os.read(file, _CHUNK)
+    except BlockingIOError:
+        return b""

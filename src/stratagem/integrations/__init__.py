@@ -1,0 +1,13 @@
+"""Libraries that strategies work with, one door for each."""
+
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from stratagem.integrations import ray
+
+__all__ = ["ray"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, {"ray": ("stratagem.integrations.ray", None)})

@@ -1,0 +1,6 @@
+"""Ray: a function in actors that are the tasks of a cluster. It needs ``stratagem[ray]``."""
+
+from stratagem._src.integrations.ray.run import run
+from stratagem._src.integrations.ray.task_actor import get_dataset_shard
+
+__all__ = ["get_dataset_shard", "run"]
