@@ -21,7 +21,12 @@ BATCH = 6
 
 
 def main():
-    directory, kind, steps, grace = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+    directory, kind, steps, grace = (
+        Path(sys.argv[1]),
+        sys.argv[2],
+        int(sys.argv[3]),
+        float(sys.argv[4]),
+    )
     if kind == "workers":
         resolver = sg.distribute.cluster_resolver.TFConfigClusterResolver()
         strategy = sg.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
@@ -31,9 +36,7 @@ def main():
         resolver, strategy, worker = None, sg.distribute.MirroredStrategy(), 0
     rng = np.random.default_rng(0)
     x = rng.normal(size=(EXAMPLES, 3)).astype(np.float32)
-    dataset = sg.data.Dataset.from_tensor_slices((np.arange(EXAMPLES), x)).shuffle(
-        EXAMPLES, seed=1
-    )
+    dataset = sg.data.Dataset.from_tensor_slices((np.arange(EXAMPLES), x)).shuffle(EXAMPLES, seed=1)
     with strategy.scope():
         weights = sg.Variable(np.zeros(3, np.float32))
         optimizer = sg.train.Optimizer(optax.adam(0.1))

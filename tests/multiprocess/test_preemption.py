@@ -83,6 +83,6 @@ def test_training_goes_on_until_the_grace_period_is_over(start, tmp_path):
     at_first = len(steps_of(tmp_path))
     job.finish(100)
     assert job.returncode == 42
-    assert 1.0 < time.monotonic() - begun
+    assert time.monotonic() - begun > 1.0
     assert len(steps_of(tmp_path)) > at_first
     assert [path.name for path in (tmp_path / "checkpoints").glob("ckpt-*")] == ["ckpt-2"]

@@ -176,6 +176,7 @@ def test_variables_that_are_not_in_the_checkpoint_are_named(cluster, tmp_path):
     lost = next(v for v in forgotten if v.device.endswith("task:1/device:CPU:0"))
     with pytest.raises(sg.errors.PSUnavailableError, match="has not been restored"):
         lost.numpy()
+    job.coordinator.join()  # it was looked into again, and nothing else is lost
 
 
 def test_schedule_waits_while_a_server_is_away(cluster, tmp_path):
