@@ -78,7 +78,6 @@ def test_every_name_in_a_translation_exists():
         ("estimator.Estimator", "sg.function"),
         ("compat.v1", "TensorFlow 2"),
         ("data.experimental.cardinality", "sg.data.Dataset.cardinality"),
-        ("distribute.experimental.PreemptionCheckpointHandler", "sg.train.Checkpoint"),
         ("train.Saver", "sg.train.Checkpoint"),
         ("io.gfile", "open"),
         ("errors.OpError", "sg.errors"),

@@ -81,6 +81,8 @@ class CheckpointManager:
         self._interval = checkpoint_interval
         self._init_fn = init_fn
         self._last_step: int | None = None
+        self._before_saves: list[Callable[[], None]] = []
+        self._after_saves: list[Callable[[str], None]] = []
         self._kept_for_good = _KeptForGood(Path(directory) / f".{checkpoint_name}.kept.json")
 
     @property
@@ -138,9 +140,21 @@ class CheckpointManager:
                 return None
         number = None if checkpoint_number is None else int(checkpoint_number)
         prefix = Path(self._directory) / self._name
+        for prepare in self._before_saves:
+            prepare()
         path = self._checkpoint.save_numbered(prefix, number, options, self._remove_old)
         self._last_step = step
+        for take_note in self._after_saves:
+            take_note(path)
         return path
+
+    def before_saves(self, listener: Callable[[], None]) -> None:
+        """Has ``listener`` called before each save, to bring what is saved up to date."""
+        self._before_saves.append(listener)
+
+    def after_saves(self, listener: Callable[[str], None]) -> None:
+        """Has ``listener`` called with the path after each save, which may not be on the disk yet."""
+        self._after_saves.append(listener)
 
     def restore_or_initialize(self) -> str | None:
         """Restores the last checkpoint, or calls ``init_fn`` if there is none.

@@ -16,6 +16,8 @@ from stratagem._src.coordinator.per_worker_dataset import PerWorkerDataset
 from stratagem._src.coordinator.per_worker_variable import PerWorkerVariable
 from stratagem._src.coordinator.periodic_checks import watch
 from stratagem._src.coordinator.remote_value import RemoteValue
+from stratagem._src.coordinator.server_recovery import ServerRecovery
+from stratagem._src.coordinator.server_restorer import CheckpointSource, ServerRestorer
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.strategies.parameter_server import ParameterServerStrategy
 from stratagem._src.transport import Credentials
@@ -47,7 +49,8 @@ class ClusterCoordinator:
 
     If a function raises, functions that have not started are cancelled, and the error is raised from
     ``schedule``, ``join`` or ``done``, once, when everything that runs has ended. If a parameter
-    server is lost, ``PSUnavailableError`` is raised from there and from ``fetch``.
+    server is lost, ``PSUnavailableError`` is raised from there and from ``fetch``, unless
+    ``recover_servers_from`` was called.
 
     Differs from tf.distribute: several functions run on a worker at the same time, results can be
     arguments of other functions, functions can have a worker or a priority.
@@ -57,7 +60,8 @@ class ClusterCoordinator:
         closures_per_worker: How many functions a worker runs at the same time, so that one computes
             while another waits for a parameter server. Use 1 for functions that must not meet.
         worker_timeout: After how many seconds without an answer a worker counts as lost.
-        patience: How many seconds to wait for a worker when there is none.
+        patience: How many seconds to wait for a worker when there is none, and for parameter servers that
+            ``recover_servers_from`` is to restore.
 
     Raises:
         ValueError: If ``strategy`` is of another kind.
@@ -128,6 +132,47 @@ class ClusterCoordinator:
         """The indices of the workers that are there now."""
         with self._dispatcher.lock:
             return sorted(self._dispatcher.state.workers)
+
+    def recover_servers_from(self, checkpoint_manager: CheckpointSource) -> None:
+        """Lets training survive the loss of parameter servers, from now on.
+
+        A server that is started again, at the same address, is empty. *All* variables in the checkpoint, on
+        all servers, then go back to the last one that ``checkpoint_manager`` has saved, so that they belong
+        together, and with them whatever else is in the checkpoint. ``schedule``, ``join`` and ``done`` see
+        nothing of it but that it takes time: up to ``patience``, after which they raise
+        ``PSUnavailableError``. Functions that ran or waited when the server was lost run (again)
+        afterwards. ``recoveries`` says what was lost: the work since the checkpoint.
+
+        What this process itself reads, updates or saves while a server is lost raises
+        ``PSUnavailableError``; call ``join``, which waits, and do it again.
+
+        Every variable on the servers must be in the checkpoint; if one is not, and its server is lost, that
+        is an error. The state of an optimizer that is not in the checkpoint begins anew there.
+
+        Args:
+            checkpoint_manager: An ``sg.train.CheckpointManager``.
+
+        Raises:
+            PSUnavailableError: If a server is lost already.
+        """
+        if self._dispatcher.restorer is not None:
+            raise InvalidArgumentError(
+                "recover_servers_from must be called once for a coordinator, got a second call."
+            )
+        client = self.strategy.client
+        restorer = ServerRestorer(
+            self._dispatcher, client, checkpoint_manager, self._dispatcher.patience
+        )
+        self._checkpoint_manager = checkpoint_manager
+        checkpoint_manager.after_saves(restorer.note_saved)
+        client.when_lost = functools.partial(_lose, weakref.ref(restorer))
+        self._dispatcher.restorer = restorer
+
+    @property
+    def recoveries(self) -> list[ServerRecovery]:
+        """What was recovered from the loss of parameter servers, and what was lost, oldest first."""
+        restorer = self._dispatcher.restorer
+        return [] if restorer is None else list(restorer.recoveries)
 
     def schedule(
         self,
@@ -224,6 +269,12 @@ def _make_per_worker_variable(
     known = coordinator()
     assert known is not None
     return PerWorkerVariable(known, known._dispatcher.definitions, **options)
+
+
+def _lose(restorer: weakref.ref[ServerRestorer], server: int) -> None:
+    known = restorer()
+    if known is not None:
+        known.lose(server)
 
 
 def _pack_arguments(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Parcel:

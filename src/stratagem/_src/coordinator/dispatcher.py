@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stratagem._src.coordinator.closure import Closure, Status
 from stratagem._src.coordinator.payload import Payload
@@ -24,6 +24,9 @@ from stratagem._src.core.errors import CancelledError, PSUnavailableError
 from stratagem._src.transport import Credentials
 from stratagem._src.worker_protocol.definition import Definition, Definitions
 from stratagem._src.worker_protocol.shipping import ByReference, Parcel, unpack
+
+if TYPE_CHECKING:
+    from stratagem._src.coordinator.server_restorer import ServerRestorer
 
 __all__ = ["Dispatcher"]
 
@@ -79,7 +82,9 @@ class Dispatcher:
         self._credentials = credentials
         self._refusals: set[int] = set()
         self._drain_until: float | None = None
+        self.patience = patience
         self._absence: WorkerAbsence = WorkerAbsence(patience)
+        self.restorer: ServerRestorer | None = None
         self._waiters: weakref.WeakSet[threading.Condition] = weakref.WeakSet()
         # Replaced as a whole, never changed: it is also read without the lock.
         self._links: Mapping[int, WorkerLink] = {}
@@ -183,7 +188,7 @@ class Dispatcher:
             BaseException: The first error of a closure.
         """
         with self.lock:
-            while self._raise_error() and not self.state.is_idle:
+            while self._raise_error() and not self.state.is_at_rest:
                 self._has_ended.wait()
 
     def done(self) -> bool:
@@ -194,7 +199,7 @@ class Dispatcher:
         """
         with self.lock:
             self._raise_error()
-            return self.state.is_idle
+            return self.state.is_at_rest
 
     def fetch(self, value: RemoteValue, *, as_jax: bool) -> Any:
         """Waits for a result and returns it."""
@@ -247,6 +252,10 @@ class Dispatcher:
         """Takes in what a closure raised."""
         was_open = self.state.phase is CoordinatorPhase.OPEN
         if isinstance(error, PSUnavailableError):
+            if self.restorer is not None:
+                self.restorer.begin(error)
+                self._settle(self.state.interrupted(worker, number, error))
+                return
             self._abort(error)
         self._settle(self.state.failed(worker, number, error))
         if was_open:
@@ -302,15 +311,8 @@ class Dispatcher:
             if not self.state.workers and (is_proven or self._refusals.issuperset(self._links)):
                 self._abort(error)
 
-    def abort(self, error: BaseException) -> bool:
-        """Takes in that nothing can go on; returns whether that is news."""
-        with self.lock:
-            is_news = self.state.phase is CoordinatorPhase.OPEN
-            self._abort(error)
-            return is_news
-
     def withdraw(self, error: BaseException) -> None:
-        """Takes in that what was given to ``abort`` has passed."""
+        """Takes in that what was given to ``server_lost`` has passed."""
         with self.lock:
             self.state.withdraw(error)
             if self.state.phase is CoordinatorPhase.OPEN:
@@ -330,6 +332,30 @@ class Dispatcher:
                 missing.append(None)
             if error := self._absence.error(missing, now, self._links.values()):
                 self._abort(error)
+
+    def server_lost(self, error: PSUnavailableError) -> bool:
+        """Takes in that a server is gone; returns whether ``withdraw`` may take that back."""
+        with self.lock:
+            if self.restorer is None:
+                is_news = self.state.phase is CoordinatorPhase.OPEN
+                self._abort(error)
+                return is_news
+            self.restorer.begin(error)
+            return False
+
+    def pause(self) -> None:
+        """Gives no closures to workers, and asks for those back that have not started; with the lock."""
+        self.state.pause()
+        self._recall_all()
+
+    def resume(self, error: BaseException | None) -> None:
+        """Gives closures to workers again, or takes in that nothing can go on."""
+        with self.lock:
+            self.state.resume()
+            if error is not None:
+                self._abort(error)
+            self._has_ended.notify_all()
+            self._wake_all()
 
     def _abort(self, error: BaseException) -> None:
         settled = self.state.abort(error)

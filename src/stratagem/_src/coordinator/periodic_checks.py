@@ -47,13 +47,15 @@ def watch(dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver) -
 
     def check_server(server: int) -> None:
         try:
-            servers.check(server, _SECONDS_TO_ANSWER)
+            sign = servers.check(server, _SECONDS_TO_ANSWER)
         except PSUnavailableError as error:
-            if dispatcher.abort(error):
+            if dispatcher.server_lost(error):
                 lost[server] = error
         else:
             if server in lost:
                 dispatcher.withdraw(lost.pop(server))
+            if dispatcher.restorer is not None:
+                dispatcher.restorer.take_sign(server, sign)
 
     dispatcher.set_workers(_workers_in(resolver.cluster_spec()))
     _every(_SECONDS_BETWEEN_WORKERS, find_more_workers, dispatcher, "coordinator-workers")

@@ -61,6 +61,8 @@ class CoordinatorState:
         self._held: defaultdict[int, dict[int, Closure]] = defaultdict(dict)
         self._error: BaseException | None = None
         self._nobody_met: BaseException | None = None
+        self._is_paused = False
+        self.num_returned = 0
 
     # What is asked.
 
@@ -80,6 +82,11 @@ class CoordinatorState:
         return not self._queue and not self._waiting and not any(self._in_flight.values())
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether no closure is left to run, and nothing is waited for that closures would need."""
+        return self.is_idle and not self._is_paused
+
+    @property
     def has_error(self) -> bool:
         """Whether ``take_error`` would give one: all closures have ended."""
         return self.phase is CoordinatorPhase.DRAINING and not any(self._in_flight.values())
@@ -94,7 +101,11 @@ class CoordinatorState:
 
     def has_work_for(self, worker: int) -> bool:
         """Returns whether a worker could start something."""
-        return self.phase is CoordinatorPhase.OPEN and self._queue.has_work_for(worker)
+        return (
+            not self._is_paused
+            and self.phase is CoordinatorPhase.OPEN
+            and self._queue.has_work_for(worker)
+        )
 
     def missing_workers(self) -> list[frozenset[int]]:
         """Returns the groups of workers that closures are meant for, and none of which is there."""
@@ -138,7 +149,7 @@ class CoordinatorState:
         """Gives a worker up to ``limit`` closures to run, and says which have failed instead."""
         taken: list[Closure] = []
         settled: list[Closure] = []
-        while self.phase is CoordinatorPhase.OPEN and len(taken) < limit:
+        while not self._is_paused and self.phase is CoordinatorPhase.OPEN and len(taken) < limit:
             closure = self._queue.pop(worker)
             if closure is None:
                 break
@@ -160,6 +171,7 @@ class CoordinatorState:
             self._held[worker][number] = closure
         else:
             closure.status, closure.where = Status.SUCCEEDED, None
+        self.num_returned += 1
         closure.let_needs_go()
         waiters, closure.waiters = closure.waiters, []
         for waiter in waiters:
@@ -173,6 +185,24 @@ class CoordinatorState:
         closure = self._in_flight[worker].pop(number, None)
         if closure is None:
             return []
+        return self._stop_because(closure, error)
+
+    def pause(self) -> None:
+        """Something is missing that closures need: none is given to a worker until ``resume``."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """What was missing is there again."""
+        self._is_paused = False
+
+    def interrupted(self, worker: int, number: int, error: BaseException) -> list[Closure]:
+        """A closure has raised because something was missing: it runs again, but not for ever."""
+        closure = self._in_flight[worker].pop(number, None)
+        if closure is None:
+            return []
+        closure.losses += 1
+        if closure.losses < _MOST_LOSSES:
+            return self._put_back(closure)
         return self._stop_because(closure, error)
 
     def put_back(self, worker: int, number: int) -> list[Closure]:

@@ -113,6 +113,8 @@ def _start_backend(timeout: float) -> None:
 def _join_processes(address: str, num_processes: int, process_id: int, hosted: bool) -> None:
     client = _make_client(address, process_id) if hosted else None
     if client is None:
+        # It would take SIGTERM for itself, so that neither the program hears of it nor is it ended.
+        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize(
             address, num_processes, process_id, cluster_detection_method="deactivate"
         )

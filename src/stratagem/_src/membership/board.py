@@ -120,6 +120,9 @@ class Board:
             return self._put(worker, str(message["put"]), message.get("value"))
         if "withdraw" in message:
             self._withdraw(worker, str(message["withdraw"]))
+        if "call" in message:
+            why = str(message.get("why", ""))
+            return self._tell_all({"called": str(message["call"]), "by": worker, "why": why})
         return []
 
     def lose(self, worker: int, now: float) -> list[Send]:

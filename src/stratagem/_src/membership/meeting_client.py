@@ -7,8 +7,8 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import RendezvousError
@@ -21,13 +21,27 @@ from stratagem._src.membership.worker_status import InputIteration, PeerView, Wo
 from stratagem._src.transport import Credentials, Identity, connect
 from stratagem._src.transport.conversation import Conversation
 
-__all__ = ["MeetingClient"]
+__all__ = ["Call", "MeetingClient"]
 
 _SECONDS_BETWEEN_TRIES = 0.1
 _log = logging.getLogger("stratagem")
 _SECONDS_TO_CONNECT = 10.0
 _SECONDS_TO_LEAVE = 2.0
 _BEAT_SECONDS = 0.5
+
+
+class Call(NamedTuple):
+    """Something that one worker tells all of them.
+
+    Attributes:
+        topic: What it is about.
+        by: The number of the worker.
+        why: The reason, in words.
+    """
+
+    topic: str
+    by: int
+    why: str
 
 
 class MeetingClient:
@@ -66,6 +80,8 @@ class MeetingClient:
         self._status = WorkerStatus()
         self._inputs: tuple[str, ...] = ()
         self._begins: tuple[tuple[InputIteration, ...], InputIteration | None] = ((), None)
+        self._calls: list[Call] = []
+        self._listeners: list[Callable[[Call], None]] = []
         self._closed = threading.Event()
         self._conversation = _connect(address, worker, num_workers, credentials, timeout, is_ended)
         self._background = Background(
@@ -138,6 +154,29 @@ class MeetingClient:
             self._exchanged.pop(key, None)
         self._conversation.say({"withdraw": key})
 
+    def call(self, topic: str, why: str) -> None:
+        """Tells every worker, this one too, of something that they have not come to yet."""
+        self._background.check()
+        self._conversation.say({"call": topic, "why": why})
+
+    def listen(self, listener: Callable[[Call], None]) -> None:
+        """Has ``listener`` called, in a thread of the line, with every call; at once with earlier ones."""
+        with self._changed:
+            self._listeners.append(listener)
+            earlier = list(self._calls)
+        for call in earlier:
+            listener(call)
+
+    def ignore(self, listener: Callable[[Call], None]) -> None:
+        """Has ``listener`` called no more."""
+        with self._changed:
+            self._listeners.remove(listener)
+
+    def are_gone(self, workers: Iterable[int]) -> bool:
+        """Returns whether these workers have left or ended; also if nobody can tell any more."""
+        views = self.views()
+        return self.is_lost or all(views[w].gone or views[w].left is not None for w in workers)
+
     def wait_for_change(self, ready: Callable[[], bool], seconds: float) -> None:
         """Waits until ``ready`` after some message, for so many seconds at most."""
         with self._changed:
@@ -185,14 +224,20 @@ class MeetingClient:
             self._changed.notify_all()
 
     def _receive(self, message: dict[str, Any]) -> None:
+        listeners: list[Callable[[Call], None]] = []
         with self._changed:
             if "start" in message:
                 self._start = message["start"]
+            elif "called" in message:
+                self._calls.append(Call(message["called"], message["by"], message["why"]))
+                listeners = list(self._listeners)
             elif "peers" in message:
                 self._views = [PeerView.from_json(view) for view in message["peers"]]
             elif message.get("exchanged") in self._exchanging:
                 self._exchanged[message["exchanged"]] = values_of(message["runs"])
             self._changed.notify_all()
+        for listener in listeners:
+            listener(self._calls[-1])
 
 
 def _connect(

@@ -129,8 +129,10 @@ def _host_service(num_workers: int, place: PrivateSocket) -> tuple[Any, dict[str
 
 def main() -> None:
     """Serves on the socket and with the settings that the leader hands over on standard input."""
-    # Ctrl-C is for the workers, who need it to hear of each other's end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # They are for the workers, who get them at the same time and need this process to come to an end
+    # together.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
     place = PrivateSocket()
     code, _service = 1, None

@@ -86,6 +86,11 @@ class ClusterWatch:
         )
 
     @property
+    def line(self) -> MeetingClient:
+        """The line to the meeting point."""
+        return self._client
+
+    @property
     def has_failed(self) -> bool:
         """Whether this worker has given up on the others."""
         return self._failure is not None
@@ -250,8 +255,13 @@ class ClusterWatch:
         *,
         in_sequence: bool,
     ) -> list[Any]:
-        patience = Patience()
         self._client.put(key, value)
+        return self._take(key, status, cancelled, in_sequence=in_sequence)
+
+    def _take(
+        self, key: str, status: WorkerStatus, cancelled: Callable[[], bool], *, in_sequence: bool
+    ) -> list[Any]:
+        patience = Patience()
         while (values := self._client.take(key, _POLL_SECONDS)) is None:
             if cancelled():
                 self._client.withdraw(key)
@@ -279,6 +289,22 @@ class ClusterWatch:
     def give(self, topic: str, value: Any, turn: int) -> None:
         """See ``ProcessWatch.give``."""
         self._client.put(f"{topic}/{turn}", value, is_awaited=False)
+
+    def take_answers(self, key: str, what: str) -> list[Any]:
+        """Waits for every worker's answer, none of which waits for another, and returns them.
+
+        Args:
+            key: What they answer.
+            what: What it is called in messages.
+
+        Raises:
+            UnavailableError: If another worker is gone, stopped, or does not answer in time.
+        """
+        self.check_usable()
+        with self._input_awaited(what):
+            return self._take(
+                key, WorkerStatus(AGREEING, at=what), lambda: False, in_sequence=False
+            )
 
     # --- leaving ------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from stratagem._src.coordinator.cluster_coordinator import ClusterCoordinator
 from stratagem._src.coordinator.per_worker import PerWorkerValues
 from stratagem._src.coordinator.remote_value import RemoteValue
+from stratagem._src.coordinator.server_recovery import ServerRecovery
 from stratagem._src.worker_protocol.worker_index import experimental_get_current_worker_index
 
 PerWorkerValue = PerWorkerValues
@@ -12,5 +13,6 @@ __all__ = [
     "PerWorkerValue",
     "PerWorkerValues",
     "RemoteValue",
+    "ServerRecovery",
     "experimental_get_current_worker_index",
 ]

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     )
     from stratagem._src.strategies.parameter_server import ParameterServerStrategy
     from stratagem._src.strategies.tpu import ExperimentalTPUStrategy as TPUStrategy
+    from stratagem._src.training.preemption_handler import PreemptionCheckpointHandler
+    from stratagem._src.training.preemption_watcher import PreemptionWatcher
+    from stratagem._src.training.termination_config import TerminationConfig
     from stratagem.distribute import partitioners
     from stratagem.distribute.experimental import coordinator, rpc
 
@@ -31,9 +34,12 @@ __all__ = [
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
     "ParameterServerStrategy",
+    "PreemptionCheckpointHandler",
+    "PreemptionWatcher",
     "RowInitializer",
     "ShardedVariable",
     "TPUStrategy",
+    "TerminationConfig",
     "ValueContext",
     "coordinator",
     "partitioners",
@@ -56,6 +62,12 @@ _LAZY: dict[str, tuple[str, str | None]] = {
         "stratagem._src.strategies.parameter_server",
         "ParameterServerStrategy",
     ),
+    "PreemptionCheckpointHandler": (
+        "stratagem._src.training.preemption_handler",
+        "PreemptionCheckpointHandler",
+    ),
+    "PreemptionWatcher": ("stratagem._src.training.preemption_watcher", "PreemptionWatcher"),
+    "TerminationConfig": ("stratagem._src.training.termination_config", "TerminationConfig"),
     "RowInitializer": ("stratagem._src.parameter_server.client.initial_value", "RowInitializer"),
     "ShardedVariable": (
         "stratagem._src.parameter_server.client.sharded_variable",

@@ -200,13 +200,6 @@ _TRAIN = {
     "train.get_or_create_global_step": "sg.Variable(0, trainable=False)",
 }
 _DISTRIBUTE = {
-    "distribute.experimental.PreemptionCheckpointHandler": (
-        "sg.train.Checkpoint every few steps, restored at the start, and stratagem run --max-restarts"
-    ),
-    "distribute.experimental.PreemptionWatcher": "signal.signal(signal.SIGTERM, handler)",
-    "distribute.experimental.TerminationConfig": (
-        "sg.train.Checkpoint every few steps, restored at the start, and stratagem run --max-restarts"
-    ),
     "tpu.experimental.embedding": "sg.Variable and table[ids]",
 }
 _METRICS_OF_KERAS = (
