@@ -51,9 +51,9 @@ def run(
     ``stratagem[ray]``.
 
     >>> from stratagem.integrations import ray
-    >>> ray.run(print, workers=0)
+    >>> ray.run(print, workers=-1)
     Traceback (most recent call last):
-    stratagem._src.cluster.errors.LaunchError: A node must run at least one task, got no worker, ...
+    stratagem._src.cluster.errors.LaunchError: workers must be a whole number >= 0, got -1.
 
     Args:
         fn: What every task calls.
