@@ -6,6 +6,12 @@ a test's parameters are spread over the strategies (``pytest.mark.spread``).
 """
 
 import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -23,6 +29,26 @@ import stratagem as sg
 from belongings import Belongings
 
 _FIXTURES = ("strategy", "placed_strategy", "many")
+
+
+@pytest.fixture(scope="session")
+def folder_of_all_workers():
+    """Returns a folder that every worker of this cluster knows by the same name."""
+    cluster = json.dumps(json.loads(os.environ["TF_CONFIG"])["cluster"], sort_keys=True)
+    name = hashlib.sha256(cluster.encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"contract-of-workers-{name}"
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path):
+    """Returns a folder for the test: one for all workers, who save and restore together."""
+    if not IN_WORKERS:
+        return tmp_path
+    folder = request.getfixturevalue("folder_of_all_workers") / request.node.name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)
