@@ -23,6 +23,7 @@ F = np.float32
         ([2, 1, 2, 1], {"bytes_per_pack": 12}, [[0, 1], [2, 3]]),
         ([1, 4, 1], {"bytes_per_pack": 12}, [[0, 2], [1]]),
         ([3, 1, 4], {"bytes_per_pack": 1, "num_packs": 1}, [[0], [1], [2]]),
+        ([1] * 5, {"bytes_per_pack": 100, "arrays_per_pack": 2}, [[0, 1], [2, 3], [4]]),
         ([0, 0], {"num_packs": 1}, [[0, 1]]),
         ([], {"num_packs": 1}, []),
     ],

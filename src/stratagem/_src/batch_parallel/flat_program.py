@@ -12,26 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from stratagem._src.collectives.flat_jaxpr import Constant, called_jaxpr
+
 __all__ = ["Constant", "Equation", "FlatProgram", "flatten", "unplaced"]
 
-_CALLED = {
-    "jit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "checkpoint": "jaxpr",
-}
-
-
 _PLACING = frozenset({"sharding_constraint", "reshard", "mesh_cast"})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Constant:
-    """An operand that is known."""
-
-    value: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,15 +85,13 @@ class _Flattening:
             if eqn.primitive.name in _PLACING:  # where values lie is decided here
                 known[eqn.outvars[0]] = given[0]
                 continue
-            if (param := _CALLED.get(eqn.primitive.name)) is not None:
-                if eqn.primitive.name == "checkpoint" and eqn.params["prevent_cse"]:
-                    given = self._kept_apart(given, eqn)
-                called = eqn.params[param]
-                consts = called.consts if isinstance(called, ClosedJaxpr) else ()
-                inner = called.jaxpr if isinstance(called, ClosedJaxpr) else called
-                returned = self._inline(
-                    inner, [*(Constant(unplaced(const)) for const in consts), *given]
-                )
+            called = called_jaxpr(eqn)
+            if eqn.primitive.name == "checkpoint":
+                called = ClosedJaxpr(eqn.params["jaxpr"], ())
+                given = self._kept_apart(given, eqn) if eqn.params["prevent_cse"] else given
+            if called is not None:
+                consts = [Constant(unplaced(const)) for const in called.consts]
+                returned = self._inline(called.jaxpr, [*consts, *given])
                 known.update(zip(eqn.outvars, returned, strict=True))
                 continue
             results = tuple(next(self._numbers) for _ in eqn.outvars)

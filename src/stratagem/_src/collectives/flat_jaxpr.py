@@ -111,9 +111,13 @@ class FlatJaxpr:
 
 
 def called_jaxpr(eqn: Any) -> Any | None:
-    """Returns the closed jaxpr that an equation calls once, with its operands; ``None`` if it does not."""
+    """Returns the closed jaxpr that an equation calls once, with its operands, if it calls one."""
     param = _CALLED.get(eqn.primitive.name)
-    return None if param is None else eqn.params[param]
+    if param is None:
+        return None
+    called = eqn.params[param]
+    is_closed = isinstance(called, jax_core().ClosedJaxpr)
+    return called if is_closed else jax_core().ClosedJaxpr(called, ())
 
 
 def evaluate(equations: Iterable[FlatEquation], known: dict[int, Any]) -> None:
