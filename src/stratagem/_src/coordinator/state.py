@@ -62,7 +62,7 @@ class CoordinatorState:
         self._error: BaseException | None = None
         self._nobody_met: BaseException | None = None
         self._is_paused = False
-        self.num_returned = 0
+        self.num_returned: int = 0
 
     # What is asked.
 
