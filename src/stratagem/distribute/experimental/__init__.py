@@ -12,6 +12,7 @@ from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.strategies.replica_context import ValueContext
 
 if TYPE_CHECKING:
+    from stratagem._src.checkpoint.preemption_handler import PreemptionCheckpointHandler
     from stratagem._src.parameter_server.client.initial_value import RowInitializer
     from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
     from stratagem._src.strategies.central_storage import CentralStorageStrategy
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     )
     from stratagem._src.strategies.parameter_server import ParameterServerStrategy
     from stratagem._src.strategies.tpu import ExperimentalTPUStrategy as TPUStrategy
-    from stratagem._src.training.preemption_handler import PreemptionCheckpointHandler
     from stratagem._src.training.preemption_watcher import PreemptionWatcher
     from stratagem._src.training.termination_config import TerminationConfig
     from stratagem.distribute import partitioners
@@ -63,7 +63,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
         "ParameterServerStrategy",
     ),
     "PreemptionCheckpointHandler": (
-        "stratagem._src.training.preemption_handler",
+        "stratagem._src.checkpoint.preemption_handler",
         "PreemptionCheckpointHandler",
     ),
     "PreemptionWatcher": ("stratagem._src.training.preemption_watcher", "PreemptionWatcher"),
