@@ -107,6 +107,28 @@ def test_all_halt_at_the_same_pass(seed):
     assert halts[0][0] >= min(at for _, at in calls)
 
 
+def test_a_call_for_the_next_halt_reaches_a_worker_that_has_not_halted_yet():
+    meeting = Meeting(2)
+    quick, slow = (CommonBoundary(line, "end") for line in meeting.lines)
+
+    def deliver():
+        for line in meeting.lines:
+            line.inbox.put(None)
+            line.hear()
+
+    quick.call("first")
+    deliver()
+    deliver()
+    assert quick.come()
+    quick.call("second")
+    deliver()
+    deliver()
+    assert slow.come()
+    deliver()
+    assert [quick.come(), slow.come()] == [True, True]
+    assert [quick.come(), slow.come()] == [False, False]
+
+
 def test_a_loop_alone_halts_at_the_next_pass_and_only_there():
     boundary = CommonBoundary(LonelyLine(), "end")
     assert [boundary.come() for _ in range(3)] == [False] * 3

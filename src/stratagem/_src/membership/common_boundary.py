@@ -63,6 +63,7 @@ class CommonBoundary:
         self._round = 0
         self._passed = 0
         self._call: Call | None = None
+        self._early_call: Call | None = None
         self._common: int | None = None
         line.listen(self._hear)
 
@@ -74,7 +75,7 @@ class CommonBoundary:
     def call(self, why: str) -> None:
         """Asks all workers to halt together; if somebody has asked already, for the same halt."""
         with self._lock:
-            key = self._key
+            key = self._key(self._round)
         self._line.call(key, why)
 
     def come(self) -> bool:
@@ -87,29 +88,38 @@ class CommonBoundary:
             if self._call is None:
                 self._passed += 1
                 return False
-            key = self._key
+            key = self._key(self._round)
         if self._common is None:
             self._common = max(self._line.take_answers(key))
+        next_call = None
         with self._lock:
             is_common = self._passed == self._common
             self._passed += 1
+            passed = self._passed
             if is_common:
                 self._round += 1
-                self._call = self._common = None
+                self._common = None
+                self._call = next_call = self._early_call
+                self._early_call = None
+        if next_call is not None:
+            self._line.answer(next_call.topic, passed)
         return is_common
 
     def close(self) -> None:
         """Hears no more calls."""
         self._line.ignore(self._hear)
 
-    @property
-    def _key(self) -> str:
-        return f"{self._topic}/{self._round}"
+    def _key(self, number: int) -> str:
+        return f"{self._topic}/{number}"
 
     def _hear(self, call: Call) -> None:
         with self._lock:
+            # A worker that has halted already may call for the next halt before this one has halted.
+            if call.topic == self._key(self._round + 1):
+                self._early_call = self._early_call or call
+                return
             # Calls for a halt that has been are late; further ones for the next are heard already.
-            if call.topic != self._key or self._call is not None:
+            if call.topic != self._key(self._round) or self._call is not None:
                 return
             self._call = call
             passed = self._passed
