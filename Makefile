@@ -63,6 +63,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/keras_fit.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/input.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/multi_worker.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/parameter_server.py $(BENCH_FLAGS)
 

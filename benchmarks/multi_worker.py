@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.testing import run_cluster
+from stratagem.testing import run_cluster
 
 SIZES = {"4 kB": 2**10, "1 MB": 2**18, "25 MB": 25 * 2**18, "100 MB": 100 * 2**18}
 LIMIT = 1.05

@@ -418,7 +418,9 @@ def test_prefetching_does_not_run_further_than_asked(strategy):
     next(iterator)
     deadline = threading.Event()
     deadline.wait(0.2)
-    assert len(produced) <= 1 + 2 + 2
+    # Workers also compare up to 8 steps at once, and read up to 8 ahead of those.
+    compared = 8 + 8 + 1 if strategy.replica_group.spans_processes else 0
+    assert len(produced) <= 1 + 2 + 2 + compared
     del iterator
 
 

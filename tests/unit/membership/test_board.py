@@ -137,6 +137,22 @@ def test_a_part_that_is_withdrawn_is_not_kept():
     ]
 
 
+def test_what_is_told_of_a_comparison_does_not_grow_with_the_workers():
+    lengths = []
+    for num_workers in (2, 200):
+        board = Board(num_workers)
+        for worker in range(num_workers):
+            board.join(worker, 0.0)
+        for worker in range(num_workers):
+            entries = [[8, 3]] * 5 + [[worker, 3]]
+            part = {"put": "a/1", "value": "batches", "entries": entries}
+            sends = board.receive(worker, part, 0.0)
+        assert [send.worker for send in sends] == list(range(num_workers))
+        assert sends[0].message == {"exchanged": "a/1", "said": ["batches"], "common": 5}
+        lengths.append(len(json.dumps(sends[0].message)))
+    assert lengths[0] == lengths[1]
+
+
 def test_nothing_is_kept_that_can_never_be_complete():
     for end in (lambda b: b.lose(1, 0.0), lambda b: b.receive(1, {"leave": "done"}, 0.0)):
         board = both_joined()

@@ -199,10 +199,28 @@ def test_a_worker_that_does_not_come_is_named_at_the_deadline(meeting):
         first.exchange("a", 1, "test")
 
 
-def test_an_exchange_can_be_cancelled(meeting):
+def compare(watch, said="more", entries=(1,), topic="a", cancelled=lambda: False):
+    return watch.compare(topic, 0, said, list(entries), "step 0", cancelled)
+
+
+def test_workers_compare_what_they_have(meeting):
+    first, second = watches(meeting)
+    found = both(
+        lambda: compare(first, entries=[4, 4, 4]), lambda: compare(second, "end", [4, 4, 3])
+    )
+    assert found == [(["more", "end"], 2)] * 2
+
+
+def test_a_comparison_can_be_cancelled(meeting):
     first, _ = watches(meeting)
-    assert first.exchange("a", 1, "test", in_sequence=False, cancelled=lambda: True) == []
+    assert compare(first, cancelled=lambda: True) is None
     assert not first.has_failed
+
+
+def test_a_part_can_be_given_without_waiting_for_the_others(meeting):
+    first, second = watches(meeting)
+    second.give("a", 0, "process 1: it failed")
+    assert compare(first) == (["more", "process 1: it failed"], 0)
 
 
 def test_different_exchanges_are_told_apart(meeting):
@@ -222,7 +240,7 @@ def test_different_exchanges_are_told_apart(meeting):
 def test_input_that_waits_alone_is_told_where_the_other_is(meeting):
     first, second = watches(meeting, timeout=3.0)
     errors = both(
-        lambda: first.exchange("input", 1, "step 0", in_sequence=False),
+        lambda: compare(first, topic="input"),
         lambda: second.before_launch("train()", "1"),
     )
     for error in errors:  # the later one is told why the other gave up
@@ -346,10 +364,9 @@ def test_the_secret_is_not_in_the_arguments_of_the_meeting_point(secret):
 
 def test_what_nobody_waits_for_is_not_kept(meeting):
     first, second = watches(meeting)
-    cancelled = {"in_sequence": False, "cancelled": lambda: True}
-    assert first.exchange("a", 1, "test", **cancelled) == []
+    assert compare(first, cancelled=lambda: True) is None
     # It may be complete at once.
-    assert second.exchange("a", 1, "test", **cancelled) in ([], [1, 1])
+    assert compare(second, cancelled=lambda: True) in (None, (["more"], 1))
     clients = [watch._client for watch in (first, second)]
     assert [len(client._exchanging) for client in clients] == [0, 0]
     # Both have come to the meeting point when this is complete.

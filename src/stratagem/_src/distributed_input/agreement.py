@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,16 @@ from stratagem._src.core.errors import InvalidArgumentError, ReplicaMismatchErro
 from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.distributed_input.divisible import without_rows
 from stratagem._src.distributed_input.pairing import Beginning
+from stratagem._src.distributed_input.prefetcher import Prefetcher
 from stratagem._src.distributed_input.specs import PerReplicaSpec
-from stratagem._src.distributed_input.worker_input import HostStep, take_rows
+from stratagem._src.distributed_input.worker_input import HostStep, HostSteps, take_rows
+from stratagem._src.mesh.program_queue import Comparison
 
 __all__ = ["Agreement", "agreed_steps"]
+
+
+_MOST_STEPS_AHEAD = 8
+_MOST_BYTES_AHEAD = 1 << 26
 
 
 class Agreement:
@@ -25,59 +32,59 @@ class Agreement:
 
     Args:
         beginning: Of the iteration.
+        worker: The number of this worker.
         closed: Set when nobody wants another step.
     """
 
-    def __init__(self, beginning: Beginning, closed: threading.Event) -> None:
+    def __init__(self, beginning: Beginning, worker: int, closed: threading.Event) -> None:
         self._topic, self._what, self._first_step_came, self._watch = beginning
+        self._worker = worker
         self._closed = closed
         self._turn = 0
 
-    def exchange(self, sizes: Any) -> list[Any]:
-        """Returns the sizes that every worker has in the next step; nothing if nobody wants it.
+    def compare(self, kind: str, sizes: list[Any], step: int) -> Comparison | None:
+        """Returns what the workers have next; ``None`` if nobody wants it.
+
+        Args:
+            kind: Of what this worker has next.
+            sizes: Of this worker's next steps.
+            step: The number of the first of them.
 
         Raises:
             ReplicaMismatchError: If the input of another worker failed.
         """
         turn, self._turn = self._turn, self._turn + 1
-        what = f"step {turn} of {self._what}"
+        what = f"step {step} of {self._what}"
         try:
-            every = self._watch.exchange(
-                self._topic,
-                {"sizes": sizes},
-                what,
-                turn=turn,
-                in_sequence=False,
-                cancelled=self._closed.is_set,
-            )
+            found = self._watch.compare(self._topic, turn, kind, sizes, what, self._closed.is_set)
         finally:
             if turn == 0:
                 self._first_step_came()
-        failed = [
-            f"process {i}: {said['error']}" for i, said in enumerate(every) if "error" in said
-        ]
+        failed = [] if found is None else [said for said in found.said if said not in _KINDS]
         if failed:
             raise ReplicaMismatchError(
                 f"There is no {what}, because the input of another worker failed; {'; '.join(failed)}."
             )
-        return [said["sizes"] for said in every]
+        return found
 
     def tell(self, error: Exception) -> None:
         """Lets the others know that there will be no further step from here; does not wait."""
         self._first_step_came()
         # They may know already, or be the ones who told.
         with contextlib.suppress(StratagemError):
-            self._watch.give(self._topic, {"error": repr(error)}, self._turn)
+            self._watch.give(self._topic, self._turn, f"process {self._worker}: {error!r}")
 
 
 def agreed_steps(
-    agreement: Agreement, steps: Iterator[HostStep], num_replicas: int, spec: Any, state: Any
-) -> Iterator[HostStep]:
+    agreement: Agreement, steps: HostSteps, num_replicas: int, spec: Any, state: Any
+) -> HostSteps:
     """Yields this worker's steps until every worker has come to its end.
 
-    A worker that comes to its end first takes part in the remaining steps with empty batches; where
-    elements are not batches, of which there is no empty one, all end with it. A step is marked if
-    its parts are not of one size everywhere, so that all workers run it the same way.
+    Steps are read ahead, as far as there is room, and as many as all workers have read, and are alike
+    everywhere, are agreed on at once. A worker that comes to its end first takes part in the remaining
+    steps with empty batches; where elements are not batches, of which there is no empty one, all end with
+    it. A step is marked if its parts are not of one size everywhere, so that all workers run it the same
+    way.
 
     Args:
         agreement: With the other workers.
@@ -87,27 +94,58 @@ def agreed_steps(
         state: Where this worker's input stands before the first step.
     """
     example: Any = None
-    while True:
-        step = next(steps, None)
-        if step is not None:
-            state = step.state
-            example = step.whole if step.parts is None else step.parts[0]
-        mine = None if step is None else _sizes(step, num_replicas)
-        every = agreement.exchange(mine)
-        if all(sizes is None for sizes in every):
-            return
-        if any(sizes is None for sizes in every) and _has_scalars(every):
-            return
-        if step is None:
-            empty = _empty(spec) if example is None else without_rows(example)
-            step = HostStep([empty] * num_replicas, None, state)
-            uneven = True
-        else:
-            uneven = any(sizes != every[0] for sizes in every) or len(every[0]) > 1
-        if uneven and step.parts is None:
-            step = HostStep(_divided(step.whole, num_replicas), None, step.state)
-        step.uneven = uneven
-        yield step
+    number = 0
+    with contextlib.closing(Prefetcher(steps, _has_room)) as reader:
+        ready: list[HostStep] = []
+        while True:
+            reader.take_ready(ready)
+            kind = _kind(ready)
+            found = agreement.compare(kind, _leading_sizes(ready, num_replicas), number)
+            if found is None or found.said == [_END]:
+                return
+            if _END in found.said and _SCALARS in found.said:
+                return
+            for _ in range(max(found.num_common, 1)):
+                uneven = not found.num_common
+                if ready:
+                    step = ready.pop(0)
+                    state = step.state
+                    example = step.whole if step.parts is None else step.parts[0]
+                else:
+                    empty = _empty(spec) if example is None else without_rows(example)
+                    step = HostStep([empty] * num_replicas, None, state)
+                if uneven and step.parts is None:
+                    step = HostStep(_divided(step.whole, num_replicas), None, step.state)
+                step.uneven = uneven
+                number += 1
+                yield step
+
+
+_END = "end"
+_BATCHES = "batches"
+_SCALARS = "scalars"
+_KINDS = (_END, _BATCHES, _SCALARS)
+
+
+def _kind(ready: list[HostStep]) -> str:
+    """Returns what a worker has next, in the words in which workers speak of it."""
+    if not ready:
+        return _END
+    step = ready[0]
+    leaves = structures.leaves_of(step.parts if step.whole is None else step.whole)
+    return _BATCHES if all(np.ndim(leaf) for leaf in leaves) else _SCALARS
+
+
+def _leading_sizes(ready: list[HostStep], num_replicas: int) -> list[Any]:
+    """Returns the shapes of a part in each step, up to the first whose parts are not alike."""
+    sizes = (_sizes(step, num_replicas) for step in ready)
+    return [alike[0] for alike in itertools.takewhile(lambda parts: len(parts) == 1, sizes)]
+
+
+def _has_room(waiting: Collection[HostStep]) -> bool:
+    arrays = structures.leaves_of([(step.whole, step.parts) for step in waiting])
+    num_bytes = sum(getattr(array, "nbytes", 0) for array in arrays)
+    return len(waiting) < _MOST_STEPS_AHEAD and num_bytes < _MOST_BYTES_AHEAD
 
 
 def _sizes(step: HostStep, num_replicas: int) -> list[Any]:
@@ -117,10 +155,6 @@ def _sizes(step: HostStep, num_replicas: int) -> list[Any]:
         return [[[shape[0] // num_replicas, *shape[1:]] for shape in shapes]]
     parts = [[list(np.shape(leaf)) for leaf in structures.leaves_of(p)] for p in step.parts]
     return parts if any(part != parts[0] for part in parts) else parts[:1]
-
-
-def _has_scalars(every: list[Any]) -> bool:
-    return any(not shape for sizes in every for part in sizes or () for shape in part)
 
 
 def _divided(whole: Any, num_replicas: int) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from stratagem._src.core.errors import (
@@ -21,7 +20,7 @@ from stratagem._src.variables import access as variable_state
 
 if TYPE_CHECKING:
     from stratagem._src.distributed_input.placed_steps import PlaceSteps
-    from stratagem._src.distributed_input.worker_input import HostStep, WorkerInput
+    from stratagem._src.distributed_input.worker_input import HostSteps, WorkerInput
 
 __all__ = ["DistributedIterator", "EndOfData"]
 
@@ -62,7 +61,7 @@ class DistributedIterator:
     def _open(self, state: Any) -> None:
         self._state, steps = self._input(state)
         self._returned.clear()
-        self._steps: Iterator[HostStep] | None = steps
+        self._steps: HostSteps | None = steps
         self._prefetcher: Prefetcher | None = None
 
     def _begin(self) -> Prefetcher:
@@ -71,7 +70,8 @@ class DistributedIterator:
         closed = threading.Event()
         placed = self._place(self._steps, self._state, closed)
         self._steps = None
-        self._prefetcher = Prefetcher(placed, self._buffer_size)
+        size = self._buffer_size
+        self._prefetcher = Prefetcher(placed, lambda elements: len(elements) < size)
         self._finalizer = weakref.finalize(self, _close, closed, self._prefetcher)
         return self._prefetcher
 

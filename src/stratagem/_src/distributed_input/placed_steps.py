@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
+
+import jax
 
 from stratagem._src.distributed_input.agreement import Agreement, agreed_steps
 from stratagem._src.distributed_input.input_options import InputOptions
 from stratagem._src.distributed_input.pairing import Pairing
 from stratagem._src.distributed_input.placement import place_step
-from stratagem._src.distributed_input.worker_input import HostStep
+from stratagem._src.distributed_input.worker_input import HostSteps
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["PlaceSteps", "place_steps_on"]
 
 PlacedSteps = Generator[tuple[Any, Any], None, None]
 
-PlaceSteps = Callable[[Iterator[HostStep], Any, threading.Event], PlacedSteps]
+PlaceSteps = Callable[[HostSteps, Any, threading.Event], PlacedSteps]
 """From the steps, the state before them, and an event set when nobody wants more, to pairs of an
 element and the state after it."""
 
@@ -42,19 +44,19 @@ def _place_steps(
     options: InputOptions,
     spec: Any,
     pairing: Pairing | None,
-    steps: Iterator[HostStep],
+    steps: HostSteps,
     state: Any,
     closed: threading.Event,
 ) -> PlacedSteps:
     if not group.spans_processes:
         return _placed(steps, group, options)
     assert pairing is not None
-    agreement = Agreement(pairing.begin(), closed)
+    agreement = Agreement(pairing.begin(), jax.process_index(), closed)
     agreed = agreed_steps(agreement, steps, group.local_size, spec, state)
     return _telling(_placed(agreed, group, options), agreement)
 
 
-def _placed(steps: Iterator[HostStep], group: ReplicaGroup, options: InputOptions) -> PlacedSteps:
+def _placed(steps: HostSteps, group: ReplicaGroup, options: InputOptions) -> PlacedSteps:
     for step in steps:
         element = place_step(step, group, fetch_to_device=options.experimental_fetch_to_device)
         yield element, step.state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Collection, Generator
 from typing import Any
 
 from stratagem._src.core.background import Background
@@ -15,16 +15,23 @@ _SECONDS_TO_END = 1.0
 
 
 class Prefetcher:
-    """Runs a generator ahead by up to ``buffer_size`` items, in a background thread.
+    """Runs a generator ahead, in a background thread, as long as there is room.
 
     The thread starts with the first item that is asked for and ends with the generator, with its
     first exception (which reaches the consumer with its own traceback), or with ``close``. Then it
     closes the generator, and with it the threads and files of what that reads.
+
+    Args:
+        items: The generator.
+        has_room: Whether there is room for one more beside those that wait for the consumer; always if
+            none do.
     """
 
-    def __init__(self, items: Generator[Any, None, None], buffer_size: int) -> None:
+    def __init__(
+        self, items: Generator[Any, None, None], has_room: Callable[[Collection[Any]], bool]
+    ) -> None:
         self._source: Generator[Any, None, None] | None = items
-        self._buffer_size = buffer_size
+        self._has_room = has_room
         self._items: collections.deque[Any] = collections.deque()
         self._changed = threading.Condition()
         self._error: BaseException | None = None
@@ -39,19 +46,39 @@ class Prefetcher:
             StopIteration: At the end.
         """
         with self._changed:
-            if not self._started and not self._ended:
-                self._started = True
-                self._background.start(self._work, name="input-prefetch")
-            self._changed.wait_for(lambda: self._items or self._ended)
+            self._wait()
             if self._items:
                 item = self._items.popleft()
                 self._changed.notify_all()
                 return item
-            error, self._error = self._error, None
-        if error is None:
-            raise StopIteration
+        self._raise_error()
+        raise StopIteration
+
+    def take_ready(self, taken: list[Any]) -> None:
+        """Appends the items that are there to those taken before, as far as there is room beside them.
+
+        Waits for one if there would be none; then there is none at the end only.
+        """
+        with self._changed:
+            if not taken:
+                self._wait()
+            while self._items and self._has_room(taken):
+                taken.append(self._items.popleft())
+            self._changed.notify_all()
+        if not taken:
+            self._raise_error()
+
+    def _wait(self) -> None:
+        if not self._started and not self._ended:
+            self._started = True
+            self._background.start(self._work, name="input-prefetch")
+        self._changed.wait_for(lambda: self._items or self._ended)
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
         try:
-            raise error
+            if error is not None:
+                raise error
         finally:
             # The error's traceback leads here: it must not lead back to the error.
             del error
@@ -83,7 +110,7 @@ class Prefetcher:
     def _put(self, item: Any) -> bool:
         """Appends an item when there is room; returns whether anybody still wants it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or len(self._items) < self._buffer_size)
+            self._changed.wait_for(lambda: self._ended or self._has_room(self._items))
             if not self._ended:
                 self._items.append(item)
                 self._changed.notify_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from stratagem._src.distributed_input.splitting import (
     worker_share,
 )
 
-__all__ = ["HostStep", "WorkerInput", "dealt_steps", "split_steps", "take_rows"]
+__all__ = ["HostStep", "HostSteps", "WorkerInput", "dealt_steps", "split_steps", "take_rows"]
 
 
 class HostStep:
@@ -42,7 +42,9 @@ class HostStep:
         self.uneven = uneven
 
 
-WorkerInput = Callable[[Any], tuple[Any, Iterator[HostStep]]]
+HostSteps = Generator[HostStep, None, None]
+
+WorkerInput = Callable[[Any], tuple[Any, HostSteps]]
 """Opens the input at a state, or at the beginning; returns the state there and the steps."""
 
 
@@ -57,12 +59,12 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
             many steps as there are workers (``False``).
     """
 
-    def open_at(state: Any) -> tuple[Any, Iterator[HostStep]]:
+    def open_at(state: Any) -> tuple[Any, HostSteps]:
         count, turn, source_state = state or (0, 0, None)
         iterator = source.open(source_state)
         return [count, turn, iterator.get_state()], steps(count, turn, iterator)
 
-    def steps(count: int, turn: int, iterator: SourceIterator) -> Iterator[HostStep]:
+    def steps(count: int, turn: int, iterator: SourceIterator) -> HostSteps:
         if position.num_workers == position.num_replicas == 1:
             for number, element in enumerate(iterator, count + 1):
                 yield HostStep([_undivided(element)], None, [number, 0, iterator.get_state()])
@@ -110,12 +112,12 @@ def dealt_steps(sources: list[Source], num_replicas: int, *, all_full: bool) -> 
             the steps too if elements are not batches, of which there is no empty one.
     """
 
-    def open_at(state: Any) -> tuple[Any, Iterator[HostStep]]:
+    def open_at(state: Any) -> tuple[Any, HostSteps]:
         states = state or [None] * len(sources)
         iterators = [source.open(s) for source, s in zip(sources, states, strict=True)]
         return [iterator.get_state() for iterator in iterators], steps(iterators)
 
-    def steps(iterators: list[SourceIterator]) -> Iterator[HostStep]:
+    def steps(iterators: list[SourceIterator]) -> HostSteps:
         while True:
             parts = [
                 next(iterators[replica % len(iterators)], None) for replica in range(num_replicas)

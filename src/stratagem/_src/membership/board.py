@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.membership.worker_status import PeerView, WorkerStatus
 
-__all__ = ["Board", "Send", "runs_of", "values_of"]
+__all__ = ["Board", "Send", "distinct", "num_common", "runs_of", "values_of"]
 
 
 _FORGOTTEN_SECONDS = 60.0
@@ -49,6 +49,33 @@ def values_of(runs: Sequence[Sequence[Any]]) -> list[Any]:
     return [value for value, count in runs for _ in range(count)]
 
 
+def distinct(values: Sequence[Any]) -> list[Any]:
+    """Returns each value once.
+
+    >>> distinct([{"a": 1}, 2, {"a": 1}])
+    [{'a': 1}, 2]
+    """
+    seen: list[Any] = []
+    for value in values:
+        if value not in seen:
+            seen.append(value)
+    return seen
+
+
+def num_common(lists: Sequence[Sequence[Any]]) -> int:
+    """Returns how many of their first entries are the same in all lists.
+
+    >>> num_common([[4, 4, 4], [4, 4], [4, 4, 3]])
+    2
+    """
+    first = lists[0]
+    num_same = min(map(len, lists))
+    for other in lists:
+        while num_same and other[:num_same] != first[:num_same]:
+            num_same -= 1
+    return num_same
+
+
 class Board:
     """Keeps who is there, what each last said, and the exchanges that are not complete.
 
@@ -61,7 +88,7 @@ class Board:
         self._start: dict[str, Any] | None = None
         self._views = [PeerView() for _ in range(num_workers)]
         self._heard = [0.0] * num_workers
-        self._exchanges: dict[str, dict[int, Any]] = {}
+        self._exchanges: dict[str, dict[int, dict[str, Any]]] = {}
 
     @property
     def num_exchanges(self) -> int:
@@ -117,7 +144,7 @@ class Board:
             self._set(worker, left=str(message["leave"]))
             return self._tell_views(now)
         if "put" in message:
-            return self._put(worker, str(message["put"]), message.get("value"))
+            return self._put(worker, str(message["put"]), message)
         if "withdraw" in message:
             self._withdraw(worker, str(message["withdraw"]))
         if "call" in message:
@@ -135,7 +162,7 @@ class Board:
         """Returns what to tell whom at regular times."""
         return self._tell_views(now)
 
-    def _put(self, worker: int, key: str, value: Any) -> list[Send]:
+    def _put(self, worker: int, key: str, part: dict[str, Any]) -> list[Send]:
         if not self._all_take_part:
             return []
         if key not in self._exchanges and len(self._exchanges) >= _MOST_EXCHANGES:
@@ -143,18 +170,21 @@ class Board:
                 f"Workers must complete or withdraw what they exchange: {_MOST_EXCHANGES} exchanges "
                 f"wait for other workers, and process {worker} began another, {key!r}."
             )
-        values = self._exchanges.setdefault(key, {})
-        values[worker] = value
-        if len(values) < self._num_workers:
+        parts = self._exchanges.setdefault(key, {})
+        parts[worker] = part
+        if len(parts) < self._num_workers:
             return []
         del self._exchanges[key]
-        ordered = [values[index] for index in range(self._num_workers)]
-        return self._tell_all({"exchanged": key, "runs": runs_of(ordered)})
+        values = [parts[index].get("value") for index in range(self._num_workers)]
+        if "entries" not in part:
+            return self._tell_all({"exchanged": key, "runs": runs_of(values)})
+        common = num_common([part.get("entries", []) for part in parts.values()])
+        return self._tell_all({"exchanged": key, "said": distinct(values), "common": common})
 
     def _withdraw(self, worker: int, key: str) -> None:
-        values = self._exchanges.get(key, {})
-        values.pop(worker, None)
-        if not values:
+        parts = self._exchanges.get(key, {})
+        parts.pop(worker, None)
+        if not parts:
             self._exchanges.pop(key, None)
 
     @property

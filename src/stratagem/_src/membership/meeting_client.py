@@ -18,6 +18,7 @@ from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.membership.board import values_of
 from stratagem._src.membership.identities import MEETING, WORKER_ROLE
 from stratagem._src.membership.worker_status import InputIteration, PeerView, WorkerStatus
+from stratagem._src.mesh.program_queue import Comparison
 from stratagem._src.transport import Credentials, Identity, connect
 from stratagem._src.transport.conversation import Conversation
 
@@ -75,7 +76,7 @@ class MeetingClient:
         self._views = [PeerView() for _ in range(num_workers)]
         self._start: dict[str, Any] | None = None
         self._exchanging: set[str] = set()
-        self._exchanged: dict[str, list[Any]] = {}
+        self._exchanged: dict[str, list[Any] | Comparison] = {}
         self._lost = False
         self._status = WorkerStatus()
         self._inputs: tuple[str, ...] = ()
@@ -123,29 +124,33 @@ class MeetingClient:
         """Sets what the others are told that this worker has begun to iterate over."""
         self._begins = begins, main_begins
 
-    def put(self, key: str, value: Any, *, is_awaited: bool = True) -> None:
-        """Gives this worker's part of an exchange.
+    def put(
+        self, key: str, value: Any, *, entries: list[Any] | None = None, is_awaited: bool = True
+    ) -> None:
+        """Gives this worker's part of an exchange, or of a comparison.
 
         Args:
             key: Which exchange.
             value: Plain data of this worker.
+            entries: What is compared; ``None`` if this is not a comparison.
             is_awaited: Whether this worker will take the parts of the others, or withdraw.
         """
         self._background.check()
         if is_awaited:
             with self._changed:
                 self._exchanging.add(key)
-        self._conversation.say({"put": key, "value": value})
+        compared = {} if entries is None else {"entries": entries}
+        self._conversation.say({"put": key, "value": value, **compared})
 
-    def take(self, key: str, seconds: float) -> list[Any] | None:
-        """Returns every worker's part of an exchange, or ``None`` if it is not complete in time."""
+    def take(self, key: str, seconds: float) -> list[Any] | Comparison | None:
+        """Returns what an exchange or a comparison gave, or ``None`` if it is not complete in time."""
         self._background.check()
         with self._changed:
             self._changed.wait_for(lambda: key in self._exchanged or self._lost, seconds)
-            values = self._exchanged.pop(key, None)
-            if values is not None:
+            given = self._exchanged.pop(key, None)
+            if given is not None:
                 self._exchanging.discard(key)
-            return values
+            return given
 
     def withdraw(self, key: str) -> None:
         """Takes this worker's part of an exchange back; nobody keeps anything of it for this worker."""
@@ -234,7 +239,11 @@ class MeetingClient:
             elif "peers" in message:
                 self._views = [PeerView.from_json(view) for view in message["peers"]]
             elif message.get("exchanged") in self._exchanging:
-                self._exchanged[message["exchanged"]] = values_of(message["runs"])
+                self._exchanged[message["exchanged"]] = (
+                    Comparison(message["said"], message["common"])
+                    if "said" in message
+                    else values_of(message["runs"])
+                )
             self._changed.notify_all()
         for listener in listeners:
             listener(self._calls[-1])

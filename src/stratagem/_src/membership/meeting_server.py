@@ -8,6 +8,7 @@ It does not import JAX, to be there at once.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from stratagem._src.membership.identities import MEETING, RELAY_ROLE, WORKER_ROL
 from stratagem._src.membership.private_socket import PrivateSocket
 from stratagem._src.membership.relay import serve_relay
 from stratagem._src.transport import Connection, Credentials, Listener
-from stratagem._src.transport.conversation import Conversation
+from stratagem._src.transport.conversation import Conversation, body_of
 
 __all__ = ["MeetingServer", "main"]
 
@@ -110,9 +111,13 @@ class MeetingServer:
         return reason
 
     def _tell(self, messages: list[Send]) -> None:
-        for worker, message in messages:
-            if worker in self._members:
-                self._members[worker].say(message)
+        # Mostly one message for all: it is written once.
+        for _, alike in itertools.groupby(messages, key=lambda send: id(send.message)):
+            sends = list(alike)
+            body = body_of(sends[0].message)
+            for worker, _ in sends:
+                if worker in self._members:
+                    self._members[worker].say_body(body)
 
 
 def _host_service(num_workers: int, place: PrivateSocket) -> tuple[Any, dict[str, Any]]:

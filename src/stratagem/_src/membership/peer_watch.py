@@ -26,6 +26,7 @@ from stratagem._src.membership.worker_status import (
     WAITING,
     WorkerStatus,
 )
+from stratagem._src.mesh.program_queue import Comparison
 
 __all__ = ["ClusterWatch"]
 
@@ -214,60 +215,75 @@ class ClusterWatch:
 
     # --- values -------------------------------------------------------------------------------------
 
-    def exchange(
-        self,
-        topic: str,
-        value: Any,
-        what: str,
-        *,
-        turn: int | None = None,
-        in_sequence: bool = True,
-        cancelled: Callable[[], bool] = lambda: False,
-    ) -> list[Any]:
+    def exchange(self, topic: str, value: Any, what: str, *, in_sequence: bool = True) -> list[Any]:
         """See ``ProcessWatch.exchange``."""
         self.check_usable()
-        if turn is None:
-            with self._lock:
-                turn = self._counts[topic] = self._counts.get(topic, 0) + 1
+        with self._lock:
+            turn = self._counts[topic] = self._counts.get(topic, 0) + 1
         key = f"{topic}/{turn}"
-        try:
+        values: list[Any]
+        with self._interrupts_noted(what):
             if not in_sequence:
-                with self._input_awaited(what):
-                    status = WorkerStatus(AGREEING, at=what)
-                    return self._exchange(key, value, status, cancelled, in_sequence=False)
+                self._client.put(key, value)
+                values = self._take_beside(key, what)
+                return values
             self._be(AGREEING, what, key)
-            values = self._exchange(key, value, self._status, cancelled, in_sequence=True)
+            self._client.put(key, value)
+            values = self._take(key, self._status, in_sequence=True)
+        self._agreed += 1
+        self._be(IDLE, what)
+        return values
+
+    def compare(
+        self,
+        topic: str,
+        turn: int,
+        said: Any,
+        entries: list[Any],
+        what: str,
+        cancelled: Callable[[], bool],
+    ) -> Comparison | None:
+        """See ``ProcessWatch.compare``."""
+        self.check_usable()
+        key = f"{topic}/{turn}"
+        with self._interrupts_noted(what):
+            self._client.put(key, said, entries=entries)
+            found: Comparison | None = self._take_beside(key, what, cancelled)
+        return found
+
+    @contextlib.contextmanager
+    def _interrupts_noted(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except StratagemError:
             raise
         except BaseException:
             self._fail_interrupted(what)
             raise
-        self._agreed += 1
-        self._be(IDLE, what)
-        return values
-
-    def _exchange(
-        self,
-        key: str,
-        value: Any,
-        status: WorkerStatus,
-        cancelled: Callable[[], bool],
-        *,
-        in_sequence: bool,
-    ) -> list[Any]:
-        self._client.put(key, value)
-        return self._take(key, status, cancelled, in_sequence=in_sequence)
 
     def _take(
-        self, key: str, status: WorkerStatus, cancelled: Callable[[], bool], *, in_sequence: bool
-    ) -> list[Any]:
+        self,
+        key: str,
+        status: WorkerStatus,
+        cancelled: Callable[[], bool] = lambda: False,
+        *,
+        in_sequence: bool,
+    ) -> Any:
+        """Returns what the others gave too, when it is there; ``None`` if it is cancelled."""
         patience = Patience()
-        while (values := self._client.take(key, _POLL_SECONDS)) is None:
+        while (given := self._client.take(key, _POLL_SECONDS)) is None:
             if cancelled():
                 self._client.withdraw(key)
-                return []
+                return None
             self._look(patience.seconds(), status, in_sequence=in_sequence)
-        return values
+        return given
+
+    def _take_beside(
+        self, key: str, what: str, cancelled: Callable[[], bool] = lambda: False
+    ) -> Any:
+        """Returns what the others gave too, beside the common sequence of programs."""
+        with self._input_awaited(what):
+            return self._take(key, WorkerStatus(AGREEING, at=what), cancelled, in_sequence=False)
 
     @contextlib.contextmanager
     def _input_awaited(self, what: str) -> Iterator[None]:
@@ -286,9 +302,9 @@ class ClusterWatch:
         """See ``ProcessWatch.begin_input``."""
         return self._beginnings.begin(dataset, number)
 
-    def give(self, topic: str, value: Any, turn: int) -> None:
+    def give(self, topic: str, turn: int, said: Any) -> None:
         """See ``ProcessWatch.give``."""
-        self._client.put(f"{topic}/{turn}", value, is_awaited=False)
+        self._client.put(f"{topic}/{turn}", said, entries=[], is_awaited=False)
 
     def take_answers(self, key: str, what: str) -> list[Any]:
         """Waits for every worker's answer, none of which waits for another, and returns them.
@@ -301,10 +317,8 @@ class ClusterWatch:
             UnavailableError: If another worker is gone, stopped, or does not answer in time.
         """
         self.check_usable()
-        with self._input_awaited(what):
-            return self._take(
-                key, WorkerStatus(AGREEING, at=what), lambda: False, in_sequence=False
-            )
+        answers: list[Any] = self._take_beside(key, what)
+        return answers
 
     # --- leaving ------------------------------------------------------------------------------------
 

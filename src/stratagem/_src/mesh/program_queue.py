@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -25,6 +25,7 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = [
     "LAUNCH_LOCK",
+    "Comparison",
     "ProcessWatch",
     "check_not_in_callback",
     "in_host_callback",
@@ -94,6 +95,18 @@ def _forget_launched() -> None:
     _in_flight = None
 
 
+class Comparison(NamedTuple):
+    """What several processes find when they compare.
+
+    Attributes:
+        said: What they said, each thing once.
+        num_common: How many of their first entries are the same in all of them.
+    """
+
+    said: list[Any]
+    num_common: int
+
+
 class ProcessWatch(Protocol):
     """Watches over what several processes do together."""
 
@@ -106,26 +119,36 @@ class ProcessWatch(Protocol):
     def run(self, program: Callable[[], Any]) -> Any:
         """Launches a program and returns its results; raises if a process is gone."""
 
-    def exchange(
-        self,
-        topic: str,
-        value: Any,
-        what: str,
-        *,
-        turn: int | None = None,
-        in_sequence: bool = True,
-        cancelled: Callable[[], bool] = lambda: False,
-    ) -> list[Any]:
-        """Returns what every process gives, in order; nothing if it is cancelled.
+    def exchange(self, topic: str, value: Any, what: str, *, in_sequence: bool = True) -> list[Any]:
+        """Returns what every process gives, in order.
 
         Args:
             topic: Exchanges of one topic happen in the same order in all processes.
             value: Plain data of this process.
             what: What for, in messages.
-            turn: Which exchange of the topic this is, if the caller counts them: then nothing is
-                kept of a topic that is used for a while only.
             in_sequence: Whether it belongs to the common sequence of programs.
-            cancelled: Whether the values are not wanted any more.
+        """
+
+    def compare(
+        self,
+        topic: str,
+        turn: int,
+        said: Any,
+        entries: list[Any],
+        what: str,
+        cancelled: Callable[[], bool],
+    ) -> Comparison | None:
+        """Returns how far the entries of all processes agree, beside the common sequence of programs.
+
+        What each process is told does not grow with their number.
+
+        Args:
+            topic: What is compared; nothing is kept of it.
+            turn: Which comparison of the topic this is.
+            said: Plain data of this process, of which there are few kinds.
+            entries: Plain data of this process, in order.
+            what: What for, in messages.
+            cancelled: Whether nobody wants to know any more; then ``None`` is returned.
         """
 
     def begin_input(self, dataset: str, number: int) -> Callable[[], None]:
@@ -135,8 +158,8 @@ class ProcessWatch(Protocol):
             To be called when the step is there, or will not come.
         """
 
-    def give(self, topic: str, value: Any, turn: int) -> None:
-        """Gives this process's part of an exchange, for the others: it does not want theirs."""
+    def give(self, topic: str, turn: int, said: Any) -> None:
+        """Gives this process's part of a comparison, for the others: it does not want theirs."""
 
 
 _watch: ProcessWatch | None = None

@@ -11,10 +11,15 @@ from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.background import Background
 from stratagem._src.transport import Connection, Kind, Message
 
-__all__ = ["Conversation"]
+__all__ = ["Conversation", "body_of"]
 
 _MOST_UNSENT = 4096
 _SMALL_BYTES = 4096
+
+
+def body_of(message: dict[str, Any]) -> bytes:
+    """Returns a message as it travels."""
+    return json.dumps(message).encode()
 
 
 class Conversation:
@@ -40,8 +45,11 @@ class Conversation:
 
     def say(self, message: dict[str, Any]) -> None:
         """Has a message sent. If the other end is lost, ``hear`` says so."""
+        self.say_body(body_of(message))
+
+    def say_body(self, body: bytes) -> None:
+        """Has a message sent that ``body_of`` made, for several to hear."""
         self._background.check()
-        body = json.dumps(message).encode()
         with self._speaking:
             if self._is_over:
                 return
