@@ -194,6 +194,79 @@ def test_everything_together(strategy, prepare, tmp_path):
         assert int(again.iterations) == 2
 
 
+@pytest.mark.layout
+@pytest.mark.parametrize("strategy", LOCAL, indirect=True)
+def test_gradients_of_several_calls_are_averaged(strategy, prepare, tmp_path):
+    """Each replica adds up its own, dense or rows; also in a checkpoint."""
+    with strategy.scope():
+        table, bias = sg.Variable(jnp.zeros((4, 2))), sg.Variable(1.0)
+    n = strategy.num_replicas_in_sync
+
+    def begin():
+        optimizer = sg.train.Optimizer(optax.sgd(1.0), gradient_accumulation_steps=3)
+
+        def step(factor):
+            replica = sg.distribute.get_replica_context().replica_id_in_sync_group
+            mine = factor * (1.0 + replica)
+            rows = sg.IndexedSlices(jnp.full((2, 2), mine), jnp.array([1, 1]))
+            optimizer.apply_gradients([(rows, table), (mine, bias)])
+
+        return optimizer, prepare(lambda factor: strategy.run(step, (factor,)))
+
+    optimizer, step = begin()
+    total = n * (n + 1) / 2  # of what the replicas bring, for a factor of one
+    for factor in (1.0, 2.0):
+        step(jnp.float32(factor))
+    assert float(bias) == 1.0
+    assert int(optimizer.iterations) == 0
+    held = {v.name: v for v in optimizer.variables}
+    accumulated = next(
+        v for name, v in held.items() if "accumulated/Variable" in name and not v.shape
+    )
+    assert float(accumulated) == pytest.approx(3 * total)
+    path = sg.train.Checkpoint(table=table, bias=bias, optimizer=optimizer).save(tmp_path / "x")
+    step(jnp.float32(6.0))
+    expected = np.zeros((4, 2))
+    expected[1] = -2 * 3 * total
+    np.testing.assert_allclose(table.numpy(), expected, rtol=1e-6)
+    assert float(bias) == pytest.approx(1 - 3 * total)
+    assert int(optimizer.iterations) == 1
+    assert float(accumulated) == 0
+
+    for again, step_again in ((optimizer, step), begin()):
+        sg.train.Checkpoint(table=table, bias=bias, optimizer=again).restore(path)
+        assert float(bias) == 1.0
+        step_again(jnp.float32(6.0))
+        np.testing.assert_allclose(table.numpy(), expected, rtol=1e-6)
+        assert float(bias) == pytest.approx(1 - 3 * total)
+
+    # Outside of replicas a gradient is that of all.
+    for _ in range(3):
+        optimizer.apply_gradients([(jnp.zeros((4, 2)), table), (1.0, bias)])
+    assert float(bias) == pytest.approx(-3 * total)
+
+
+@pytest.mark.parametrize("strategy", LOCAL, indirect=True)
+def test_gradients_that_the_replicas_have_combined_are_used_as_they_are(strategy, prepare):
+    with strategy.scope():
+        w = sg.Variable(1.0)
+    for steps in (None, 2):
+        w.assign(1.0)
+        optimizer = sg.train.Optimizer(optax.sgd(1.0), gradient_accumulation_steps=steps)
+
+        def step(optimizer=optimizer):
+            context = sg.distribute.get_replica_context()
+            mean = context.all_reduce(sg.distribute.ReduceOp.MEAN, jnp.float32(0.25))
+            optimizer.apply_gradients(
+                zip([mean], [w], strict=True), name="step", experimental_aggregate_gradients=False
+            )
+
+        run = prepare(lambda step=step: strategy.run(step))
+        for _ in range(steps or 1):
+            run()
+        assert float(w) == 0.75
+
+
 @pytest.mark.parametrize("strategy", LOCAL, indirect=True)
 def test_learning_rate_is_assigned_and_saved(strategy, prepare, tmp_path):
     with strategy.scope():

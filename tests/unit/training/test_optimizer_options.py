@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -144,3 +145,44 @@ def test_half_precision_variables_keep_their_types():
     assert [v.dtype for v in optimizer.variables] == dtypes
     assert w.dtype == np.float16
     assert (w.numpy() < before).all()
+
+
+class _Counting(sg.distribute.ReductionToOneDevice):
+    """Notes when something is reduced, also in programs."""
+
+    def __init__(self):
+        super().__init__()
+        self.reduced = []
+
+    def reduce_implementation(self, reduce_op, value, destinations, options):
+        jax.debug.callback(lambda: self.reduced.append(reduce_op))
+        return super().reduce_implementation(reduce_op, value, destinations, options)
+
+
+@pytest.mark.parametrize("prepare", [lambda step: step, sg.function], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("loss_scale", "exchanges"), [(None, [False, False, True]), (2.0, [True, True, True])]
+)
+def test_replicas_exchange_accumulated_gradients_once_for_each_update(
+    prepare, loss_scale, exchanges
+):
+    ops = _Counting()
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"], ops)
+    with strategy.scope():
+        w = sg.Variable(np.ones((200, 100), np.float32))
+    optimizer = sg.train.Optimizer(
+        optax.sgd(1.0), gradient_accumulation_steps=3, loss_scale=loss_scale
+    )
+    optimizer.build([w])
+
+    def step(x):
+        _, gradient = sg.value_and_grad(lambda: optimizer.scale_loss((w @ x).sum()), w)()
+        optimizer.apply([gradient], [w])
+
+    train = prepare(lambda x: strategy.run(step, (x,)))
+    for exchange in exchanges:
+        ops.reduced.clear()
+        train(jnp.ones((100, 4)))
+        jax.effects_barrier()
+        assert bool(ops.reduced) == exchange
+    np.testing.assert_allclose(w.numpy(), np.full((200, 100), 1.0 - 2 * 4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["missing_method", "missing_name"]
+__all__ = ["missing_method", "missing_name", "tensorflow_method"]
 
 
 def missing_name(module_name: str, name: str) -> AttributeError:
@@ -44,15 +44,22 @@ def missing_method(owner: object, name: str) -> AttributeError:
             return error
     cls = type(owner).__name__
     text = f"{cls!r} object has no attribute {name!r}"
+    if (hint := tensorflow_method(owner, name)) is not None:
+        return AttributeError(f"{text}. Use {_sentence(hint)}", name=name)
     if name.startswith("_"):
         return AttributeError(text, name=name)
+    return AttributeError(text, name=name, obj=owner)
+
+
+def tensorflow_method(owner: object, name: str) -> str | None:
+    """Returns what takes the place of an attribute that objects like this have in TensorFlow only."""
+    if name.startswith("_"):
+        return None
     # Imported when used, as below.
     from stratagem._src.core.tensorflow_names.methods import METHODS
 
-    for base in type(owner).__mro__:
-        if (hint := METHODS.get(f"{base.__name__}.{name}")) is not None:
-            return AttributeError(f"{text}. Use {_sentence(hint)}", name=name)
-    return AttributeError(text, name=name, obj=owner)
+    hints = (METHODS.get(f"{base.__name__}.{name}") for base in type(owner).__mro__)
+    return next((hint for hint in hints if hint is not None), None)
 
 
 def _translation(module_name: str, name: str) -> str:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
+from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.core.tracing import jax_core
-from stratagem._src.mesh.program_queue import in_host_callback
+from stratagem._src.mesh.program_queue import in_host_callback, process_watch
 
-__all__ = ["guard_callbacks"]
+__all__ = ["guard_callbacks", "wait_for_callbacks"]
 
 _CALLBACKS = {"pure_callback", "io_callback", "debug_callback"}
 
@@ -64,6 +66,34 @@ def guard_callbacks(jaxpr: Any, errors: list[BaseException]) -> tuple[Any, bool]
         found = found or bool(changes)
         eqns.append(eqn.replace(params={**eqn.params, **changes}) if changes else eqn)
     return (jaxpr.replace(eqns=eqns), True) if found else (jaxpr, False)
+
+
+def wait_for_callbacks(
+    errors: list[BaseException], results: Any, joint_name: str | None = None
+) -> None:
+    """Waits for the callbacks of a program that was launched, and raises the first error of them.
+
+    Args:
+        errors: Where ``guard_callbacks`` has them put; it is empty afterwards.
+        results: The program's.
+        joint_name: What several processes call a program that they run together: then all of them raise
+            if callbacks of one failed.
+    """
+    jax.block_until_ready(results)
+    jax.effects_barrier()
+    error = errors[0] if errors else None
+    errors.clear()
+    if joint_name is not None:
+        told = None if error is None else repr(error)
+        every = process_watch().exchange("callbacks", told, f"callbacks of {joint_name}")
+        failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
+        if error is None and failed:
+            raise ReplicaMismatchError(
+                f"A host callback of {joint_name} failed in another process, so that no variable is "
+                f"updated here either; {'; '.join(failed)}."
+            )
+    if error is not None:
+        raise error
 
 
 def _guard_param(value: Any, errors: list[BaseException]) -> tuple[Any, bool]:

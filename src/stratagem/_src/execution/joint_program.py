@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.execution.callbacks import wait_for_callbacks
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.variable_exchange import HeldVariables
 from stratagem._src.mesh.program_queue import (
@@ -60,7 +60,8 @@ class JointProgram(Program):
             else:
                 outputs, new_values = self.variables.run(held, consts, arrays)
             if self._callback_errors is not None:
-                self._wait_for_callbacks_everywhere(outputs, new_values)
+                joint = None if self._identity is None else self._identity.name
+                wait_for_callbacks(self._callback_errors, (outputs, new_values), joint)
             if self._waits or self._callback_errors is not None:
                 self.variables.store(held, new_values)
             return self.result(outputs)
@@ -70,22 +71,6 @@ class JointProgram(Program):
         assert self.group is not None
         view = self.group.local_view
         return self._structure.unflatten([view(leaf.build(outputs)) for leaf in self._results])
-
-    def _wait_for_callbacks_everywhere(self, outputs: list[Any], new_values: list[Any]) -> None:
-        """Like ``_wait_for_callbacks``, and raises if those of another process failed."""
-        error = self._callback_error(outputs, new_values)
-        if self._identity is not None:
-            name = self._identity.name
-            told = None if error is None else repr(error)
-            every = process_watch().exchange("callbacks", told, f"callbacks of {name}")
-            failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
-            if error is None and failed:
-                raise ReplicaMismatchError(
-                    f"A host callback of {name} failed in another process, so that no variable is "
-                    f"updated here either; {'; '.join(failed)}."
-                )
-        if error is not None:
-            raise error
 
     def _run_and_wait(
         self, held: HeldVariables, arrays: list[Any], consts: list[Any]

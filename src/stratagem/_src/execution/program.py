@@ -13,6 +13,7 @@ import jax
 from stratagem._src.core import jax_settings
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.execution.call_signature import CallInputs
+from stratagem._src.execution.callbacks import wait_for_callbacks
 from stratagem._src.execution.draws import (
     Draw,
     DrawSpec,
@@ -212,7 +213,7 @@ class Program:
         held = self.variables.hold()
         self._compile(held, arrays, consts)
         if self._callback_errors is not None:
-            return self._run_with_callbacks(held, arrays, consts)
+            return self._run_with_callbacks(self._callback_errors, held, arrays, consts)
         return self.result(self._launch(held, arrays, consts)[0])
 
     def repeater(self) -> Callable[[list[Any], list[Any]], Any]:
@@ -241,11 +242,17 @@ class Program:
             self.jitted.lower(donated, kept, consts, arrays).compile()
             self._compiled_for.add(place)
 
-    def _run_with_callbacks(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> Any:
+    def _run_with_callbacks(
+        self,
+        errors: list[BaseException],
+        held: HeldVariables,
+        arrays: list[Any],
+        consts: list[Any],
+    ) -> Any:
         # One call at a time: a call that waits for its callbacks has read values it will write.
         with self._callback_lock:
             outputs, new_values = self._launch(held, arrays, consts)
-            self._wait_for_callbacks(outputs, new_values)
+            wait_for_callbacks(errors, (outputs, new_values))
             self.variables.store(held, new_values)
         return self.result(outputs)
 
@@ -264,21 +271,6 @@ class Program:
         if self._returns_one_array:
             return outputs[0]
         return self._structure.unflatten([result.build(outputs) for result in self._results])
-
-    def _wait_for_callbacks(self, outputs: list[Any], new_values: list[Any]) -> None:
-        error = self._callback_error(outputs, new_values)
-        if error is not None:
-            raise error
-
-    def _callback_error(self, outputs: list[Any], new_values: list[Any]) -> BaseException | None:
-        """Waits for the callbacks of this process; returns the first error."""
-        errors = self._callback_errors
-        assert errors is not None
-        jax.block_until_ready((outputs, new_values))
-        jax.effects_barrier()
-        first = errors[0] if errors else None
-        errors.clear()
-        return first
 
 
 def _committed_place(array: Any) -> Any:

@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import itertools
-import threading
-import uuid
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.core import structures
-from stratagem._src.core.errors import (
-    InvalidArgumentError,
-    UnsupportedError,
-    VariableError,
-)
-from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.core.missing_names import missing_method
+from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
+from stratagem._src.core.missing_names import missing_method, tensorflow_method
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import is_tracer
-from stratagem._src.parameter_server.client.lineage import lineage
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
-from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
-from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
 from stratagem._src.runtime import context
 from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.gradient_clipping import Clipping
+from stratagem._src.training.gradient_pairs import (
+    check_distinct,
+    dense_gradient,
+    flatten_gradients,
+    flatten_variables,
+    gradient_arrays,
+    split_pairs,
+)
 from stratagem._src.training.local_state import RestoredState, StateEntry
+from stratagem._src.training.local_updates import LocalUpdates
 from stratagem._src.training.loss_scaling import LossScale
 from stratagem._src.training.optimizer_step import OptimizerStep
+from stratagem._src.training.server_updates import ServerUpdates, check_on_servers, received
 from stratagem._src.training.state_variables import StateVariables
 from stratagem._src.values.array_operators import array_of, operand_of
-from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
-from stratagem._src.variables import access as state
-from stratagem._src.variables import remote_batch
-from stratagem._src.variables.place_names import name_by_place
-from stratagem._src.variables.stand_ins import is_variable, variable_of
-from stratagem._src.variables.updates import Update, update_on_server
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["Optimizer"]
@@ -110,38 +98,31 @@ class Optimizer:
             1 if gradient_accumulation_steps is None else gradient_accumulation_steps,
             None if loss_scale is None else LossScale.of(loss_scale),
         )
-        self._set_up(None, recipe, name)
-        self._number = next(_numbers)
-        self._original = uuid.uuid4().hex
+        self._set_up(ServerUpdates(self), recipe, name)
 
-    def _set_up(self, identity: str | None, recipe: OptimizerStep, name: str) -> None:
-        self._identity = identity
+    def _set_up(self, on_servers: ServerUpdates, recipe: OptimizerStep, name: str) -> None:
+        self._on_servers = on_servers
         self._recipe = recipe
         self.name: str = name
-        self._function: bytes | None = None
-        self._sent = False
         self._here = StateVariables(recipe, name)
         self._form: Any = None
-        self._step = jax.jit(recipe.update)
+        self._updates_here = LocalUpdates(recipe, self._here)
         self._clip = jax.jit(recipe.clipping.apply)
 
-    @property
-    def _id(self) -> str:
-        """What all processes call it, also the coordinator that takes over: known when first used."""
-        with _known_lock:
-            if self._identity is None:
-                self._identity = f"{lineage()}/{self._number}"
-                _known[self._original] = self
-            return self._identity
-
-    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+    if not TYPE_CHECKING:  # a type checker that sees them believes in every name
 
         def __getattr__(self, name):
             raise missing_method(self, name)
 
+        def __setattr__(self, name, value):
+            if tensorflow_method(self, name):  # it would have no effect
+                raise missing_method(self, name)
+            super().__setattr__(name, value)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        self._sent = True
-        return _receive, (self._id, self._original, self._recipe, self.name)
+        servers = self._on_servers
+        servers.sent = True
+        return _receive, (servers.identity, servers.original, self._recipe, self.name)
 
     @property
     def transformation(self) -> Any:
@@ -151,7 +132,7 @@ class Optimizer:
     @property
     def variables(self) -> list[Variable]:
         """The variables that hold its state; not what is on parameter servers."""
-        return list(self._here.held)
+        return _Variables(self._here.held)
 
     @property
     def updated_variables(self) -> list[Variable]:
@@ -161,9 +142,7 @@ class Optimizer:
     @property
     def server_function(self) -> bytes:
         """What a parameter server needs to take a step of it."""
-        if self._function is None:
-            self._function = cloudpickle.dumps(OptimizerFunction(self._id, self._recipe.optax()))
-        return self._function
+        return self._on_servers.function(self._recipe)
 
     # --- numbers of its own -------------------------------------------------------------------------
 
@@ -174,13 +153,21 @@ class Optimizer:
         Raises:
             UnsupportedError: If the variables are on parameter servers, which count for each variable.
         """
-        if not self._here.built and (self._sent or self._function is not None):
+        if not self._here.built and self._on_servers.begun:
             raise UnsupportedError(
                 f"The updates of Optimizer {self.name!r} are counted on parameter servers, for each "
                 "variable, and not here. Count steps in a variable of your own, by step.assign_add(1) "
                 "beside apply_gradients()."
             )
         return self._here.number("iterations", np.int32(0))
+
+    @iterations.setter
+    def iterations(self, value: Any) -> None:
+        current, number = self.iterations, np.asarray(operand_of(value), np.int32)
+        if isinstance(current, Variable):
+            current.assign(number)
+        else:
+            self._here.assign_number("iterations", number)
 
     @property
     def learning_rate(self) -> Any:
@@ -205,7 +192,7 @@ class Optimizer:
         if isinstance(current, Variable):
             current.assign(jnp.asarray(operand_of(value), current.dtype))
             return
-        if self._sent or self._function is not None:
+        if self._on_servers.begun:
             raise UnsupportedError(
                 f"The learning rate of Optimizer {self.name!r} is on its way to parameter servers and "
                 "workers and cannot be changed any more. Use a schedule."
@@ -249,12 +236,11 @@ class Optimizer:
                     "apply() without variables updates those that the Optimizer has state for, and there "
                     "are none yet. Give them, or call optimizer.build(variables) before."
                 )
-            variables = jax.tree.unflatten(self._form, self._here.of)
-        found, form = _flatten_variables(variables)
-        leaves, other = structures.flatten(
-            gradients,
-            is_leaf=lambda x: x is None or isinstance(x, IndexedSlices) or is_value_leaf(x),
-        )
+            count = len(self._here.of)
+            form = jax.tree.structure([0] * count) if self._form is None else self._form
+            variables = jax.tree.unflatten(form, self._here.of)
+        found, form = flatten_variables(variables)
+        leaves, other = flatten_gradients(gradients)
         if form != other:
             raise VariableError(
                 "apply() takes gradients and variables of the same structure, got "
@@ -264,42 +250,49 @@ class Optimizer:
         if len(found) == len(self._here.of):
             self._form = form
 
-    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Variable]],
+        *,
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+    ) -> None:
         """Updates each variable by its gradient, **summed over the replicas**.
 
         Args:
             grads_and_vars: Pairs of a gradient, an array or ``IndexedSlices``, and a variable. Pairs
                 without a gradient (``None``) are left out.
+            name: Taken as TensorFlow takes it, without effect.
+            experimental_aggregate_gradients: ``False`` if the replicas have summed the gradients
+                themselves: then the first replica's are used as they are.
 
         Raises:
             VariableError: If other variables are given than before, parameter servers' apart, or a
                 variable twice.
         """
-        pairs = [
-            (gradient, variable_of(variable))
-            for gradient, variable in grads_and_vars
-            if gradient is not None
-        ]
-        for _, variable in pairs:
-            if not isinstance(variable, Variable):
-                raise VariableError(
-                    "apply_gradients takes (gradient, variable) pairs, got "
-                    f"{type(variable).__name__} for a variable."
-                )
-        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
-        _check_distinct(variables)
+        gradients, variables = split_pairs(grads_and_vars)
         replica = context.get_replica_context()
         if replica is None or replica.num_replicas_in_sync == 1:
             self._apply(gradients, variables)
-        elif pairs:
-            arrays = [_arrays(g, v.dtype) for g, v in zip(gradients, variables, strict=True)]
+            return
+        if not variables:
+            return
+        accumulates = self._recipe.reduces_late and experimental_aggregate_gradients
+        as_arrays = dense_gradient if accumulates else _arrays
+        arrays = [as_arrays(g, v) for g, v in zip(gradients, variables, strict=True)]
 
-            def apply(strategy: StrategyProtocol, values: Sequence[Any]) -> None:
-                assert isinstance(strategy, Strategy)
+        def apply(strategy: StrategyProtocol, values: Sequence[Any]) -> None:
+            assert isinstance(strategy, Strategy)
+            if not experimental_aggregate_gradients:
+                self._apply([strategy.extended.first_replica(v) for v in values], variables)
+            elif accumulates:
+                self._check_here(variables)
+                self._updates_here.accumulate(values, variables)
+            else:
                 self._reduce_and_apply(strategy, values, variables)
 
-            # Not merge_call: a gradient that is one object in all replicas counts for each, too.
-            replica.merge_per_replica("apply_gradients", apply, arrays)
+        # Not merge_call: a gradient that is one object in all replicas counts for each, too.
+        replica.merge_per_replica("apply_gradients", apply, arrays)
 
     def _reduce_and_apply(
         self, strategy: Strategy, gradients: Sequence[Any], variables: Sequence[Variable]
@@ -311,58 +304,28 @@ class Optimizer:
         self._apply(values, variables)
 
     def _apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+        """Updates variables by gradients that are summed already."""
+        self._check_here(variables)
         remote = [isinstance(variable, RemoteVariable) for variable in variables]
-        if any(remote):
-            self._check_remote(all(remote))
-            if self._recipe.clipping:
-                gradients = self._clip(
-                    [_arrays(g, v.dtype) for g, v in zip(gradients, variables, strict=True)]
-                )
-        here: list[tuple[Any, Variable]] = []
-        on_servers: list[tuple[RemoteVariable, Update, Any]] = []
+        if any(remote) and self._recipe.clipping:
+            pairs = zip(gradients, variables, strict=True)
+            gradients = self._clip([_arrays(g, v) for g, v in pairs])
+        kept: list[tuple[Any, Variable]] = []
+        sent: list[tuple[Any, RemoteVariable]] = []
         for gradient, variable in zip(gradients, variables, strict=True):
             if isinstance(variable, RemoteVariable):
-                operand = _arrays(gradient, variable.dtype)
-                on_servers.append((variable, self._update_for(gradient), operand))
+                sent.append((gradient, variable))
             else:
-                here.append((gradient, variable))
-        if on_servers and state.current_frame() is None:
-            for variable, _, operand in on_servers:
-                variable.check_not_tracing(operand)
-            remote_batch.send(on_servers)
-        else:
-            for variable, update, operand in on_servers:
-                variable.apply_update(update, operand)
-        if here:
-            self._apply_here([g for g, _ in here], [v for _, v in here])
+                kept.append((gradient, variable))
+        if sent:
+            self._on_servers.send([g for g, _ in sent], [v for _, v in sent], self._recipe)
+        if kept:
+            self._updates_here.apply([g for g, _ in kept], [v for _, v in kept])
 
-    def _check_remote(self, all_remote: bool) -> None:
-        recipe = self._recipe
-        if recipe.accumulation_steps > 1 or recipe.loss_scale is not None:
-            raise UnsupportedError(
-                "gradient_accumulation_steps and loss_scale need state beside the replicas, but the "
-                "variables are on parameter servers, whose workers do not step together. Leave them out."
-            )
-        if recipe.clipping and not all_remote:
-            raise UnsupportedError(
-                "Gradients of variables on parameter servers and of others cannot be clipped together. Use "
-                "an Optimizer for each group."
-            )
-
-    def _update_for(self, gradient: Any) -> Update:
-        rows = isinstance(gradient, IndexedSlices)
-        return update_on_server(ROW_FUNCTION if rows else WHOLE_FUNCTION, self.server_function)
-
-    # --- variables of this process ----------------------------------------------------------------
-
-    def _apply_here(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-        self.build(list(variables))
-        values = [variable.read_value() for variable in variables]
-        dense = [_dense(*each) for each in zip(gradients, variables, values, strict=True)]
-        new_values, new_state = self._step(dense, self._here.read(), values)
-        for variable, value in zip(variables, new_values, strict=True):
-            variable.assign(value)
-        self._here.write(new_state)
+    def _check_here(self, variables: Sequence[Variable]) -> None:
+        remote = [isinstance(variable, RemoteVariable) for variable in variables]
+        if any(remote):
+            check_on_servers(self._recipe, all_variables=all(remote))
 
     def build(self, variables: Any) -> None:
         """Makes the state for variables that are not on parameter servers, if there is none yet.
@@ -375,17 +338,15 @@ class Optimizer:
         Raises:
             VariableError: If there is state for other variables.
         """
-        found, form = _flatten_variables(variables)
-        _check_distinct(found)
+        found, form = flatten_variables(variables)
+        check_distinct(found)
         local = [v for v in found if not isinstance(v, RemoteVariable)]
-        if len(local) < len(found):
-            self._check_remote(not local)
+        self._check_here(found)
         if local:
             first = not self._here.built
             self._here.build(local)
-            if first:
-                whole = len(local) == len(found)
-                self._form = form if whole else jax.tree.structure([0] * len(local))
+            if first and len(local) == len(found):
+                self._form = form
 
     # --- checkpoints --------------------------------------------------------------------------------
 
@@ -417,61 +378,23 @@ class Optimizer:
         self._here.restore(restored)
 
 
-def _flatten_variables(variables: Any) -> tuple[list[Variable], Any]:
-    leaves, form = structures.flatten(variables, is_leaf=is_variable)
-    found = [variable_of(leaf) for leaf in leaves]
-    for leaf in found:
-        if not isinstance(leaf, Variable):
-            raise VariableError(f"An Optimizer updates variables, got {type(leaf).__name__}.")
-    name_by_place(variables, found)
-    return found, form
+class _Variables(list[Variable]):
+    """A list that may be called, as ``variables()`` of TensorFlow's older optimizers is."""
+
+    def __call__(self) -> list[Variable]:
+        return self
 
 
-def _check_distinct(variables: Sequence[Variable]) -> None:
-    counts = collections.Counter(map(id, variables))
-    if len(counts) < len(variables):
-        twice = next(variable for variable in variables if counts[id(variable)] > 1)
-        raise VariableError(
-            "apply_gradients takes one gradient for each variable, got "
-            f"{counts[id(twice)]} for {twice.name!r}. Add them first, and pass their sum."
-        )
-
-
-def _arrays(gradient: Any, dtype: np.dtype[Any]) -> Any:
-    if isinstance(gradient, IndexedSlices):
-        return IndexedSlices(_array(gradient.values, dtype), _array(gradient.indices))
-    return _array(gradient, dtype)
-
-
-def _array(value: Any, dtype: np.dtype[Any] | None = None) -> Any:
-    value = array_of(value)
-    return value if isinstance(value, jax.Array) else np.asarray(value, dtype)
-
-
-def _dense(gradient: Any, variable: Variable, value: Any) -> Any:
-    """Returns a gradient as an array, on the devices where the variable is."""
-    if isinstance(gradient, IndexedSlices):
-        shape = tuple(dim or 0 for dim in variable.shape)
-        gradient = IndexedSlices(gradient.values, gradient.indices, shape).to_dense()
-    gradient = jnp.asarray(array_of(gradient), variable.dtype)
-    known = not is_tracer(gradient) and not is_tracer(value)
-    return jax.device_put(gradient, value.sharding) if known else gradient
-
-
-_numbers = itertools.count()
-_known: weakref.WeakValueDictionary[str, Optimizer] = weakref.WeakValueDictionary()
-_known_lock = threading.Lock()
+def _arrays(gradient: Any, variable: Variable) -> Any:
+    return gradient_arrays(gradient, variable.dtype)
 
 
 def _receive(identity: str, original: str, recipe: OptimizerStep, name: str) -> Optimizer:
     """Returns this process's object for an optimizer that was sent to it."""
-    with _known_lock:
-        # Not by its id: a coordinator that takes over has one that continues it, and may differ.
-        optimizer = _known.get(original)
-        if optimizer is None:
-            optimizer = Optimizer.__new__(Optimizer)
-            optimizer._set_up(identity, recipe, name)
-            optimizer._sent = True
-            optimizer._original = original
-            _known[original] = optimizer
+
+    def make() -> Optimizer:
+        optimizer = Optimizer.__new__(Optimizer)
+        optimizer._set_up(ServerUpdates(optimizer, original, identity), recipe, name)
         return optimizer
+
+    return received(original, make)

@@ -60,6 +60,14 @@ class OptimizerStep:
                 f"{self.accumulation_steps}."
             )
 
+    @property
+    def reduces_late(self) -> bool:
+        """Whether gradients are added up apart in each replica, until they are used.
+
+        Not with a loss scale, by which each of them is divided, and whose overflows all replicas see.
+        """
+        return self.accumulation_steps > 1 and self.loss_scale is None
+
     def optax(self, learning_rate: Any = None) -> KeylessTransformation:
         """Returns the transformation with a learning rate; default the one to begin with."""
         if self.learning_rate is None:
@@ -110,6 +118,17 @@ class OptimizerStep:
 
         return _cond(all_finite(gradients), step, skip, gradients, state, values)
 
+    def update_with_sums(
+        self, sums: list[Any], state: State, values: list[Any]
+    ) -> tuple[list[Any], State]:
+        """Returns the same, given the sums of the gradients of ``accumulation_steps`` calls.
+
+        The state is without ``accumulated``.
+        """
+        means = [_times(total, 1 / self.accumulation_steps) for total in sums]
+        values, state = self._take_step(means, state, values)
+        return values, state | {"accumulated_steps": jnp.zeros_like(state["accumulated_steps"])}
+
     def _accumulate(
         self, gradients: list[Any], state: State, values: list[Any]
     ) -> tuple[list[Any], State]:
@@ -119,13 +138,8 @@ class OptimizerStep:
         sums = [a + g for a, g in zip(state["accumulated"], gradients, strict=True)]
 
         def step(sums: list[Any], state: State, values: list[Any]) -> tuple[list[Any], State]:
-            means = [_times(total, 1 / self.accumulation_steps) for total in sums]
-            values, state = self._take_step(means, state, values)
-            zeros = {
-                "accumulated": jax.tree.map(jnp.zeros_like, sums),
-                "accumulated_steps": jnp.zeros_like(steps),
-            }
-            return values, state | zeros
+            values, state = self.update_with_sums(sums, state, values)
+            return values, state | {"accumulated": jax.tree.map(jnp.zeros_like, sums)}
 
         def keep(sums: list[Any], state: State, values: list[Any]) -> tuple[list[Any], State]:
             return values, state | {"accumulated": sums, "accumulated_steps": steps}

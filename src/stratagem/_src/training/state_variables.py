@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import ContextError, VariableError
@@ -22,7 +23,9 @@ from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.state_names import state_variable_names
 from stratagem._src.variables import access
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
 __all__ = ["StateVariables"]
 
@@ -78,27 +81,70 @@ class StateVariables:
         shown = state_variable_names(initial, [v.name.removesuffix(":0") for v in variables])
         with _scope_of(variables):
             self.held = [
-                Variable(leaf, trainable=False, name=f"{self._name}/{name}")
-                for name, leaf in zip(shown, leaves, strict=True)
+                self._make_variable(place, leaf, f"{self._name}/{name}")
+                for place, name, leaf in zip(places, shown, leaves, strict=True)
             ]
         self.of = list(variables)
         self._structure = structure
         self._places = places
         self._restored = None
 
+    def _make_variable(self, place: StatePlace, value: Any, name: str) -> Variable:
+        if not self._is_accumulator(place):
+            return Variable(value, trainable=False, name=name)
+        made = Variable(
+            value,
+            trainable=False,
+            name=name,
+            synchronization=VariableSynchronization.ON_READ,
+            aggregation=VariableAggregation.SUM,
+        )
+        if isinstance(made, SyncOnReadVariable):
+            made.add_once_across_replicas()
+            made.restore_total(np.asarray(value))  # not assigned: a step may be traced now
+        return made
+
+    def _is_accumulator(self, place: StatePlace) -> bool:
+        """Returns whether each replica has its own part of what is there."""
+        return place.leaf == "accumulated" and self._recipe.reduces_late
+
+    @property
+    def _accumulators(self) -> list[Variable]:
+        pairs = zip(self._places, self.held, strict=True)
+        return [variable for place, variable in pairs if self._is_accumulator(place)]
+
+    def accumulate(self, gradients: Sequence[Any]) -> None:
+        """Adds a gradient of each variable to the sums, in each replica or once."""
+        for variable, gradient in zip(self._accumulators, gradients, strict=True):
+            variable.assign_add(gradient)
+
+    def take_sums(self) -> list[Any]:
+        """Returns the sums over the replicas, which begin again with zero."""
+        sums = [variable.read_value() for variable in self._accumulators]
+        for variable, total in zip(self._accumulators, sums, strict=True):
+            variable.assign(jnp.zeros_like(total))
+        return sums
+
     def _initial(self, variables: Sequence[Variable]) -> Any:
         state = self._recipe.init([np.asarray(v._eager_value()) for v in variables])
         return state | {name: np.asarray(value) for name, value in self._assigned.items()}
 
     def read(self) -> Any:
-        """Returns the state."""
-        return jax.tree.unflatten(self._structure, [v.read_value() for v in self.held])
+        """Returns the state, apart from sums of which each replica has a part."""
+        values = [
+            None if self._is_accumulator(place) else variable.read_value()
+            for place, variable in zip(self._places, self.held, strict=True)
+        ]
+        return jax.tree.unflatten(self._structure, values)
 
     def write(self, state: Any) -> None:
-        """Sets the state, apart from the learning rate, which steps only read."""
-        for place, variable, value in zip(
-            self._places, self.held, jax.tree.leaves(state), strict=True
-        ):
+        """Sets what ``read`` returns, apart from the learning rate, which steps only read."""
+        held = [
+            (place, variable)
+            for place, variable in zip(self._places, self.held, strict=True)
+            if not self._is_accumulator(place)
+        ]
+        for (place, variable), value in zip(held, jax.tree.leaves(state), strict=True):
             if place.leaf != "learning_rate":
                 variable.assign(value)
 

@@ -13,11 +13,36 @@ METHODS: dict[str, str] = {
         "the function itself, which is compiled when it is first called with such arguments; to save "
         "one give sg.function an input_signature and use sg.saved_model.save"
     ),
+    "Optimizer.add_slot": "a transformation of optax, which keeps what it needs in its state",
+    "Optimizer.add_variable": "a transformation of optax, which keeps what it needs in its state",
+    "Optimizer.aggregate_gradients": (
+        "replica_context.all_reduce(sg.distribute.ReduceOp.SUM, gradients) and "
+        "optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)"
+    ),
+    "Optimizer.compute_gradients": "sg.value_and_grad(compute_loss, variables)()",
+    "Optimizer.exclude_from_weight_decay": (
+        "sg.train.Optimizer(optax.adamw(rate, mask=mask)), where mask says for each gradient whether"
+    ),
+    "Optimizer.finalize_variable_values": "optax.ema, and assign what it has averaged",
     "Optimizer.get_config": "the arguments that it was made with",
+    "Optimizer.get_gradients": "sg.value_and_grad(compute_loss, variables)()",
+    "Optimizer.get_scaled_loss": "optimizer.scale_loss(loss)",
+    "Optimizer.get_slot": "optimizer.variables, whose names say what they are and for which variable",
+    "Optimizer.get_slot_names": "[v.name for v in optimizer.variables]",
+    "Optimizer.get_unscaled_gradients": (
+        "the gradients as they are: optimizer.apply(gradients, variables) scales them back"
+    ),
+    "Optimizer.get_weights": "[v.numpy() for v in optimizer.variables]",
+    "Optimizer.load_own_variables": "sg.train.Checkpoint(optimizer=optimizer).restore(path)",
     "Optimizer.lr": "optimizer.learning_rate",
     "Optimizer.minimize": (
         "loss, gradients = sg.value_and_grad(compute_loss, variables)() and "
         "optimizer.apply_gradients(zip(gradients, variables))"
     ),
+    "Optimizer.save_own_variables": "sg.train.Checkpoint(optimizer=optimizer).save(prefix)",
+    "Optimizer.set_weights": "v.assign(value) for each v of optimizer.variables",
+    "Optimizer.stateless_apply": "optimizer.transformation, which is a function of its state",
+    "Optimizer.update_step": "a transformation of optax, such as optax.stateless(function)",
+    "Optimizer.weights": "optimizer.variables",
 }
 """For each class and method what takes its place; ``sg`` stands for ``stratagem``."""

@@ -11,8 +11,7 @@ import jax
 from jax.extend.core import Var
 
 from stratagem._src.batch_parallel.divided_program import divide
-from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.execution.callbacks import guard_callbacks
+from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
@@ -74,7 +73,12 @@ class StepProgram:
         else:
             attempt.finished += starmap(prepared.program.jitted, ((state, batch),))
         if prepared.errors is not None:
-            self._wait_for_callbacks(prepared.errors, attempt.finished)
+            joint = self._name if self._group.spans_processes else None
+            try:
+                wait_for_callbacks(prepared.errors, attempt.finished[-1], joint)
+            except Exception:
+                attempt.finished.clear()
+                raise
 
     def _launch(
         self, prepared: _Prepared, state: Any, batch: Any, finished: list[list[Any]]
@@ -118,25 +122,6 @@ class StepProgram:
         kinds.append((tuple(split), "split"))
         fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
         return _Prepared(program, fingerprint, errors if has_callbacks else None)
-
-    def _wait_for_callbacks(self, errors: list[BaseException], results: list[Any]) -> None:
-        """Waits for the program's host callbacks; drops its results and raises if one failed."""
-        jax.block_until_ready(results[-1])
-        jax.effects_barrier()
-        error = errors[0] if errors else None
-        errors.clear()
-        if self._group.spans_processes:
-            told = None if error is None else repr(error)
-            every = process_watch().exchange("callbacks", told, f"callbacks of {self._name}")
-            failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
-            if error is None and failed:
-                error = ReplicaMismatchError(
-                    f"A host callback of {self._name} failed in another process, so that no variable "
-                    f"is updated here either; {'; '.join(failed)}."
-                )
-        if error is not None:
-            results.clear()
-            raise error
 
 
 class _Jitted:

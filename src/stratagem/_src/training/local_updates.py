@@ -1,0 +1,70 @@
+"""``LocalUpdates``: what an optimizer does with variables of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from stratagem._src.execution.conditionals import cond
+from stratagem._src.training.gradient_pairs import dense_gradient
+from stratagem._src.training.optimizer_step import OptimizerStep
+from stratagem._src.training.state_variables import StateVariables
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["LocalUpdates"]
+
+
+class LocalUpdates:
+    """The updates of variables whose optimizer state is beside them, in variables too.
+
+    Args:
+        recipe: What the optimizer does.
+        state: Its state.
+    """
+
+    def __init__(self, recipe: OptimizerStep, state: StateVariables) -> None:
+        self._recipe = recipe
+        self._state = state
+        self._step = jax.jit(recipe.update)
+        self._step_with_sums = jax.jit(recipe.update_with_sums)
+
+    def apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+        """Updates variables by gradients that are summed over the replicas already."""
+        self._state.build(variables)
+        values = [variable.read_value() for variable in variables]
+        dense = [dense_gradient(*each) for each in zip(gradients, variables, values, strict=True)]
+        if self._recipe.reduces_late:
+            self.accumulate(dense, variables)
+        else:
+            self._assign(*self._step(dense, self._state.read(), values))
+
+    def accumulate(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+        """Adds up gradients, and updates the variables when there are enough of them.
+
+        So the replicas exchange gradients once for each update, and not in each of the calls for it.
+
+        Args:
+            gradients: Arrays, of each replica apart or of all together.
+            variables: The variables.
+        """
+        self._state.build(variables)
+        self._state.accumulate(gradients)
+        steps = self._state.number("accumulated_steps", None)
+        done = steps.read_value() + 1
+
+        def step() -> None:
+            values = [variable.read_value() for variable in variables]
+            sums = self._state.take_sums()
+            self._assign(*self._step_with_sums(sums, self._state.read(), values))
+
+        def keep() -> None:
+            steps.assign(done)
+
+        cond(done == self._recipe.accumulation_steps, step, keep)
+
+    def _assign(self, values: Sequence[Any], new_state: Any) -> None:
+        for variable, value in zip(self._state.of, values, strict=True):
+            variable.assign(value)
+        self._state.write(new_state)

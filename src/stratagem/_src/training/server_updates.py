@@ -1,0 +1,131 @@
+"""``ServerUpdates``: what an optimizer does with variables on parameter servers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import cloudpickle
+
+from stratagem._src.core.errors import UnsupportedError
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.parameter_server.client.lineage import lineage
+from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
+from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
+from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
+from stratagem._src.training.gradient_pairs import gradient_arrays
+from stratagem._src.training.optimizer_step import OptimizerStep
+from stratagem._src.variables import access, remote_batch
+from stratagem._src.variables.updates import update_on_server
+
+__all__ = ["ServerUpdates", "check_on_servers", "received"]
+
+_Holder = TypeVar("_Holder")
+
+_numbers = itertools.count()
+_known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_known_lock = threading.Lock()
+
+
+class ServerUpdates:
+    """The updates that an optimizer sends to parameter servers, where its state for them is too.
+
+    Args:
+        holder: The optimizer, held weakly: which object is meant when it comes back from elsewhere.
+        original: What tells it from all others; default that it is new.
+        identity: What all processes call it; default what its place among all optimizers says.
+
+    Attributes:
+        original: As given.
+        sent: Whether the optimizer itself has been sent to other processes.
+    """
+
+    def __init__(
+        self, holder: object, original: str | None = None, identity: str | None = None
+    ) -> None:
+        self.original = uuid.uuid4().hex if original is None else original
+        self.sent = identity is not None
+        self._holder = weakref.ref(holder)
+        self._number = next(_numbers) if identity is None else None
+        self._identity = identity
+        self._function: bytes | None = None
+
+    @property
+    def identity(self) -> str:
+        """What all processes call it, also the coordinator that takes over: known when first used."""
+        with _known_lock:
+            if self._identity is None:
+                self._identity = f"{lineage()}/{self._number}"
+                _known[self.original] = self._holder()
+            return self._identity
+
+    @property
+    def begun(self) -> bool:
+        """Whether servers or other processes may have it as it is."""
+        return self.sent or self._function is not None
+
+    def function(self, recipe: OptimizerStep) -> bytes:
+        """Returns what a server needs to take a step."""
+        if self._function is None:
+            self._function = cloudpickle.dumps(OptimizerFunction(self.identity, recipe.optax()))
+        return self._function
+
+    def send(
+        self, gradients: Sequence[Any], variables: Sequence[RemoteVariable], recipe: OptimizerStep
+    ) -> None:
+        """Updates variables by their gradients."""
+        function = self.function(recipe)
+        updates = []
+        for gradient, variable in zip(gradients, variables, strict=True):
+            rows = isinstance(gradient, IndexedSlices)
+            update = update_on_server(ROW_FUNCTION if rows else WHOLE_FUNCTION, function)
+            updates.append((variable, update, gradient_arrays(gradient, variable.dtype)))
+        if access.current_frame() is None:
+            for variable, _, operand in updates:
+                variable.check_not_tracing(operand)
+            remote_batch.send(updates)
+        else:
+            for variable, update, operand in updates:
+                variable.apply_update(update, operand)
+
+
+def received(original: str, make: Callable[[], _Holder]) -> _Holder:
+    """Returns this process's object for an optimizer that was sent to it.
+
+    Args:
+        original: What tells it from all others. Not its id: a coordinator that takes over has an
+            optimizer that continues it, and that may differ.
+        make: Makes one if there is none yet.
+    """
+    with _known_lock:
+        optimizer: _Holder | None = _known.get(original)
+        if optimizer is None:
+            optimizer = make()
+            _known[original] = optimizer
+        return optimizer
+
+
+def check_on_servers(recipe: OptimizerStep, *, all_variables: bool) -> None:
+    """Checks that an optimizer can update variables on parameter servers.
+
+    Args:
+        recipe: What it does.
+        all_variables: Whether it updates no others.
+
+    Raises:
+        UnsupportedError: If not.
+    """
+    if recipe.accumulation_steps > 1 or recipe.loss_scale is not None:
+        raise UnsupportedError(
+            "gradient_accumulation_steps and loss_scale need state beside the replicas, but the "
+            "variables are on parameter servers, whose workers do not step together. Leave them out."
+        )
+    if recipe.clipping and not all_variables:
+        raise UnsupportedError(
+            "Gradients of variables on parameter servers and of others cannot be clipped together. Use "
+            "an Optimizer for each group."
+        )
