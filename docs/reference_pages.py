@@ -29,6 +29,8 @@ MODULES = (
     "stratagem.nest",
     "stratagem.nn",
     "stratagem.saved_model",
+    "stratagem.summary",
+    "stratagem.summary.experimental",
     "stratagem.testing",
     "stratagem.tpu",
     "stratagem.tpu.experimental",

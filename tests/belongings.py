@@ -41,7 +41,7 @@ class Belongings:
         return ", ".join([*threads, *processes, *sockets])
 
 
-def left_since(before, known, seconds=5.0):
+def left_since(before, known, seconds=20.0):
     """Returns what is there now and was not before, once it had so many seconds to end.
 
     Args:
@@ -54,7 +54,7 @@ def left_since(before, known, seconds=5.0):
     while (left := Belongings.now() - before - known()) and time.monotonic() < start + seconds:
         if time.monotonic() > collect_at:
             gc.collect()  # an iterator that nobody holds ends its threads
-            collect_at = time.monotonic() + 1
+            collect_at = time.monotonic() + 0.2
         time.sleep(0.002)
     return left
 

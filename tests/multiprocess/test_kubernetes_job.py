@@ -29,7 +29,10 @@ def cluster(mark, tmp_path, monkeypatch):
 FLAGS = ["run", "--on", "kubernetes", "--image", "registry/image:1"]
 
 
-@pytest.mark.parametrize("jobsets", [False, True], ids=["jobs", "jobset"])
+@pytest.mark.parametrize(
+    "jobsets",
+    [pytest.param(False, id="jobs"), pytest.param(True, marks=pytest.mark.slow, id="jobset")],
+)
 def test_every_role_runs_and_is_shown(start, script, cluster, jobsets):
     found = cluster(jobsets=jobsets)
     program = script(

@@ -43,7 +43,13 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [("workers", 1), ("workers", 0), ("one", 0), ("workers", "launcher")]
+    ("kind", "told"),
+    [
+        ("workers", 1),
+        pytest.param("workers", 0, marks=pytest.mark.slow),
+        pytest.param("one", 0, marks=pytest.mark.slow),
+        pytest.param("workers", "launcher", marks=pytest.mark.slow),
+    ],
 )
 def test_training_goes_on_with_no_step_lost_and_no_example_repeated(
     start, tmp_path, undisturbed, kind, told

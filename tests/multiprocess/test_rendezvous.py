@@ -111,7 +111,7 @@ def test_nodes_that_expect_another_number_are_refused(node, script):
     assert first.finish().returncode == 130
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_launcher_of_one_node_ends_the_other(node, script, ready, killed):
     program = script("hang()")
     launchers = [node(0, program), node(1, program)]

@@ -64,7 +64,9 @@ def table_after(steps):
     return value
 
 
-@pytest.mark.parametrize("lost", [[0], [1], [0, 1]])
+@pytest.mark.parametrize(
+    "lost", [*(pytest.param([n], marks=pytest.mark.slow) for n in (0, 1)), [0, 1]]
+)
 def test_lost_servers_come_back_with_the_last_checkpoint(cluster, tmp_path, lost, caplog):
     job = Job(cluster, tmp_path)
     job.train(3)

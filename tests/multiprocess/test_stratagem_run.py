@@ -158,7 +158,13 @@ subprocess.run([sys.executable, '-c', shell])
 """
 
 
-@pytest.mark.parametrize("group", [False, True], ids=["launcher", "its process group"])
+@pytest.mark.parametrize(
+    "group",
+    [
+        pytest.param(False, marks=pytest.mark.slow, id="launcher"),
+        pytest.param(True, id="its process group"),
+    ],
+)
 def test_nothing_outlives_a_launcher_killed_with_9(start, script, ready, mark, group):
     job = start("run", "--workers", 2, script(CHILDREN + "hang()"))
     ready("worker-0", "worker-1")

@@ -15,7 +15,7 @@ def moment():
     return random.uniform(0.0, 0.5)
 
 
-@pytest.mark.parametrize("victim", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("victim", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_a_killed_worker_is_named_by_all_others(workers, victim):
     some = workers(3, "kill", victim, moment(), 30)
     for index in {0, 1, 2} - {victim}:

@@ -21,6 +21,17 @@ import stratagem as sg
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages whose blocks show what other pages, or tests of their own, show too.
+BREADTH = {
+    "glossary",
+    "kubernetes",
+    "launching",
+    "mpirun",
+    "ray",
+    "slurm",
+    "tensorflow_names",
+    "tpu",
+}
 NAMESPACES = [
     sg,
     sg.distribute,
@@ -28,6 +39,8 @@ NAMESPACES = [
     sg.metrics,
     sg.nn,
     sg.saved_model,
+    sg.summary,
+    sg.summary.experimental,
     sg.tpu,
     sg.tpu.experimental,
 ]
@@ -69,7 +82,10 @@ def run_python(*arguments: str | Path, timeout: float) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in BREADTH), id=p.name) for p in PAGES],
+)
 def test_page_runs(page):
     assert _BLOCK.search(page.read_text()), "a page without a Python block proves nothing"
     result = run_python(__file__, page, timeout=60)

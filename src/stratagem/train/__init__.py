@@ -19,6 +19,7 @@ from stratagem._src.data.tfrecord.example_message import (
 from stratagem._src.training.optimizer import Optimizer
 
 if TYPE_CHECKING:
+    from stratagem._src.checkpoint.sidecar_evaluator import SidecarEvaluator
     from stratagem._src.training.elastic.elastic import elastic
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "JobDef",
     "Optimizer",
     "ServerDef",
+    "SidecarEvaluator",
     "checkpoints_iterator",
     "elastic",
     "latest_checkpoint",
@@ -44,5 +46,12 @@ __all__ = [
 # Loaded when first asked for, to keep `import stratagem` quick.
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(
-        __name__, {"elastic": ("stratagem._src.training.elastic.elastic", "elastic")}
+        __name__,
+        {
+            "SidecarEvaluator": (
+                "stratagem._src.checkpoint.sidecar_evaluator",
+                "SidecarEvaluator",
+            ),
+            "elastic": ("stratagem._src.training.elastic.elastic", "elastic"),
+        },
     )

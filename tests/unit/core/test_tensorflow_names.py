@@ -74,7 +74,6 @@ def test_every_name_in_a_translation_exists():
         ("math.reduce_mean", "jax.numpy.mean"),
         ("nn.relu", "jax.nn"),
         ("linalg.inv", "jax.numpy.linalg"),
-        ("summary.scalar", "add_scalar"),
         ("estimator.Estimator", "sg.function"),
         ("compat.v1", "TensorFlow 2"),
         ("data.experimental.cardinality", "sg.data.Dataset.cardinality"),

@@ -106,7 +106,6 @@ _MODULES = {
     "quantization": "qwix or aqt, libraries for JAX, or model.quantize of sg.keras",
     "raw_ops": "jax.numpy and jax.lax",
     "strings": "methods of bytes and str, in Dataset.map",
-    "summary": "tensorboardX.SummaryWriter(log_dir).add_scalar(name, value, step), or a tracking tool",
     "sysconfig": "jax.print_environment_info()",
     "test": "pytest, and sg.testing.run_cluster for programs of several processes",
     "version": "sg.__version__ and jax.__version__",

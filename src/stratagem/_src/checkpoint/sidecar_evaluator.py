@@ -1,0 +1,128 @@
+"""``SidecarEvaluator``: evaluates checkpoints while others train."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.checkpoint.checkpoint import Checkpoint
+from stratagem._src.checkpoint.locating import checkpoints_iterator
+from stratagem._src.core.errors import DataLossError, NotFoundError
+from stratagem._src.summary import recording
+from stratagem._src.summary.writer import create_file_writer, create_noop_writer
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["SidecarEvaluator"]
+
+_log = logging.getLogger("stratagem")
+
+
+class SidecarEvaluator:
+    """Restores every new checkpoint of a training job, evaluates it, and writes summaries.
+
+    It runs in a process of its own (``stratagem run --evaluator``), which the training neither knows nor
+    waits for: checkpoints are only read. Those that came while one was evaluated are left out, but for
+    the latest; one that the training removes meanwhile is left out too.
+
+    Differs from tf.keras.utils.SidecarEvaluator: what is evaluated is a function of yours, for example
+    ``lambda: model.evaluate(data, return_dict=True)``, and not a Keras model only.
+
+    Args:
+        evaluate: Called with nothing when a checkpoint has been restored; returns numbers by name.
+        checkpoint: Of the objects that ``evaluate`` uses; what else the training saved is left alone.
+        checkpoint_dir: Where the training saves.
+        log_dir: Where the summaries go, if they are wanted.
+        step: A variable of the checkpoint that counts steps; default the number of the checkpoint.
+        max_evaluations: How many to make before it ends; default as long as checkpoints come.
+        timeout: Seconds to wait for a new checkpoint before it ends; default for ever.
+        timeout_fn: Called after ``timeout`` instead; it ends if that returns ``True``, and else waits
+            again.
+
+    >>> import tempfile
+    >>> import stratagem as sg
+    >>> directory = tempfile.mkdtemp()
+    >>> path = sg.train.Checkpoint(w=sg.Variable(3.0)).save(directory + "/ckpt")
+    >>> w = sg.Variable(0.0)
+    >>> evaluator = sg.train.SidecarEvaluator(
+    ...     lambda: {"square": w * w}, sg.train.Checkpoint(w=w), directory, max_evaluations=1
+    ... )
+    >>> evaluator.start()
+    {1: {'square': 9.0}}
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[], Mapping[str, Any]],
+        checkpoint: Checkpoint,
+        checkpoint_dir: str | os.PathLike[str],
+        *,
+        log_dir: str | os.PathLike[str] | None = None,
+        step: Variable | None = None,
+        max_evaluations: int | None = None,
+        timeout: float | None = None,
+        timeout_fn: Callable[[], bool] | None = None,
+    ) -> None:
+        if max_evaluations is not None and max_evaluations < 1:
+            raise ValueError(
+                f"max_evaluations must be at least 1, got {max_evaluations}. Leave it out to evaluate as "
+                "long as checkpoints come."
+            )
+        self._evaluate = evaluate
+        self._checkpoint = checkpoint
+        self._directory = checkpoint_dir
+        self._writer = create_noop_writer() if log_dir is None else create_file_writer(log_dir)
+        self._step = step
+        self._max_evaluations = max_evaluations
+        self._timeout = timeout
+        self._timeout_fn = timeout_fn
+
+    def start(self) -> dict[int, dict[str, float]]:
+        """Evaluates until it is to end.
+
+        Returns:
+            The numbers of every evaluation, by step.
+        """
+        found: dict[int, dict[str, float]] = {}
+        number = 0
+        for path in checkpoints_iterator(
+            self._directory, timeout=self._timeout, timeout_fn=self._timeout_fn
+        ):
+            if not self._restore(path):
+                continue
+            step = _number_of(path) if self._step is None else int(np.asarray(self._step))
+            numbers = {name: float(np.asarray(v)) for name, v in self._evaluate().items()}
+            self._record(numbers, step)
+            found[step] = numbers
+            number += 1
+            words = ", ".join(f"{name} {value:.6g}" for name, value in numbers.items())
+            _log.info("evaluated %s: %s", path, words)
+            if number == self._max_evaluations:
+                break
+        return found
+
+    def _restore(self, path: str) -> bool:
+        try:
+            self._checkpoint.restore(path).expect_partial()
+        except (DataLossError, NotFoundError, OSError) as error:
+            gone = (
+                "was removed meanwhile" if not Path(path).exists() else f"cannot be read: {error}"
+            )
+            _log.warning("%s is not evaluated: it %s", path, gone)
+            return False
+        return True
+
+    def _record(self, numbers: Mapping[str, float], step: int) -> None:
+        with self._writer.as_default(step):
+            for name, value in numbers.items():
+                recording.scalar(name, value)
+
+
+def _number_of(path: str) -> int:
+    match = re.search(r"-(\d+)$", path)
+    return int(match[1]) if match else 0

@@ -1,0 +1,26 @@
+"""Numbers and pictures for TensorBoard, as ``tf.summary``."""
+
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.summary.recording import flush, histogram, image, scalar, text
+from stratagem._src.summary.recording_state import record_if, should_record_summaries
+from stratagem._src.summary.writer import SummaryWriter, create_file_writer, create_noop_writer
+from stratagem.summary import experimental
+
+__all__ = [
+    "SummaryWriter",
+    "create_file_writer",
+    "create_noop_writer",
+    "experimental",
+    "flush",
+    "histogram",
+    "image",
+    "record_if",
+    "scalar",
+    "should_record_summaries",
+    "text",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)
