@@ -75,6 +75,24 @@ def test_workers_in_step_on_two_nodes(run, program, tmp_path):
     assert not list((tmp_path / "shared").iterdir())  # the secret is gone
 
 
+CONTRACT = f"""
+import sys
+import pytest
+
+tests = {str(Path(__file__).parents[1])!r}
+sys.exit(pytest.main([
+    "--rootdir", tests + "/..", "--config-file", tests + "/../pyproject.toml", "-p", "no:cacheprovider",
+    "-m", "layout and not slow", tests + "/contract",
+]))
+"""
+
+
+def test_contract_of_workers_on_two_nodes(run, program):
+    job = finished(run("--workers", 2, "--nodes", 2, "--cpus", 1, program(CONTRACT)), 280)
+    assert job.returncode == 0, job.out + job.err
+    assert len(re.findall(r"^\[worker \d\] .*\[100%\]", job.out, re.M)) == 2
+
+
 def test_parameter_servers_and_chief_by_role_in_an_allocation(run, slurm, program):
     inside = ["salloc", "-N2", "-n4", "--quiet"]
     flags = ["--chief", "--workers", 2, "--ps", 1]
