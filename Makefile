@@ -11,7 +11,7 @@ PEERS ?= torch tensorflow-cpu
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray lint types bench clean
+.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray lint types bench soak clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -55,6 +55,12 @@ types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python tests/typing
 	PYTHONPATH=$(CURDIR)/src $(BIN)/pyright --pythonpath $(BIN)/python --verifytypes stratagem --ignoreexternal
+
+SOAK_SECONDS ?= 3600
+SOAK_SEED ?= 0
+
+soak: $(READY)
+	$(BIN)/python tests/soak/soak.py --seconds $(SOAK_SECONDS) --seed $(SOAK_SEED)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py

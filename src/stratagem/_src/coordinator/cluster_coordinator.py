@@ -153,7 +153,7 @@ class ClusterCoordinator:
             checkpoint_manager: An ``sg.train.CheckpointManager``.
 
         Raises:
-            PSUnavailableError: If a server is lost already.
+            ValueError: If it was called before.
         """
         if self._dispatcher.restorer is not None:
             raise InvalidArgumentError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import weakref
@@ -70,7 +71,9 @@ class ServerRestorer:
         self._patience = patience
         self._is_active = False
         self._num_updates = [0] * client.num_servers
-        self._all_signs()
+        # A server that is away now is noticed like one that is lost later.
+        with contextlib.suppress(PSUnavailableError):
+            self._all_signs()
         self._begun = self._progress()
         self._saved: dict[str, Progress] = {}
 
@@ -201,7 +204,7 @@ class ServerRestorer:
                 "variable that lives on parameter servers into the Checkpoint."
             )
         for server in anew:
-            client.note_again(server)
+            client.restored(server)
         self._num_updates = [0 if s in anew else n for s, n in enumerate(self._num_updates)]
         self._all_signs()
         self._saved[path] = self._progress()

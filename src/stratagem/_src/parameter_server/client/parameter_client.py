@@ -189,15 +189,16 @@ class ParameterClient:
 
         Until they have a value again, whoever uses them gets ``PSUnavailableError``.
         """
-        sign = self.ask(server, "ps/attach", **self.ownership.introduction())
+        sign = self.ask(server, "ps/attach", to_restore=True, **self.ownership.introduction())
         for shard in self.ownership.shards_on(server):
             self.ask(server, "ps/create", owner=self.ownership.owner, **shard)
         self.ownership.restarted(server, sign["incarnation"])
 
-    def note_again(self, server: int) -> None:
-        """Does what ``note`` did for a server that was started anew, when all there is complete again."""
+    def restored(self, server: int) -> None:
+        """Lets a server that was started anew know that all is complete again, for whoever takes over."""
         for held in self.ownership.noted_on(server):
             self._note(held)
+        self.ask(server, "ps/restored")
 
     def ask(self, server: int, method: str, **fields: Any) -> dict[str, Any]:
         """Sends named values to a method of a server and returns those that it answers with."""

@@ -42,6 +42,7 @@ class ParameterService:
             "ps/holdings": lambda message: encode_fields(**self.store.holdings()),
             "ps/take_over": self._take_over,
             "ps/note": self._note,
+            "ps/restored": self._restored,
             "ps/check_held": self._check_held,
             "ps/blank": lambda message: encode_fields(names=self.store.blank()),
             "ps/create": self._create,
@@ -63,6 +64,10 @@ class ParameterService:
 
     def _note(self, message: Message) -> Message:
         self.store.note(**decode_fields(message))
+        return Message()
+
+    def _restored(self, message: Message) -> Message:
+        self.store.restored()
         return Message()
 
     def _check_held(self, message: Message) -> Message:

@@ -38,6 +38,7 @@ class Store:
         self._owner = ""
         self._lineage = ""
         self._num_updates = 0
+        self._is_restoring = False
         self._records: dict[str, Any] = {}
         self._arrays: dict[str, StoredArray] = {}
         self._functions: collections.OrderedDict[str, ServerFunction] = collections.OrderedDict()
@@ -48,14 +49,16 @@ class Store:
         with self._lock:
             return sum(stored.nbytes for stored in self._arrays.values())
 
-    def attach(self, owner: str, lineage: str) -> None:
+    def attach(self, owner: str, lineage: str, *, to_restore: bool = False) -> None:
         """Makes ``owner`` the coordinator whose variables this server holds.
 
         Args:
             owner: The coordinator.
             lineage: What coordinators have in common of which one took over from the other.
+            to_restore: Whether the coordinator will say when all servers hold what belongs together.
         """
         with self._lock:
+            self._is_restoring = to_restore
             if owner != self._owner:
                 self._owner, self._lineage = owner, lineage
                 self._arrays.clear()
@@ -79,8 +82,15 @@ class Store:
     def holdings(self) -> dict[str, Any]:
         """Returns whose variables this server holds, and what was noted of them."""
         with self._lock:
+            # Nobody else can know how far the coordinator came that was restoring the servers.
+            owner = "" if self._is_restoring else self._owner
             records = list(self._records.values())
-            return {"owner": self._owner, "lineage": self._lineage, "records": records}
+            return {"owner": owner, "lineage": self._lineage, "records": records}
+
+    def restored(self) -> None:
+        """Takes in that all servers hold what belongs together again."""
+        with self._lock:
+            self._is_restoring = False
 
     def note(self, variable: str, record: Any) -> None:
         """Keeps what is to be known of a variable that is complete, beside its first shard."""
