@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stratagem._src.coordinator.closure import Closure, Status
 from stratagem._src.coordinator.state import CoordinatorPhase, CoordinatorState
-from stratagem._src.core.errors import CancelledError, UnavailableError
+from stratagem._src.core.errors import CancelledError, PSUnavailableError, UnavailableError
 
 
 @pytest.fixture
@@ -376,3 +376,33 @@ class AnyOrder(RuleBasedStateMachine):
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
+
+
+def test_nothing_is_given_out_while_it_is_paused():
+    state = CoordinatorState()
+    state.worker_joined(0)
+    state.pause()
+    state.schedule(Closure(0))
+    assert state.take(0, 4) == ([], [])
+    assert not state.is_at_rest
+    state.resume()
+    ((closure,), _) = state.take(0, 4)
+    state.succeeded(0, closure.number)
+    assert state.is_at_rest
+    state.pause()
+    assert state.is_idle
+    assert not state.is_at_rest
+
+
+def test_an_interrupted_closure_runs_again_but_not_for_ever():
+    state = CoordinatorState()
+    state.worker_joined(0)
+    state.schedule(Closure(0))
+    error = PSUnavailableError("away")
+    settled = []
+    while not settled:
+        state.take(0, 1)
+        settled = state.interrupted(0, 0, error)
+    assert settled[0].error is error
+    assert settled[0].losses == 16
+    assert state.take_error() is error

@@ -62,15 +62,10 @@ class CommonBoundary:
         self._lock = threading.Lock()
         self._round = 0
         self._passed = 0
-        self._call: Call | None = None
-        self._early_call: Call | None = None
+        self._is_called = False
+        self._is_called_early = False
         self._common: int | None = None
         line.listen(self._hear)
-
-    @property
-    def caller(self) -> Call | None:
-        """The call because of which all will halt, if there is one."""
-        return self._call
 
     def call(self, why: str) -> None:
         """Asks all workers to halt together; if somebody has asked already, for the same halt."""
@@ -85,13 +80,12 @@ class CommonBoundary:
             UnavailableError: If another worker is gone, stopped, or does not answer in time.
         """
         with self._lock:
-            if self._call is None:
+            if not self._is_called:
                 self._passed += 1
                 return False
             key = self._key(self._round)
         if self._common is None:
             self._common = max(self._line.take_answers(key))
-        next_call = None
         with self._lock:
             is_common = self._passed == self._common
             self._passed += 1
@@ -99,10 +93,11 @@ class CommonBoundary:
             if is_common:
                 self._round += 1
                 self._common = None
-                self._call = next_call = self._early_call
-                self._early_call = None
-        if next_call is not None:
-            self._line.answer(next_call.topic, passed)
+                self._is_called, self._is_called_early = self._is_called_early, False
+            is_called_again = is_common and self._is_called
+            next_key = self._key(self._round)
+        if is_called_again:
+            self._line.answer(next_key, passed)
         return is_common
 
     def close(self) -> None:
@@ -116,12 +111,12 @@ class CommonBoundary:
         with self._lock:
             # A worker that has halted already may call for the next halt before this one has halted.
             if call.topic == self._key(self._round + 1):
-                self._early_call = self._early_call or call
+                self._is_called_early = True
                 return
             # Calls for a halt that has been are late; further ones for the next are heard already.
-            if call.topic != self._key(self._round) or self._call is not None:
+            if call.topic != self._key(self._round) or self._is_called:
                 return
-            self._call = call
+            self._is_called = True
             passed = self._passed
         self._line.answer(call.topic, passed)
 
