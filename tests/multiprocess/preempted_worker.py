@@ -1,7 +1,8 @@
 """A training program that saves when it is told to end, and goes on when it is started again.
 
-Arguments: the directory, "workers" or "one", how many steps to take, and seconds of grace.
-Every step prints its number and its loss; step 3 says once that it runs, and is then slow.
+Arguments: the directory, "workers" or "one", how many steps to take, seconds of grace, and seconds by which
+steps are held up from step 3 on, until the program is started again. Worker 0 notes the loss of every step,
+and all note that they have come to step 3.
 """
 
 import json
@@ -21,12 +22,8 @@ BATCH = 6
 
 
 def main():
-    directory, kind, steps, grace = (
-        Path(sys.argv[1]),
-        sys.argv[2],
-        int(sys.argv[3]),
-        float(sys.argv[4]),
-    )
+    directory, kind = Path(sys.argv[1]), sys.argv[2]
+    steps, grace, pause = int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])
     if kind == "workers":
         resolver = sg.distribute.cluster_resolver.TFConfigClusterResolver()
         strategy = sg.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
@@ -76,7 +73,7 @@ def main():
         if first and number == 3:
             (directory / f"ready-{worker}").write_text(str(os.getpid()))
         if first and number >= 3:
-            time.sleep(0.1 * (1 + worker))  # workers that are not at the same place all the time
+            time.sleep(pause * (1 + worker))  # workers that are not at the same place all the time
 
 
 main()
