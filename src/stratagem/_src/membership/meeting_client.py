@@ -17,7 +17,7 @@ from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.membership.board import values_of
 from stratagem._src.membership.identities import MEETING, WORKER_ROLE
-from stratagem._src.membership.worker_status import InputIteration, PeerView, WorkerStatus
+from stratagem._src.membership.worker_status import LEAVING, InputIteration, PeerView, WorkerStatus
 from stratagem._src.mesh.program_queue import Comparison
 from stratagem._src.transport import Credentials, Identity, connect
 from stratagem._src.transport.conversation import Conversation
@@ -177,10 +177,13 @@ class MeetingClient:
         with self._changed:
             self._listeners.remove(listener)
 
-    def are_gone(self, workers: Iterable[int]) -> bool:
-        """Returns whether these workers have left or ended; also if nobody can tell any more."""
+    def have_ended(self, workers: Iterable[int]) -> bool:
+        """Returns whether these workers are at the end of their programs; also if nobody can tell."""
         views = self.views()
-        return self.is_lost or all(views[w].gone or views[w].left is not None for w in workers)
+        return self.is_lost or all(
+            views[w].gone or views[w].left is not None or views[w].status.phase == LEAVING
+            for w in workers
+        )
 
     def wait_for_change(self, ready: Callable[[], bool], seconds: float) -> None:
         """Waits until ``ready`` after some message, for so many seconds at most."""

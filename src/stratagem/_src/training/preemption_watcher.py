@@ -58,13 +58,13 @@ class PreemptionWatcher:
         return self._heard.message
 
     def block_until_worker_exit(self) -> None:
-        """Waits until the workers that are to end have gone; returns at once if this is one of them."""
+        """Waits until the workers that are to end have done so; returns at once if this is one of them."""
         joined, workers = self._joined, set(self._heard.workers)
         if joined is None or joined.process_id in workers:
             return
         line, deadline = joined.watch.line, time.monotonic() + joined.watch.timeout
-        while not line.are_gone(workers) and time.monotonic() < deadline:
-            line.wait_for_change(lambda: line.are_gone(workers), _POLL_SECONDS)
+        while not line.have_ended(workers) and time.monotonic() < deadline:
+            line.wait_for_change(lambda: line.have_ended(workers), _POLL_SECONDS)
 
 
 class _Heard:
