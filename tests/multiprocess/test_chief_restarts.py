@@ -49,6 +49,7 @@ while int(steps.numpy()) < 8:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_killed_server_comes_back_with_the_last_checkpoint(start, script, tmp_path):
     program = script(
         'Path(f"pid-{kind}-{index}-{os.getpid()}").touch()\n'
@@ -77,7 +78,7 @@ take(4)
 print("steps and lost ones:", int(steps.numpy()) + recovery.num_functions, flush=True)
 """
     )
-    job = start("run", "--workers", 2, "--ps", 1, "--chief", program).finish(90)
+    job = start("run", "--workers", 2, "--ps", 1, "--chief", program).finish(250)
     assert job.returncode == 0, job.stderr
     assert "steps and lost ones: 9" in job.stdout
     assert "ps 0 was killed by SIGKILL; it is started again" in job.stderr
