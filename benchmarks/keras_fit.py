@@ -1,26 +1,31 @@
 """Keras' ``fit`` under ``MirroredStrategy`` against one device and ``keras.distribution.DataParallel``.
 
-All sides train the same model on the same arrays with the same batches, input and callbacks included.
-Rounds of the sides are interleaved; a figure is the median time of a step. With ``--tensorflow-python``
-naming an interpreter that has TensorFlow, its Keras runs under its MirroredStrategy too.
+All sides train the same model on the same arrays with the same batches, input and callbacks included,
+each in a process of its own. Rounds of the sides are interleaved; a figure is the median time of a step.
+With ``--tensorflow-python`` naming an interpreter that has TensorFlow, its Keras runs under its
+MirroredStrategy too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shlex
+import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ["KERAS_BACKEND"] = "jax"
 
 import keras
-import numpy as np
 from keras_models import STEPS, fit, make_data, make_model
 
 import stratagem as sg
@@ -39,36 +44,82 @@ CASES = {
     "images": Case("2 convolutions, 28x28, batch normalisation", 1.0),
     "sequence": Case("embedding, LSTM of 32, 20 tokens", 1.0),
 }
+SIDES = ("one device", "DataParallel", "stratagem")
 
 
-def fitting(model: Any, data: tuple[np.ndarray, np.ndarray], num_replicas: int) -> float:
-    """Trains for an epoch and returns the seconds of a step."""
-    start = time.perf_counter()
-    fit(model, data, num_replicas)
-    return (time.perf_counter() - start) / STEPS
-
-
-def sides(name: str, num_replicas: int) -> dict[str, Callable[[], float]]:
+def take_part(side: str, name: str, num_replicas: int) -> None:
+    """Trains for an epoch whenever it reads a line, and prints the seconds of a step."""
+    sg.config.set_num_cpu_devices(num_replicas)
     data = make_data(name, num_replicas)
-    parallel = keras.distribution.DataParallel(
-        devices=[f"cpu:{i}" for i in range(num_replicas)], auto_shard_dataset=False
-    )
-    strategy = sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_replicas)])
-    one_device = make_model(name)
-    with parallel.scope():
-        distributed = make_model(name)
-    with strategy.scope():
-        ours = make_model(name)
+    devices = [f"cpu:{i}" for i in range(num_replicas)]
+    scope: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    if side == "DataParallel":
+        scope = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False).scope
+    if side == "stratagem":
+        scope = sg.distribute.MirroredStrategy([device.upper() for device in devices]).scope
+    with scope():
+        model = make_model(name)
+    for _ in sys.stdin:
+        # DataParallel trains in its scope only; ours is left, as the documentation has it.
+        with scope() if side == "DataParallel" else contextlib.nullcontext():
+            start = time.perf_counter()
+            fit(model, data, num_replicas)
+            print((time.perf_counter() - start) / STEPS, flush=True)
 
-    def fit_distributed() -> float:
-        with parallel.scope():
-            return fitting(distributed, data, num_replicas)
 
-    return {
-        "one device": lambda: fitting(one_device, data, num_replicas),
-        "DataParallel": fit_distributed,
-        "stratagem": lambda: fitting(ours, data, num_replicas),
-    }
+class Side:
+    """A process that takes part, and is started again if it hangs.
+
+    ``DataParallel`` queues programs without waiting, whose collectives then block one another now and
+    then; XLA ends the process for it.
+    """
+
+    def __init__(self, side: str, name: str, num_replicas: int) -> None:
+        self._arguments = [sys.executable, __file__, "--take-part", side, name, str(num_replicas)]
+        limits = {"warn_stuck": 5, "terminate": 5}
+        flags = [f"--xla_cpu_collective_call_{x}_timeout_seconds={n}" for x, n in limits.items()]
+        self._environment = os.environ | {"XLA_FLAGS": " ".join(flags)}
+        self._process: subprocess.Popen[str] | None = None
+        self.hung = 0
+
+    def fit(self) -> float:
+        """Returns the seconds of a step."""
+        while True:
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    self._arguments,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=self._environment,
+                    text=True,
+                )
+                self._epoch()  # compiles
+            if (seconds := self._epoch()) is not None:
+                return seconds
+            if (code := self.end()) != -signal.SIGABRT:
+                raise RuntimeError(f"{shlex.join(self._arguments)} ended with {code}.")
+            self.hung += 1
+
+    def _epoch(self) -> float | None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        return float(answer) if answer else None
+
+    def end(self) -> int:
+        """Ends the process, if there is one; returns its exit code."""
+        if self._process is None:
+            return 0
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+        code = self._process.wait()
+        self._process = None
+        return code
 
 
 def tensorflow_seconds(python: str, name: str, num_replicas: int, rounds: int) -> float:
@@ -78,28 +129,37 @@ def tensorflow_seconds(python: str, name: str, num_replicas: int, rounds: int) -
     return float(json.loads(output.splitlines()[-1]))
 
 
+def measure(name: str, num_replicas: int, rounds: int) -> tuple[list[float], list[int]]:
+    """Returns the microseconds of a step of each side, and how often it hung."""
+    sides = [Side(side, name, num_replicas) for side in SIDES]
+    try:
+        times = [[side.fit() for side in sides] for _ in range(rounds)]
+    finally:
+        for side in sides:
+            side.end()
+    medians = [statistics.median(column) * 1e6 for column in zip(*times, strict=True)]
+    return medians, [side.hung for side in sides]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2, 4])
     parser.add_argument("--tensorflow-python", help="an interpreter that has TensorFlow")
+    parser.add_argument("--take-part", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sg.config.set_num_cpu_devices(max(options.replicas))
+    if options.take_part:
+        side, name, num_replicas = options.take_part
+        take_part(side, name, int(num_replicas))
+        return
     print(
         f"{'model':44} devices  one device  DataParallel  stratagem  of DataParallel  limit"
         + ("  tensorflow  of tensorflow" if options.tensorflow_python else "")
     )
     for name in options.cases:
         for num_replicas in options.replicas:
-            runs = sides(name, num_replicas)
-            times: dict[str, list[float]] = {side: [] for side in runs}
-            for round_ in range(options.rounds + 1):
-                for side, run in runs.items():
-                    seconds = run()
-                    if round_:  # the first one compiles
-                        times[side].append(seconds)
-            one, parallel, ours = (statistics.median(times[side]) * 1e6 for side in runs)
+            (one, parallel, ours), hung = measure(name, num_replicas, options.rounds)
             line = (
                 f"{CASES[name].name:44} {num_replicas:7}  {one:7.0f} us    {parallel:7.0f} us"
                 f" {ours:7.0f} us  {ours / parallel:15.2f}  {CASES[name].limit:5.2f}"
@@ -109,7 +169,8 @@ def main() -> None:
                     options.tensorflow_python, name, num_replicas, options.rounds
                 )
                 line += f"  {theirs:7.0f} us  {ours / theirs:13.2f}"
-            print(line, flush=True)
+            hangs = [f"{side} hung {n} times" for side, n in zip(SIDES, hung, strict=True) if n]
+            print(line, *hangs, sep="  ", flush=True)
 
 
 if __name__ == "__main__":
