@@ -11,7 +11,7 @@ PEERS ?= torch tensorflow-cpu
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray lint types bench soak clean
+.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray release-check lint types bench soak clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -79,6 +79,11 @@ docs: $(DOCS_READY)
 
 test-site: $(DOCS_READY)
 	$(DOCS_VENV)/bin/python -m pytest tests/site -rs
+
+# Wheel and sdist of what is committed, in clean environments.
+PYTHONS ?= python3.11 python3.12 python3.13
+release-check: $(READY)
+	$(BIN)/python tests/release/check_release.py $(PYTHONS)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
