@@ -72,6 +72,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/parameter_server.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/checkpoint.py
 
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict

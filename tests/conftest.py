@@ -1,6 +1,7 @@
 """Eight virtual CPU devices for every test, and checks that tests leave nothing behind."""
 
 import importlib.util
+import logging
 import os
 import warnings
 
@@ -19,6 +20,20 @@ hypothesis.settings.load_profile("steady")
 # The workers of a cluster have their own.
 if "TF_CONFIG" not in os.environ:
     sg.config.set_num_cpu_devices(8)
+
+
+_make_record = logging.getLogRecordFactory()
+
+
+def _make_record_of_text(*args, **kwargs):
+    """Makes a record that holds no exception: pytest keeps it, and with it all that frames refer to."""
+    record = _make_record(*args, **kwargs)
+    if isinstance(record.args, tuple):
+        record.args = tuple(str(a) if isinstance(a, BaseException) else a for a in record.args)
+    return record
+
+
+logging.setLogRecordFactory(_make_record_of_text)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -48,6 +48,10 @@ class ServerCluster:
         self.signal(job, index, signal.SIGKILL)
         poll(lambda: not psutil.pid_exists(self._pids[job, index]))
 
+    def pid(self, job, index):
+        """Returns the process id of a server."""
+        return self._pids[job, index]
+
     def rss(self, job, index):
         """Returns the memory of a server, in bytes."""
         return psutil.Process(self._pids[job, index]).memory_info().rss

@@ -1,6 +1,8 @@
 """Checkpoints of workers that train in step: one name, one writer, and one outcome for all."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from task_functions import task
 
 import stratagem as sg
 from stratagem._src.checkpoint import worker_agreement
+from stratagem._src.checkpoint_format.array_store import ArrayWriter
 from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
@@ -83,6 +86,10 @@ def save_and_restore(directory):
     after = training.everything()
     path = found["paths"][-1]
 
+    with training.strategy.scope():
+        large = sg.Variable(np.arange(6_000_000, dtype=np.float32).reshape(6, 1_000_000))
+    found["large"] = sg.train.Checkpoint(large=large).save(f"{directory}/large")
+
     # One worker alone cannot restore: nobody does.
     damaged = f"{directory}/damaged-1"
     if worker == 1:
@@ -150,7 +157,139 @@ def test_workers_save_and_restore_as_one(tmp_path):
     w = sg.Variable([0.0, 0.0])
     sg.train.Checkpoint(w=w).restore(results[0]["survivor"])
     assert w.numpy().tolist() == [1, 2]
+    # Each has written its part of what is large.
+    for worker, found in enumerate(results):
+        files = Path(found["large"], f"ocdbt.process_{worker}").rglob("*")
+        assert sum(file.stat().st_size for file in files) > 8_000_000
+    checkpoint = sg.train.Checkpoint(large=np.zeros((6, 1_000_000), np.float32))
+    checkpoint.restore(results[0]["large"]).assert_consumed()
+    assert (checkpoint.large.reshape(-1) == np.arange(6_000_000, dtype=np.float32)).all()
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
-        *(f"ckpt-{k}" for k in range(1, 6)), "damaged-1", "file", "of_worker_0", "of_worker_1",
+        *(f"ckpt-{k}" for k in range(1, 6)), "damaged-1", "file", "large-1", "of_worker_0", "of_worker_1",
     }  # fmt: skip
+
+
+def save_after_steps(directory):
+    training = Training()
+    training.step()
+    path = training.checkpoint.save(f"{directory}/ckpt")
+    training.checkpoint.sync()
+    return path, training.values()
+
+
+def restore_elsewhere(path):
+    training = Training()
+    training.checkpoint.restore(path).assert_consumed()
+    state = [v.numpy().tolist() for v in training.optimizer.variables]
+    training.step()
+    return training.values(), state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 3])
+def test_into_another_number_of_workers(tmp_path, number):
+    saved = run_cluster(save_after_steps, 2, (str(tmp_path),), timeout=100)
+    path, (w, seen, _, _) = saved[0]
+    results = run_cluster(restore_elsewhere, number, (path,), timeout=100)
+    for worker, (values, state) in enumerate(results):
+        assert values[1] == seen + sum(range(1, number + 1))
+        np.testing.assert_allclose(np.subtract(w, values[0]), 0.1, atol=1e-3)  # a step of Adam
+        assert state[0] == 1
+        # A worker that was not there goes on with what the first had.
+        own = saved[worker if worker < 2 else 0][1][3]
+        before = worker if worker < 2 else 0
+        assert values[3] == own - (1 + before) - (1 + worker)
+
+
+# --- input, and other numbers of workers ------------------------------------------------------------
+
+
+class Reading:
+    """A distributed iterator in each worker, with nothing else that they have in common."""
+
+    def __init__(self, directory, policy):
+        options = sg.data.Options()
+        options.experimental_distribute.auto_shard_policy = policy
+        # One file for each of two workers.
+        dataset = sg.data.TFRecordDataset(sorted(map(str, Path(directory).glob("*.records"))))
+        dataset = dataset.shuffle(10, seed=4).batch(4).with_options(options)
+        self.strategy = sg.distribute.MultiWorkerMirroredStrategy(
+            communication_options=sg.distribute.experimental.CommunicationOptions(
+                timeout_seconds=30
+            )
+        )
+        self.iterator = iter(self.strategy.experimental_distribute_dataset(dataset))
+        self.checkpoint = sg.train.Checkpoint(iterator=self.iterator, count=task()[1])
+
+    def read(self, number):
+        results = self.strategy.experimental_local_results
+        steps = [next(self.iterator) for _ in range(number)]
+        return [[bytes(x) for part in results(step) for x in part] for step in steps]
+
+
+def read_and_save(directory, policy, path):
+    policy = sg.data.experimental.AutoShardPolicy[policy]
+    reading = Reading(directory, policy)
+    reading.read(2)
+    path = reading.checkpoint.save(path)
+    after = reading.read(3)
+    again = Reading(directory, policy)
+    again.read(1)
+    again.checkpoint.restore(path).assert_consumed()
+    return path, again.read(3) == after, after, again.checkpoint.count
+
+
+def go_on(directory, policy, path):
+    reading = Reading(directory, sg.data.experimental.AutoShardPolicy[policy])
+    try:
+        reading.checkpoint.restore(path)
+    except ValueError as error:
+        return str(error)
+    return reading.read(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["DATA", "FILE"])
+def test_the_place_of_the_input_on_every_worker(tmp_path, policy):
+    for number in range(2):
+        with sg.io.TFRecordWriter(str(tmp_path / f"{number}.records")) as writer:
+            for k in range(40):
+                writer.write(f"{number}/{k}".encode())
+    arguments = (str(tmp_path), policy, f"{tmp_path}/ckpt")
+    results = run_cluster(read_and_save, 2, arguments, timeout=100)
+    for worker, (path, is_same, _, count) in enumerate(results):
+        assert path == f"{tmp_path}/ckpt-1"
+        assert (is_same, count) == (True, worker)
+    (alone,) = run_cluster(go_on, 1, (str(tmp_path), policy, path), timeout=100)
+    if policy == "FILE":
+        assert "was saved by 2 workers" in alone
+    else:
+        # The same batches, which were divided between two then.
+        divided = [a + b for a, b in zip(*(after for _, _, after, _ in results), strict=True)]
+        assert alone == divided
+
+
+def lose_a_worker(directory):
+    """Worker 1 dies while it writes."""
+    training = Training()
+    first = training.checkpoint.save(f"{directory}/ckpt")
+    training.checkpoint.sync()
+    if task()[1] == 1:
+        ArrayWriter.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+    training.checkpoint.save(f"{directory}/ckpt")
+    try:
+        training.checkpoint.sync()
+    except sg.errors.UnavailableError as error:
+        Path(directory, "told").write_text(f"{first} {error}")
+        raise
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_lost_during_a_save_is_named(tmp_path):
+    with pytest.raises(Exception, match="worker"):
+        run_cluster(lose_a_worker, 2, (str(tmp_path),), timeout=60)
+    first, error = (tmp_path / "told").read_text().split(" ", 1)
+    assert "worker 1" in error
+    assert sg.train.latest_checkpoint(tmp_path) == first == f"{tmp_path}/ckpt-1"
+    assert {path.name for path in tmp_path.iterdir()} == {"ckpt-1", "told"}

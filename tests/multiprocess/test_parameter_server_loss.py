@@ -32,6 +32,7 @@ def test_training_goes_on_from_a_checkpoint_when_a_server_was_killed(cluster, tm
     table, optimizer, checkpoint = set_up(2)
     step(optimizer, table)
     path = checkpoint.save(tmp_path / "ckpt")
+    checkpoint.sync()
 
     cluster.kill("ps", 1)
     lost = rf"/job:ps/task:1 at {cluster.cluster['ps'][1]}"

@@ -72,6 +72,7 @@ def test_lost_servers_come_back_with_the_last_checkpoint(cluster, tmp_path, lost
     job.train(3)
     job.coordinator.join()
     path = job.manager.save()
+    job.manager.sync()
     job.train(4)
     job.coordinator.join()
     # Signs of life tell how many updates a server has carried out.
@@ -102,6 +103,7 @@ def test_lost_servers_come_back_with_the_last_checkpoint(cluster, tmp_path, lost
 def test_functions_that_run_while_a_server_is_lost_run_again(cluster, tmp_path):
     job = Job(cluster, tmp_path)
     job.manager.save()
+    job.manager.sync()
     job.train(12, seconds=0.3)
     poll(lambda: job.coordinator._dispatcher.state.num_returned >= 2)
     cluster.kill("ps", 1)
@@ -117,6 +119,7 @@ def test_what_the_chief_itself_does_raises_until_it_has_joined(cluster, tmp_path
     job = Job(cluster, tmp_path)
     job.count.assign(7)
     job.manager.save()
+    job.manager.sync()
     cluster.kill("ps", 0)
     with pytest.raises(sg.errors.PSUnavailableError, match="/job:ps/task:0"):
         job.table.numpy()
@@ -132,6 +135,7 @@ def test_a_server_that_was_stopped_and_goes_on_is_not_set_back(cluster, tmp_path
     job.train(1)
     job.coordinator.join()
     job.manager.save()
+    job.manager.sync()
     job.train(2)
     job.coordinator.join()
     restorer = job.coordinator._dispatcher.restorer
@@ -146,6 +150,7 @@ def test_a_server_that_was_stopped_and_goes_on_is_not_set_back(cluster, tmp_path
 def test_a_server_that_does_not_come_back_is_waited_for_until_the_deadline(cluster, tmp_path):
     job = Job(cluster, tmp_path, patience=3.0)
     job.manager.save()
+    job.manager.sync()
     job.train(1)
     job.coordinator.join()
     cluster.kill("ps", 1)
@@ -171,6 +176,7 @@ def test_variables_that_are_not_in_the_checkpoint_are_named(cluster, tmp_path):
     with job.strategy.scope():
         forgotten = [sg.Variable(1.0, name=f"forgotten_{i}") for i in range(2)]
     job.manager.save()
+    job.manager.sync()
     cluster.kill("ps", 1)
     cluster.start("ps", 1)
     with pytest.raises(sg.errors.PSUnavailableError, match=r"'forgotten_[01]'.*not in"):
@@ -184,6 +190,7 @@ def test_variables_that_are_not_in_the_checkpoint_are_named(cluster, tmp_path):
 def test_schedule_waits_while_a_server_is_away(cluster, tmp_path):
     job = Job(cluster, tmp_path)
     job.manager.save()
+    job.manager.sync()
     cluster.kill("ps", 1)
     poll(lambda: not job.coordinator.done(), 20.0)
     scheduled = threading.Event()

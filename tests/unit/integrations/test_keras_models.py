@@ -197,3 +197,36 @@ def test_arrays_that_were_read_before_stay(tmp_path):
     before = np.array(read)
     model.fit(X, Y, verbose=0)
     np.testing.assert_array_equal(np.asarray(read), before)
+
+
+# --- in a Checkpoint ----------------------------------------------------------------------------------
+
+
+def test_a_model_and_its_optimizer_in_a_checkpoint(tmp_path):
+    """Saved on one device and restored on two: training goes on as before."""
+
+    def make(strategy):
+        with scope_of(strategy):
+            model = small_model(keras.layers.BatchNormalization())
+            model.compile("adam", "mse")
+            model.optimizer.build(model.trainable_variables)
+        return model, sg.train.Checkpoint(model=model, optimizer=model.optimizer)
+
+    model, checkpoint = make(None)
+    model.fit(X, Y, shuffle=False, verbose=0)
+    path = checkpoint.save(tmp_path / "ckpt")
+    other, checkpoint = make(mirrored(2))
+    other.set_weights([np.zeros_like(w) for w in other.get_weights()])
+    checkpoint.restore(path).assert_consumed()
+    weights_equal(model, other)
+    assert int(other.optimizer.iterations) == int(model.optimizer.iterations) > 0
+    for each in (model, other):
+        each.fit(X, Y, shuffle=False, verbose=0)
+    for one, two in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+    with mirrored(2).scope():
+        wide = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    with pytest.raises(
+        ValueError, match=r"'model/0000' is float32\[3, 2\], but the checkpoint has"
+    ):
+        sg.train.Checkpoint(model=wide).restore(path)

@@ -1,5 +1,8 @@
 """Checkpoints of variables and optimizer state on parameter servers."""
 
+import threading
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -7,13 +10,18 @@ import pytest
 from orbax.checkpoint import PyTreeCheckpointer
 
 import stratagem as sg
+from stratagem._src.parameter_server.client.remote_arrays import WholeVariable
+from stratagem._src.parameter_server.server import checkpoint_pieces
+from stratagem._src.parameter_server.server.spare_memory import bytes_to_spare
 
 TABLE = np.arange(40, dtype=np.float32).reshape(20, 2)
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
+    """Several chunks in a shard, and some on the borders of two."""
     monkeypatch.setattr("stratagem._src.parameter_server.client.initial_value._BLOCK_BYTES", 24)
+    monkeypatch.setattr("stratagem._src.checkpoint_format.chunks._CHUNK_BYTES", 24)
 
 
 def test_into_another_number_of_shards_and_servers(servers, three_servers, tmp_path):
@@ -135,7 +143,7 @@ class Training:
         found = []
         for shard in (*self.table.shards, *self.weights.shards, *self.count.shards):
             stored = servers.services[shard.server].store.find(shard.id)
-            state = stored.optimizer_states.get(self.optimizer._id)
+            state = stored.optimizer_states.get(self.optimizer._on_servers.identity)
             leaves = [] if state is None else state.leaves
             found.append([np.array(x).tolist() for x in (stored.read(), *leaves)])
         return found
@@ -235,7 +243,9 @@ def test_state_survives_a_save_before_the_first_step(servers, three_servers, tmp
 @pytest.mark.parametrize(
     ("transformation", "counted"), [(optax.adam(0.1), 3), (optax.sgd(0.1, momentum=0.9), 1)]
 )
-def test_state_moves_between_servers_and_this_process(servers, tmp_path, transformation, counted):
+def test_state_moves_between_servers_and_mirrored_variables(
+    servers, tmp_path, transformation, counted
+):
     """Two steps there, one here, one there again: the same as all of them there."""
 
     def make_there():
@@ -245,8 +255,9 @@ def test_state_moves_between_servers_and_this_process(servers, tmp_path, transfo
         return Moved(variables, transformation)
 
     there, back = make_there(), make_there()
-    plain = {"weights": sg.Variable(np.zeros((5, 2))), "bias": sg.Variable(np.zeros(4))}
-    here = Moved(plain, transformation)
+    with sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        mirrored = {"weights": sg.Variable(np.zeros((5, 2))), "bias": sg.Variable(np.zeros(4))}
+    here = Moved(mirrored, transformation)
     there.steps(2)
     back.steps(1)
     here.checkpoint.restore(there.checkpoint.save(tmp_path / "ckpt")).assert_consumed()
@@ -271,3 +282,123 @@ class Moved:
         for _ in range(number):
             pairs = [(2.0 * v.numpy(), v) for v in self.variables.values()]
             self.optimizer.apply_gradients(pairs)
+
+
+# --- what the servers do themselves -----------------------------------------------------------------
+
+
+def test_the_servers_write_and_read_their_own_rows(servers, three_servers, tmp_path, monkeypatch):
+    """Only chunks that lie on two servers come through this process."""
+    moved = []
+
+    def watch(name):
+        method = getattr(WholeVariable, name)
+
+        def watched(self, begin, *rest):
+            moved.append((name, begin))
+            return method(self, begin, *rest)
+
+        monkeypatch.setattr(WholeVariable, name, watched)
+
+    watch("read_rows")
+    watch("write_rows")
+    table, bias = servers.sharded(TABLE, num_shards=3), servers.variable(np.arange(3.0), server=1)
+    checkpoint = sg.train.Checkpoint(table=table, bias=bias)
+    path = checkpoint.save(tmp_path / "ckpt")
+    checkpoint.sync()
+    # Chunks of 3 rows, in shards of 7, 7 and 6.
+    assert moved == [("read_rows", 6), ("read_rows", 12)]
+    parts = sorted(p.name for p in (tmp_path / "ckpt-1").glob("ocdbt.process_*"))
+    assert [name[:18] for name in parts] == [
+        "ocdbt.process_0",
+        *(f"ocdbt.process_ps_{k}" for k in "01"),
+    ]
+    moved.clear()
+    into = (
+        three_servers.sharded(np.zeros((20, 2)), num_shards=4),
+        three_servers.variable(np.zeros(3)),
+    )
+    sg.train.Checkpoint(table=into[0], bias=into[1]).restore(path).assert_consumed()
+    np.testing.assert_array_equal(into[0].numpy(), TABLE)
+    np.testing.assert_array_equal(into[1].numpy(), np.arange(3))
+    assert moved == []
+
+
+@pytest.mark.parametrize("room", [0, 50, 1 << 20])
+def test_steps_after_a_save_are_not_in_it(servers, tmp_path, monkeypatch, room):
+    """Whether there is memory to keep what is to be saved, or some, or none."""
+    monkeypatch.setattr(checkpoint_pieces, "bytes_to_spare", lambda: room)
+    write, may_write = checkpoint_pieces._write_all, threading.Event()
+
+    def write_late(directory, held):
+        assert may_write.wait(100)
+        assert bool(held) == bool(room)
+        write(directory, held)
+
+    monkeypatch.setattr(checkpoint_pieces, "_write_all", write_late)
+    training = Training(servers, optax.adam(0.1), steps=2)
+    saved = training.everything(servers)
+    path = training.checkpoint.save(tmp_path / "ckpt")
+    training.steps(3)
+    may_write.set()
+    assert training.everything(servers) != saved
+    training.checkpoint.restore(path)
+    assert training.everything(servers) == saved
+    assert all(not service._checkpoints._held for service in servers.services)
+
+
+def test_a_server_that_is_lost_while_it_writes_is_named(servers, tmp_path, monkeypatch):
+    table = servers.sharded(TABLE, num_shards=3)
+    checkpoint = sg.train.Checkpoint(table=table)
+    first = checkpoint.save(tmp_path / "ckpt")
+    checkpoint.sync()
+    write = checkpoint_pieces._write_all
+
+    def end(directory, held):
+        if "ps_1" in directory.name:
+            servers.endpoints[1].shutdown()
+        write(directory, held)
+
+    monkeypatch.setattr(checkpoint_pieces, "_write_all", end)
+    checkpoint.save(tmp_path / "ckpt")
+    with pytest.raises(sg.errors.PSUnavailableError, match="ps/task:1"):
+        checkpoint.sync()
+    assert sg.train.latest_checkpoint(tmp_path) == first
+    assert [p.name for p in tmp_path.iterdir()] == ["ckpt-1"]
+
+
+def test_servers_must_see_the_directory(servers, tmp_path, monkeypatch):
+    """As they do not on other machines, if the path leads to a disk there."""
+    table = servers.sharded(TABLE, num_shards=3)
+    checkpoint = sg.train.Checkpoint(table=table)
+    path = checkpoint.save(tmp_path / "ckpt")
+    checkpoint.sync()
+    table.assign(TABLE + 1)
+    monkeypatch.setattr(checkpoint_pieces, "Path", lambda path: Path("/elsewhere") / path[1:])
+    with pytest.raises(sg.errors.NotFoundError, match=r"finds no /elsewhere.*ckpt-2"):
+        checkpoint.save(tmp_path / "ckpt")
+    assert [p.name for p in tmp_path.iterdir()] == ["ckpt-1"]
+    with pytest.raises(sg.errors.NotFoundError, match=r"finds no /elsewhere.*ckpt-1"):
+        checkpoint.restore(path)
+    np.testing.assert_array_equal(table.numpy(), TABLE + 1)
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "wanted"),
+    [
+        ("/", {}, 250 << 20),
+        ("/", {"": ("max", 0)}, 250 << 20),
+        ("/job/step", {"job/step": ("max", 0), "job": (800 << 20, 400 << 20)}, 100 << 20),
+        ("/job", {"job": (300 << 20, 300 << 20), "other": (1, 1)}, 64 << 20),
+    ],
+)
+def test_what_a_save_may_hold_in_memory(tmp_path, group, limits, wanted):
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(f"MemFree: 12 kB\nMemAvailable:  {1000 << 10} kB\n")
+    (proc / "self/cgroup").write_text(f"0::{group}\n")
+    for name, (limit, current) in limits.items():
+        (groups / name).mkdir(parents=True, exist_ok=True)
+        (groups / name / "memory.max").write_text(f"{limit}\n")
+        (groups / name / "memory.current").write_text(f"{current}\n")
+    assert bytes_to_spare(proc, groups) == wanted

@@ -127,9 +127,9 @@ def test_an_optimizer_travels_as_one_object():
     optimizer = sg.train.Optimizer(optax.adam(0.1), name="adam")
     assert pickle.loads(cloudpickle.dumps(optimizer)) is optimizer
     pickled = cloudpickle.dumps(optimizer)
-    identity = optimizer._id
+    identity = optimizer._on_servers.identity
     del optimizer
     there = pickle.loads(pickled)
-    assert there._id == identity
+    assert there._on_servers.identity == identity
     assert there.name == "adam"
     assert pickle.loads(pickled) is there

@@ -16,14 +16,14 @@ from stratagem._src.checkpoint.optimizer_saving import (
 from stratagem._src.checkpoint.options import CheckpointOptions
 from stratagem._src.checkpoint.restore_status import RestoreStatus
 from stratagem._src.checkpoint.restoring import stage_all
-from stratagem._src.checkpoint.saved_values import Change, SavedValue
-from stratagem._src.checkpoint.saving import Contents, RemoteArray, Target, begin_save
+from stratagem._src.checkpoint.saved_values import Change, IteratorPlace, SavedValue
+from stratagem._src.checkpoint.saving import Contents, Target, begin_save
 from stratagem._src.checkpoint.under_way import SaveUnderWay
 from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
 from stratagem._src.checkpoint_format.reader import open_checkpoint
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.tracing import under_jit
-from stratagem._src.parameter_server.client.saving import WholeVariable
+from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, WholeVariable
 from stratagem._src.runtime import context
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable, create_plain_variable
@@ -42,14 +42,16 @@ class Checkpoint:
     appears under its name when it is complete: a save that is interrupted leaves the last one as it was.
 
     Where several workers train in step all of them call ``save`` and ``restore``, with a path that all of
-    them see. Each writes a part of what they have in common, and what is its own.
+    them see. Each writes a part of what they have in common, and what is its own. What is on parameter
+    servers they write and read themselves: they must see the path, too.
 
     Args:
-        **objects: Variables, ``Optimizer`` objects, metrics, Keras layers, models, optimizers and metrics
-            that are built, arrays, Python numbers, or structures of them, by name. The state that an
-            optimizer has on parameter servers is saved for the variables given here. They are attributes
-            of the Checkpoint, too, and more can be assigned: ``checkpoint.epoch = 3``. Arrays and
-            numbers are replaced when they are restored: read them from the Checkpoint.
+        **objects: Variables, ``Optimizer`` objects, metrics, iterators of datasets, Keras layers, models,
+            optimizers and metrics that are built, objects of ``flax.nnx``, arrays, Python numbers, or
+            structures of them, by name. The state that an optimizer has on parameter servers is saved
+            for the variables given here. They are attributes of the Checkpoint, too, and more can be
+            assigned: ``checkpoint.epoch = 3``. Arrays and numbers are replaced when they are restored:
+            read them from the Checkpoint.
 
     Raises:
         InvalidArgumentError: If something else is given, or two have the same name.
@@ -168,6 +170,7 @@ class Checkpoint:
         then: Callable[[], None] = lambda: None,
     ) -> str:
         _check_context("save")
+        self._take(self._given)
         self.sync()
         agreement = self._agreement("saving a checkpoint")
         save, number = begin_save(target, self._contents, agreement, then)
@@ -237,6 +240,7 @@ class Checkpoint:
         self, save_path: str | os.PathLike[str] | None, *, with_counter: bool
     ) -> RestoreStatus:
         _check_context("restore")
+        self._take(self._given)
         self.sync()
         agreement = self._agreement("restoring a checkpoint")
         changes: list[Change] = []
@@ -247,7 +251,7 @@ class Checkpoint:
                 return None
             path = Path(save_path)
             saved = open_checkpoint(path, agreement.worker)
-            staged, unused = stage_all(self._objects, saved, path)
+            staged, unused = stage_all(self._objects, saved, path, agreement.num_workers)
             changes.extend(staged)
             left.extend(unused)
             if with_counter and COUNTER in saved.names:
@@ -269,7 +273,9 @@ class Checkpoint:
     # --- what there is to save ----------------------------------------------------------------------
 
     def _agreement(self, what: str) -> WorkerAgreement:
-        return WorkerAgreement(self._local_variables(), what)
+        plain = self._objects.plain.values()
+        distributed = any(isinstance(v, IteratorPlace) and v.is_distributed for v in plain)
+        return WorkerAgreement(self._local_variables(), what, together=distributed)
 
     def _local_variables(self) -> Iterator[Variable]:
         yield from self._objects.variables.values()

@@ -13,13 +13,13 @@ from stratagem._src.checkpoint_format.directories import numbered
 from stratagem._src.checkpoint_format.former.reader import INDEX_FILE
 from stratagem._src.checkpoint_format.tree_metadata import METADATA_FILE
 
-__all__ = ["checkpoints_iterator", "complete_checkpoints", "latest_checkpoint"]
+__all__ = ["checkpoints_iterator", "complete_checkpoints", "latest_checkpoint", "make_latest"]
 
 _POLL_SECONDS = 1.0
 
 
-def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tuple[float, Path]]:
-    """Returns the checkpoints in a directory, oldest first, with the times when they were saved.
+def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tuple[int, Path]]:
+    """Returns the checkpoints in a directory, oldest first, with the times when they were saved, in ns.
 
     Args:
         directory: The directory; it need not exist.
@@ -31,7 +31,18 @@ def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tup
             with contextlib.suppress(OSError):
                 found.append(((path / file).stat().st_mtime_ns, number, path))
                 break
-    return [(time / 1e9, path) for time, _, path in sorted(found)]
+    return [(time, path) for time, _, path in sorted(found)]
+
+
+def make_latest(new: Path, directory: Path) -> None:
+    """Sees to it that a checkpoint, which is to appear in a directory, is later than all there.
+
+    Its time alone does not tell: somebody may have set the clock back.
+    """
+    own = new / METADATA_FILE
+    last = max((time for time, _ in complete_checkpoints(directory)), default=0)
+    if own.stat().st_mtime_ns <= last:
+        os.utime(own, ns=(last + 1, last + 1))
 
 
 def latest_checkpoint(

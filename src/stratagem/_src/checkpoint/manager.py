@@ -19,7 +19,7 @@ from stratagem._src.core.errors import InvalidArgumentError
 
 __all__ = ["CheckpointManager"]
 
-_SECONDS_PER_HOUR = 3600.0
+_NANOSECONDS_PER_HOUR = 3600e9
 
 
 class CheckpointManager:
@@ -176,7 +176,7 @@ class CheckpointManager:
         """Waits until the last save is on the disk. See ``Checkpoint.sync``."""
         self._checkpoint.sync()
 
-    def _managed(self) -> list[tuple[float, Path]]:
+    def _managed(self) -> list[tuple[int, Path]]:
         kept = self._kept_for_good.names()
         found = complete_checkpoints(Path(self._directory), self._name)
         return [(saved, path) for saved, path in found if path.name not in kept]
@@ -190,10 +190,10 @@ class CheckpointManager:
                     if not self._keep_for_good(saved, path):
                         remove_directory(path)
 
-    def _keep_for_good(self, saved: float, path: Path) -> bool:
+    def _keep_for_good(self, saved: int, path: Path) -> bool:
         if self._keep_every is None:
             return False
-        if saved - self._kept_for_good.last_time() < self._keep_every * _SECONDS_PER_HOUR:
+        if saved - self._kept_for_good.last_time() < self._keep_every * _NANOSECONDS_PER_HOUR:
             return False
         self._kept_for_good.add(path.name, saved)
         return True
@@ -208,25 +208,25 @@ class _KeptForGood:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._begun = time.time()
+        self._begun = time.time_ns()
 
     def names(self) -> set[str]:
         """Returns the names of the checkpoints."""
         return set(self._read())
 
-    def last_time(self) -> float:
+    def last_time(self) -> int:
         """Returns when the last of them was saved; without any, when this began."""
-        return max([self._begun if not self._read() else 0.0, *self._read().values()])
+        return max([self._begun if not self._read() else 0, *self._read().values()])
 
-    def add(self, name: str, saved: float) -> None:
+    def add(self, name: str, saved: int) -> None:
         """Keeps one more."""
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps({**self._read(), name: saved}))
         new.replace(self._path)
 
-    def _read(self) -> dict[str, float]:
+    def _read(self) -> dict[str, int]:
         try:
             found = json.loads(self._path.read_text())
-            return {str(name): float(saved) for name, saved in found.items()}
+            return {str(name): int(saved) for name, saved in found.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             return {}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.checkpoint.nnx_objects import Live, is_nnx_object, nnx_parts
 from stratagem._src.checkpoint.saved_values import (
+    IteratorPlace,
     PlainArray,
     PlainNumber,
     RandomKey,
@@ -99,7 +101,7 @@ def named_objects(
         return put
 
     for position, (path, leaf) in enumerate(ways):
-        for inner, part in _opened(leaf):
+        for inner, part, put in _opened(leaf, replacing(position)):
             whole = (*path, *inner)
             name, keys = place_name(whole), _keys(whole)
             way = jax.tree_util.keystr(whole)
@@ -111,7 +113,7 @@ def named_objects(
             elif isinstance(part, Optimizer):
                 found.optimizers[name] = part
             else:
-                found.plain[name] = _plain(name, part, replacing(position))
+                found.plain[name] = _plain(name, part, put)
     _check_states(found, shown)
     _check_array_keys(found, shown)
     return found
@@ -166,25 +168,35 @@ def _keys(path: Sequence[Any]) -> Keys:
 
 
 def _is_object(leaf: Any) -> bool:
-    return isinstance(leaf, (Optimizer, Metric)) or is_variable(leaf)
+    return isinstance(leaf, (Optimizer, Metric)) or is_variable(leaf) or is_nnx_object(leaf)
 
 
-def _opened(leaf: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """Returns the variables of what holds some, or stands for one, with the ways to them."""
+def _opened(
+    leaf: Any, replace: Callable[[Any], None]
+) -> Iterator[tuple[tuple[Any, ...], Any, Callable[[Any], None]]]:
+    """Yields what is in an object, with the ways to it and what puts something else there."""
+    if is_nnx_object(leaf):
+        yield from nnx_parts(leaf)
+        return
     held = leaf.named_variables if isinstance(leaf, Metric) else held_variables(leaf)
     if held is None:
-        return [((), variable_of(leaf))]
-    ways = jax.tree_util.tree_flatten_with_path(held, is_leaf=is_variable)[0]
-    return [(path, variable_of(part)) for path, part in ways]
+        yield (), variable_of(leaf), replace
+        return
+    for path, part in jax.tree_util.tree_flatten_with_path(held, is_leaf=is_variable)[0]:
+        yield path, variable_of(part), replace
 
 
-def _plain(name: str, value: Any, replace: Callable[[Any], None]) -> SavedValue:
+def _plain(name: str, part: Any, replace: Callable[[Any], None]) -> SavedValue:
+    read: Callable[[], Any] = part if isinstance(part, Live) else lambda: part
+    value = read()
     if isinstance(value, bool | int | float) and not isinstance(value, np.generic):
         return PlainNumber(value, replace)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return RandomKey(value, replace)
+        return RandomKey(read, replace)
     if isinstance(value, jax.Array | np.ndarray | np.generic) and value.dtype.kind not in "OSUMm":
-        return PlainArray(value, replace)
+        return PlainArray(read, replace)
+    if hasattr(value, "get_state") and hasattr(value, "set_state"):
+        return IteratorPlace(value)
     raise InvalidArgumentError(
         "A Checkpoint holds variables, Optimizers, metrics, iterators, Keras and nnx objects, arrays and "
         f"numbers, got {type(value).__name__} for {name!r}. Of an object of a class of your own give "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.checkpoint.objects import CheckpointObjects, Keys
@@ -15,13 +14,9 @@ from stratagem._src.checkpoint_format.saved_state import (
     SavedCheckpoint,
 )
 from stratagem._src.checkpoint_format.tree_metadata import Key
+from stratagem._src.parameter_server.client.remote_arrays import StateArray, state_arrays
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
-from stratagem._src.parameter_server.client.saving import (
-    StateArray,
-    drop_state,
-    has_state,
-    state_arrays,
-)
+from stratagem._src.parameter_server.client.state_actions import drop_state, has_state
 from stratagem._src.training.local_state import (
     RestoredState,
     StateEntry,
@@ -31,7 +26,7 @@ from stratagem._src.training.local_state import (
 from stratagem._src.training.optimizer import Optimizer
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["known_variables", "local_values", "remote_arrays", "stage_optimizer"]
+__all__ = ["OptimizerRestore", "known_variables", "local_values", "remote_arrays"]
 
 _ONLY_HERE = frozenset({"iterations", "learning_rate"})
 
@@ -68,7 +63,7 @@ def remote_arrays(name: str, objects: CheckpointObjects) -> dict[Keys, StateArra
 def _value(value: Any) -> SavedValue:
     if isinstance(value, Variable):
         return SavedVariable(value)
-    return PlainArray(value, lambda _: None)
+    return PlainArray(lambda: value, lambda _: None)
 
 
 def _keys(name: str, entry: StateEntry, objects: CheckpointObjects) -> Keys:
@@ -96,40 +91,46 @@ def _number(name: str, variable: Variable, objects: CheckpointObjects) -> int:
 # --- restoring ----------------------------------------------------------------------------------------
 
 
-def stage_optimizer(
-    name: str, objects: CheckpointObjects, reader: SavedCheckpoint
-) -> Callable[[], list[Change]]:
-    """Checks that what is saved of an optimizer is its own.
+class OptimizerRestore:
+    """What is saved of an optimizer, which was found to be its own.
 
-    Returns:
-        Checks and reads the files, and returns what sets the optimizer's state.
+    Args:
+        name: The optimizer's name.
+        objects: What the Checkpoint holds.
+        reader: The checkpoint that was saved.
+
+    Attributes:
+        on_servers: Arrays on parameter servers, and what was saved of them.
 
     Raises:
         InvalidArgumentError: If it is the state of another optimizer.
     """
-    optimizer, saved = objects.optimizers[name], reader.optimizer(name)
-    label = f"Optimizer {name!r}"
-    on_servers = {
-        variable_name: (variable, _for_remote(optimizer, label, variable_name, variable, saved))
-        for variable_name, variable in objects.remote.items()
-    }
-    here = _for_local(saved, objects)
-    if here is not None:
-        optimizer.check_state(here, label, _variables(saved, objects))
 
-    def stage() -> list[Change]:
-        changes: list[Change] = []
-        for variable, arrays in on_servers.values():
-            if arrays is None:
-                changes.append(functools.partial(drop_state, variable, optimizer.server_function))
+    def __init__(self, name: str, objects: CheckpointObjects, reader: SavedCheckpoint) -> None:
+        self._optimizer = objects.optimizers[name]
+        saved = reader.optimizer(name)
+        label = f"Optimizer {name!r}"
+        self.on_servers: list[tuple[StateArray, SavedArray]] = []
+        self._without_state: list[RemoteVariable] = []
+        for variable_name, variable in objects.remote.items():
+            found = _for_remote(self._optimizer, label, variable_name, variable, saved)
+            if found is None:
+                self._without_state.append(variable)
             else:
-                for target, array in arrays:
-                    array.verify()
-                    changes.append(functools.partial(target.write_in_blocks, array.rows))
-        restored = None if here is None else _read(here)
-        return [*changes, lambda: optimizer.restore_state(restored)]
+                self.on_servers.extend(found)
+        self._here = _for_local(saved, objects)
+        if self._here is not None:
+            self._optimizer.check_state(self._here, label, _variables(saved, objects))
 
-    return stage
+    def stage(self) -> list[Change]:
+        """Reads what is for this process; returns what sets it, and drops what servers should not have."""
+        optimizer = self._optimizer
+        restored = None if self._here is None else _read(self._here)
+        drops = [
+            functools.partial(drop_state, variable, optimizer.server_function)
+            for variable in self._without_state
+        ]
+        return [*drops, lambda: optimizer.restore_state(restored)]
 
 
 def _for_local(saved: OptimizerArrays, objects: CheckpointObjects) -> RestoredState | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects
-from stratagem._src.checkpoint.optimizer_saving import stage_optimizer
-from stratagem._src.checkpoint.saved_values import Change, Restorable
+from stratagem._src.checkpoint.optimizer_saving import OptimizerRestore
+from stratagem._src.checkpoint.saved_values import Change, IteratorPlace, Restorable
 from stratagem._src.checkpoint_format.saved_state import SavedArray, SavedCheckpoint
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
-from stratagem._src.parameter_server.client.saving import WholeVariable, check_held
+from stratagem._src.parameter_server.client.remote_arrays import WholeVariable, check_held
+from stratagem._src.parameter_server.client.remote_checkpoint import RemoteRestore
 
 __all__ = ["stage_all"]
 
@@ -18,17 +19,23 @@ _INNER = "value"
 
 
 def stage_all(
-    objects: CheckpointObjects, saved: SavedCheckpoint, path: Path
+    objects: CheckpointObjects, saved: SavedCheckpoint, path: Path, num_workers: int
 ) -> tuple[list[Change], list[str]]:
     """Checks everything; returns what is left to do, and what of the checkpoint nobody asks for.
+
+    Args:
+        objects: What is to be restored.
+        saved: The checkpoint.
+        path: Its path, for messages.
+        num_workers: How many workers restore it together.
 
     Raises:
         NotFoundError: If the checkpoint lacks something.
         InvalidArgumentError: If something does not fit.
         DataLossError: If a file is damaged.
     """
-    values: dict[str, Restorable] = {**objects.local}
-    values |= {name: WholeVariable(variable) for name, variable in objects.remote.items()}
+    on_servers = {name: WholeVariable(variable) for name, variable in objects.remote.items()}
+    values: dict[str, Restorable] = {**objects.local, **on_servers}
     names = _found_names(values, objects, saved, path)
     arrays = {name: saved.array(found) for name, found in names.items()}
     misfits = [
@@ -41,16 +48,35 @@ def stage_all(
             f"What is to be restored from {path} must be as it was saved: {'; '.join(misfits)}. Create it "
             "as it was saved."
         )
-    of_optimizers = [stage_optimizer(name, objects, saved) for name in objects.optimizers]
+    for name, value in objects.plain.items():
+        if isinstance(value, IteratorPlace):
+            _check_place(name, saved.of_each_worker(names[name]), num_workers)
+    optimizers = [OptimizerRestore(name, objects, saved) for name in objects.optimizers]
     check_held(objects.remote.values())
-    _begin(arrays, objects)
-    changes = [value.stage(arrays[name]) for name, value in values.items()]
+    variables = RemoteRestore([(on_servers[name], arrays[name]) for name in on_servers])
+    states = RemoteRestore([pair for optimizer in optimizers for pair in optimizer.on_servers])
+    for restore in (variables, states):
+        restore.verify()
+    for name in objects.local:
+        arrays[name].begin()
+    changes = [value.stage(arrays[name]) for name, value in objects.local.items()]
     # After the variables: the state to begin with may depend on their values.
-    changes += [change for stage in of_optimizers for change in stage()]
+    changes += [variables.load, states.load]
+    changes += [change for optimizer in optimizers for change in optimizer.stage()]
     asked_for = {*names.values(), COUNTER}
     left = [name for name in saved.names if name not in asked_for]
     left += [name for name in saved.optimizers if name not in objects.optimizers]
     return changes, sorted(left)
+
+
+def _check_place(name: str, saved: Sequence[SavedArray], num_workers: int) -> None:
+    """Checks that workers of another number than those that have saved their places can share one."""
+    if len(saved) != num_workers and len({part.whole().tobytes() for part in saved}) > 1:
+        raise InvalidArgumentError(
+            f"The iterator {name!r} was saved by {len(saved)} workers, each of which read its own part of "
+            f"the data, and {num_workers} are to go on. Restore it with as many workers, begin the dataset "
+            "anew, or let every worker read all of it (AutoShardPolicy.DATA)."
+        )
 
 
 def _found_names(
@@ -72,9 +98,3 @@ def _found_names(
             f"The checkpoint {path} has no optimizers {without}; it has {sorted(saved.optimizers)}."
         )
     return found
-
-
-def _begin(arrays: dict[str, SavedArray], objects: CheckpointObjects) -> None:
-    for name, array in arrays.items():
-        if name not in objects.remote:
-            array.begin()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.checkpoint.worker_agreement import spans_workers
 from stratagem._src.checkpoint_format.saved_state import SavedArray
 from stratagem._src.checkpoint_format.tree_metadata import ARRAY, NUMBER
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.training.local_state import static_shape
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 
 __all__ = [
+    "IteratorPlace",
     "PlainArray",
     "PlainNumber",
     "RandomKey",
@@ -62,12 +65,12 @@ class Restorable(Protocol):
     def misfit(self, saved: SavedArray) -> str | None:
         """Returns why it cannot be set to what was saved; ``None`` if it can."""
 
-    def stage(self, saved: SavedArray) -> Change:
-        """Reads what was saved, and returns what sets the value to it."""
-
 
 class SavedValue(ValueToSave, Restorable, Protocol):
     """Something of this process that is saved and restored."""
+
+    def stage(self, saved: SavedArray) -> Change:
+        """Reads what was saved, and returns what sets the value to it."""
 
 
 class _OfOneShape:
@@ -126,35 +129,45 @@ class PlainArray(_OfOneShape):
     """An array of NumPy's or JAX's, which is replaced when it is restored.
 
     Args:
-        array: The array.
+        read: Returns the array.
         replace: Puts another in its place.
     """
 
-    def __init__(self, array: Any, replace: Callable[[Any], None]) -> None:
-        self._array = array
+    def __init__(self, read: Callable[[], Any], replace: Callable[[Any], None]) -> None:
+        self._read = read
         self._replace = replace
-        self.shape: tuple[int, ...] = tuple(array.shape)
-        self.dtype: np.dtype[Any] = np.dtype(array.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self._read().shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its element type."""
+        return np.dtype(self._read().dtype)
 
     def take(self) -> Array:
-        """Returns its value."""
-        if isinstance(self._array, jax.Array):
-            if not (self._array.is_fully_addressable or self._array.is_fully_replicated):
-                raise InvalidArgumentError(
-                    "A Checkpoint cannot hold an array of which other processes have parts, got "
-                    f"{self._array.dtype.name}{list(self.shape)} on {self._array.sharding}. Make it a "
-                    "Variable in the strategy's scope, or gather it before."
-                )
-            # The owner may give its memory away to a program.
-            return np.array(self._array)
-        return np.array(self._array)
+        """Returns a copy of its value, whose owner may change it or give its memory away."""
+        array = self._read()
+        is_apart = isinstance(array, jax.Array) and not (
+            array.is_fully_addressable or array.is_fully_replicated
+        )
+        if is_apart:
+            raise InvalidArgumentError(
+                "A Checkpoint cannot hold an array of which other processes have parts, got "
+                f"{array.dtype.name}{list(array.shape)} on {array.sharding}. Make it a Variable in the "
+                "strategy's scope, or gather it before."
+            )
+        return np.array(array)
 
     def stage(self, saved: SavedArray) -> Change:
         """Reads the value, and places it as the present one."""
         value: Any = saved.whole()
-        if isinstance(self._array, jax.Array):
-            value = jax.device_put(value, self._array.sharding)
-        elif isinstance(self._array, np.generic):
+        present = self._read()
+        if isinstance(present, jax.Array):
+            value = jax.device_put(value, present.sharding)
+        elif isinstance(present, np.generic):
             value = value[()]
         return lambda: self._replace(value)
 
@@ -162,12 +175,63 @@ class PlainArray(_OfOneShape):
 class RandomKey(PlainArray):
     """A key of ``jax.random``, as the numbers that it is made of."""
 
-    def __init__(self, key: Any, replace: Callable[[Any], None]) -> None:
-        implementation = jax.random.key_impl(key)
-        super().__init__(
-            jax.random.key_data(key),
-            lambda data: replace(jax.random.wrap_key_data(jnp.asarray(data), impl=implementation)),
+    def __init__(self, read: Callable[[], Any], replace: Callable[[Any], None]) -> None:
+        def replace_key(data: Any) -> None:
+            replace(jax.random.wrap_key_data(data, impl=jax.random.key_impl(read())))
+
+        super().__init__(lambda: jax.random.key_data(read()), replace_key)
+
+
+class IteratorPlace:
+    """Where an iterator stands, as text."""
+
+    kind = ARRAY
+    is_of_this_worker = True
+    is_read_together = False
+    dtype: np.dtype[Any] = np.dtype(np.uint8)
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether other workers have iterators that go on in step with it."""
+        return isinstance(self._iterator, DistributedIterator)
+
+    @functools.cached_property
+    def _state(self) -> Array:
+        text = json.dumps(self._iterator.get_state())
+        return np.frombuffer(text.encode(), np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of the text."""
+        return self._state.shape
+
+    def take(self) -> Array:
+        """Returns the text."""
+        return self._state
+
+    def misfit(self, saved: SavedArray) -> str | None:
+        """Returns why what was saved is no place of an iterator."""
+        if (len(saved.shape), saved.dtype) == (1, self.dtype):
+            return None
+        return (
+            f"is an iterator, but the checkpoint has {saved.dtype.name}{list(saved.shape)}, which is not "
+            "the place of one"
         )
+
+    def stage(self, saved: SavedArray) -> Change:
+        """Reads the place, and checks it where the iterator can do that."""
+        try:
+            state = json.loads(saved.whole().tobytes())
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"What the checkpoint has for an iterator is not the place of one: {error}."
+            ) from error
+        if hasattr(self._iterator, "check_state"):
+            self._iterator.check_state(state)
+        return lambda: self._iterator.set_state(state)
 
 
 class PlainNumber:

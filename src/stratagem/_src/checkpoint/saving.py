@@ -8,16 +8,17 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from stratagem._src.checkpoint.locating import make_latest
 from stratagem._src.checkpoint.objects import COUNTER, Keys
 from stratagem._src.checkpoint.saved_values import SavedValue, ValueToSave
 from stratagem._src.checkpoint.under_way import SaveUnderWay
 from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
 from stratagem._src.checkpoint_format.array_store import ArrayWriter, merge_parts, part_directory
-from stratagem._src.checkpoint_format.chunks import chunk_shape, divide_rows
+from stratagem._src.checkpoint_format.chunks import divide_rows
 from stratagem._src.checkpoint_format.directories import NewDirectory, remove_left_overs
 from stratagem._src.checkpoint_format.reader import worker_key
 from stratagem._src.checkpoint_format.tree_metadata import (
@@ -29,29 +30,16 @@ from stratagem._src.checkpoint_format.tree_metadata import (
     array_key,
 )
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.parameter_server.client.remote_arrays import RemoteArray
+from stratagem._src.parameter_server.client.remote_checkpoint import RemoteSave
 
-__all__ = ["Contents", "RemoteArray", "Target", "begin_save"]
+__all__ = ["Contents", "Target", "begin_save"]
 
 Array = np.ndarray[Any, Any]
 
 _MOST_SHOWN = 100
 _STEP_METADATA_FILE = "_CHECKPOINT_METADATA"
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
-
-
-class RemoteArray(Protocol):
-    """An array on parameter servers."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Its element type."""
-
-    def read_rows(self, begin: int, end: int) -> Array:
-        """Returns consecutive rows as they are at one moment; everything of a scalar."""
 
 
 class Contents(NamedTuple):
@@ -147,16 +135,19 @@ def begin_save(
 
     try:
         hidden, path, number = agreement.settle(make)[leader]
-        part = "" if len(members) == 1 else str(agreement.worker)
+        on_servers = RemoteSave(
+            {array_key(keys): array for keys, array in remote.items()} if leads else {},
+            Path(hidden),
+        )
+        is_alone = len(members) == 1 and not on_servers.parts
+        part = "" if is_alone else str(agreement.worker)
         directory = part_directory(Path(hidden), part) if part else Path(hidden)
         writer = ArrayWriter(directory, agreement.show_sign)
         pieces: list[_Piece] = []
 
         def take() -> None:
             pieces.extend(_take(to_take, agreement.worker, members))
-            for keys, array in remote.items() if leads else ():
-                _write_remote(writer, keys, array)
-            writer.finish()
+            on_servers.take(writer)
 
         # Values that are read together, before anything that may fail on one worker alone.
         read = {k: v.take() for k, v in values.items() if v.is_read_together}
@@ -187,18 +178,22 @@ def begin_save(
     def write() -> None:
         agreement.go_on_in_background()
         try:
-            agreement.settle(lambda: _write(writer, pieces))
-            agreement.settle(finish)
+            wrote = agreement.settle(lambda: _write(writer, pieces, on_servers))
+            agreement.settle(lambda: finish([str(k) for k in members if wrote[k]]))
+        except BaseException:
+            on_servers.forget()
+            raise
         finally:
             # Nothing is left of one that has not appeared.
             for new in directories:
                 new.give_up()
 
-    def finish() -> None:
+    def finish(parts: list[str]) -> None:
         for new in directories:
             if part:
-                merge_parts(new.hidden, [str(k) for k in members])
+                merge_parts(new.hidden, [*parts, *on_servers.parts])
             _write_metadata(new.hidden, metadata, begun)
+            make_latest(new.hidden, new.path.parent)
             new.appear()
             then()
 
@@ -241,18 +236,12 @@ def _take(values: Mapping[Keys, ValueToSave], worker: int, members: list[int]) -
             )
 
 
-def _write_remote(writer: ArrayWriter, keys: Keys, array: RemoteArray) -> None:
-    step = chunk_shape(array.shape, array.dtype.itemsize)[0] if array.shape else 1
-    num_rows = array.shape[0] if array.shape else 1
-    for begin in range(0, num_rows, step) or [0]:
-        rows = array.read_rows(begin, min(num_rows, begin + step))
-        writer.write(array_key(keys), array.shape, array.dtype, begin, rows)
-
-
-def _write(writer: ArrayWriter, pieces: list[_Piece]) -> None:
+def _write(writer: ArrayWriter, pieces: list[_Piece], on_servers: RemoteSave) -> bool:
+    """Writes everything; returns whether there was something for this process to write."""
     for piece in pieces:
         writer.write(*piece)
-    writer.finish()
+    on_servers.write()
+    return writer.finish()
 
 
 def _write_metadata(directory: Path, metadata: TreeMetadata, begun: int) -> None:
@@ -280,10 +269,13 @@ def _digest(contents: Contents) -> str:
 
 def _described(contents: Contents) -> list[str]:
     arrays: dict[Keys, ValueToSave | RemoteArray] = {**contents.values, **contents.remote}
-    return [
-        f"{array_key(keys)!a}: {array.dtype.name}{list(array.shape)}"
-        for keys, array in arrays.items()
-    ]
+    described = []
+    for keys, array in arrays.items():
+        # What each worker has of its own may differ.
+        is_own = keys in contents.values and contents.values[keys].is_of_this_worker
+        what = "its own" if is_own else f"{array.dtype.name}{list(array.shape)}"
+        described.append(f"{array_key(keys)!a}: {what}")
+    return described
 
 
 def _refuse_different(agreement: WorkerAgreement, contents: Contents) -> NoReturn:

@@ -29,11 +29,13 @@ class WorkerAgreement:
     Args:
         variables: The variables that it is about.
         what: What all workers do, for messages.
+        together: Whether it is about something else, too, that all workers have.
     """
 
-    def __init__(self, variables: Iterable[Variable], what: str) -> None:
+    def __init__(self, variables: Iterable[Variable], what: str, *, together: bool = False) -> None:
         wait_for_saves()
-        joined = joined_cluster() if any(map(spans_workers, variables)) else None
+        together = together or any(map(spans_workers, variables))
+        joined = joined_cluster() if together else None
         # A survivor of a cluster that has failed can still save what it has.
         usable = joined is not None and not joined.watch.has_failed
         self._joined: JoinedCluster | None = joined if usable else None
@@ -45,6 +47,11 @@ class WorkerAgreement:
     def worker(self) -> int:
         """The number of this worker."""
         return 0 if self._joined is None else self._joined.process_id
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are."""
+        return 1 if self._joined is None else len(self._joined.workers)
 
     def go_on_in_background(self) -> None:
         """Says that from now on a thread of its own settles things, while programs run."""

@@ -6,7 +6,7 @@ Every chunk has a checksum of its own, and so have the nodes of the key-value st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from stratagem._src.core.errors import InvalidArgumentError
 
 __all__ = [
     "MANIFEST_FILE",
+    "ArrayOnDisk",
     "ArrayWriter",
-    "StoredArray",
     "array_context",
     "merge_parts",
     "part_directory",
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 _PART = "ocdbt.process_"
 MANIFEST_FILE = "manifest.ocdbt"
-_MOST_BYTES_ON_THE_WAY = 256 << 20
+_MOST_BYTES_ON_THE_WAY = 64 << 20
 _SECONDS_BETWEEN_SIGNS = 1.0
 _SMALL_BYTES = 1 << 20
 _CACHED_NODES_BYTES = 100 << 20
@@ -58,6 +58,7 @@ class ArrayWriter:
         self._on_the_way: list[tuple[Any, int, str]] = []
         self._opened: dict[tuple[str, bool], Any] = {}
         self._num_bytes = 0
+        self._has_written = False
 
     def write(
         self, name: str, shape: Sequence[int], dtype: np.dtype[Any], begin: int, rows: Array
@@ -71,6 +72,7 @@ class ArrayWriter:
             begin: The first of the rows; it is the first of a chunk, too.
             rows: The rows; everything of an array without any.
         """
+        self._has_written = True
         rows = np.asarray(rows, dtype)
         is_small = rows.nbytes <= _SMALL_BYTES
         array = self._create(name, tuple(shape), np.dtype(dtype), is_small)
@@ -81,8 +83,8 @@ class ArrayWriter:
         while self._num_bytes > _MOST_BYTES_ON_THE_WAY:
             self._wait_for_first()
 
-    def finish(self) -> None:
-        """Waits until everything is on the disk.
+    def finish(self) -> bool:
+        """Waits until everything is on the disk; returns whether anything was written.
 
         Raises:
             OSError: If it cannot be written.
@@ -93,6 +95,7 @@ class ArrayWriter:
         self._opened.clear()
         self._on_the_way.append((small.commit_async(), 0, "small arrays"))
         self._wait_for_first()
+        return self._has_written
 
     def _wait_for_first(self) -> None:
         future, num_bytes, name = self._on_the_way.pop(0)
@@ -154,6 +157,11 @@ def merge_parts(directory: Path, parts: Sequence[str]) -> None:
         store = ts.KvStore.open(new, context=context).result()
         transaction = ts.Transaction(atomic=True)
         for part in parts:
+            if not (part_directory(directory, part) / MANIFEST_FILE).exists():
+                raise FileNotFoundError(
+                    f"what process {part} has written cannot be seen here. Give a path that leads to the "
+                    "same directory everywhere, also on parameter servers."
+                )
             spec = _key_value_store(part_directory(directory, part))
             part_store = ts.KvStore.open(spec, context=context).result()
             part_store.experimental_copy_range_to(store.with_transaction(transaction)).result()
@@ -162,7 +170,7 @@ def merge_parts(directory: Path, parts: Sequence[str]) -> None:
         raise _cannot_write(directory, MANIFEST_FILE, error) from error
 
 
-class StoredArray:
+class ArrayOnDisk:
     """An array of a checkpoint, of which only what is asked for is read.
 
     Args:
@@ -181,6 +189,7 @@ class StoredArray:
     ) -> None:
         self._directory = directory
         self._name = name
+        self._zarr3, self._in_store = zarr3, in_store
         if in_store:
             store = {**_key_value_store(directory), "path": f"{name}/"}
         else:
@@ -195,6 +204,18 @@ class StoredArray:
         }
         self._opening = tensorstore().open(spec, read=True, context=context)
         self._reading: Any = None
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where it is, for ``at`` in another process."""
+        directory = str(self._directory.absolute())
+        place = {"directory": directory, "name": self._name}
+        return {**place, "zarr3": self._zarr3, "in_store": self._in_store}
+
+    @classmethod
+    def at(cls, place: Mapping[str, Any], context: Any) -> ArrayOnDisk:
+        """Returns the array at a place; ``context`` as for the class."""
+        return cls(context=context, **{**place, "directory": Path(place["directory"])})
 
     @property
     def shape(self) -> tuple[int, ...]:

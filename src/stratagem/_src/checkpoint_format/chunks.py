@@ -10,7 +10,7 @@ __all__ = ["chunk_shape", "divide_rows", "num_chunks"]
 _CHUNK_BYTES = 8 << 20
 
 
-def chunk_shape(shape: Sequence[int], itemsize: int, chunk_bytes: int = _CHUNK_BYTES) -> list[int]:
+def chunk_shape(shape: Sequence[int], itemsize: int, chunk_bytes: int | None = None) -> list[int]:
     """Returns the shape of an array's chunks, which depends on nothing but the array.
 
     Chunks are whole rows, as many as are not much; of rows that are too large, parts.
@@ -22,6 +22,7 @@ def chunk_shape(shape: Sequence[int], itemsize: int, chunk_bytes: int = _CHUNK_B
     >>> chunk_shape((), 4), chunk_shape((0, 3), 4)
     ([], [1, 3])
     """
+    chunk_bytes = _CHUNK_BYTES if chunk_bytes is None else chunk_bytes
     chunk = [max(1, dim) for dim in shape]
     for axis in range(len(chunk)):
         inner = math.prod(chunk[axis + 1 :]) * itemsize

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from google_crc32c import value as crc32c
 
-from stratagem._src.checkpoint_format.array_store import MANIFEST_FILE, StoredArray, array_context
+from stratagem._src.checkpoint_format.array_store import MANIFEST_FILE, ArrayOnDisk, array_context
 from stratagem._src.checkpoint_format.former.reader import INDEX_FILE, FormerCheckpoint
 from stratagem._src.checkpoint_format.saved_state import (
     OptimizerArrays,
+    SavedArray,
     SavedCheckpoint,
 )
 from stratagem._src.checkpoint_format.tree_metadata import (
@@ -91,6 +92,7 @@ class _OrbaxCheckpoint:
         self.optimizers = tuple(self._variables)
         states = tuple(f"{name}/" for name in self.optimizers)
         others = tuple(f"{worker_key(number).text}/" for number in own.get("workers", ()))
+        self._others = others
         self._own_prefix = f"@{worker}/" if f"@{worker}/" in others else None
         self._leaves = {leaf.name: leaf for leaf in self._metadata.leaves}
         self.names = tuple(name for name in self._leaves if not name.startswith((*states, *others)))
@@ -100,11 +102,19 @@ class _OrbaxCheckpoint:
             data += _contents(manifest)
         self.fingerprint = int(crc32c(data))
 
-    def array(self, name: str) -> StoredArray:
+    def array(self, name: str) -> ArrayOnDisk:
         """Returns an array."""
         if self._own_prefix is not None and self._own_prefix + name in self._leaves:
             name = self._own_prefix + name
-        return StoredArray(
+        return self._array(name)
+
+    def of_each_worker(self, name: str) -> list[SavedArray]:
+        """Returns what each worker has saved under a name."""
+        others = [prefix + name for prefix in self._others]
+        return [self._array(n) for n in (name, *others) if n in self._leaves]
+
+    def _array(self, name: str) -> ArrayOnDisk:
+        return ArrayOnDisk(
             self._directory,
             array_key(self._leaves[name].keys),
             self._context,
@@ -115,7 +125,7 @@ class _OrbaxCheckpoint:
     def optimizer(self, name: str) -> OptimizerArrays:
         """Returns the arrays of an optimizer's state."""
         found = OptimizerArrays({}, {}, variables=self._variables[name])
-        unknown: dict[int, StoredArray] = {}
+        unknown: dict[int, ArrayOnDisk] = {}
         for leaf in self._leaves.values():
             keys = _keys_below(leaf, name)
             if keys is None:

@@ -77,5 +77,8 @@ class SavedCheckpoint(Protocol):
     def array(self, name: str) -> SavedArray:
         """Returns an array."""
 
+    def of_each_worker(self, name: str) -> list[SavedArray]:
+        """Returns what each of the workers that have saved it together has saved under a name."""
+
     def optimizer(self, name: str) -> OptimizerArrays:
         """Returns the arrays of an optimizer's state."""

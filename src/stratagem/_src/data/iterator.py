@@ -139,6 +139,16 @@ class DatasetIterator:
         Raises:
             InvalidArgumentError: If the state belongs to another pipeline.
         """
+        self.check_state(state)
+        self.close()
+        self._resume(state)
+
+    def check_state(self, state: Any) -> None:
+        """Checks that ``set_state`` can be called.
+
+        Raises:
+            InvalidArgumentError: If the state belongs to another pipeline.
+        """
         if not isinstance(state, dict) or state.keys() != {"plan", "run", "stream"}:
             raise InvalidArgumentError(
                 f"state must be what get_state of an iterator returned, got {state!r}."
@@ -148,8 +158,6 @@ class DatasetIterator:
                 f"The state belongs to another dataset: it was saved from {state['plan']}, this is "
                 f"{self._description}. Build the same pipeline before set_state."
             )
-        self.close()
-        self._resume(state)
 
     def _resume(self, state: Any) -> None:
         self._start(Run(self._plan, state["run"]))

@@ -182,10 +182,7 @@ class DistributedIterator:
         Args:
             state: From ``get_state`` of an iterator over the same dataset and number of replicas.
         """
-        if not isinstance(state, dict) or state.keys() != {"distributed"}:
-            raise InvalidArgumentError(
-                f"state must be what get_state of a DistributedIterator returned, got {state!r}."
-            )
+        self.check_state(state)
         with self._lock:
             if self._prefetcher is not None:
                 self._finalizer()
@@ -197,6 +194,18 @@ class DistributedIterator:
             if self._prefetcher is not None:
                 self._finalizer()
             self._returned.clear()
+
+    def check_state(self, state: Any) -> None:
+        """Checks that ``set_state`` can be called.
+
+        Raises:
+            InvalidArgumentError: If the state belongs to another dataset.
+        """
+        if not isinstance(state, dict) or state.keys() != {"distributed"}:
+            raise InvalidArgumentError(
+                f"state must be what get_state of a DistributedIterator returned, got {state!r}."
+            )
+        self._input(state["distributed"])
 
     def current_state(self) -> Any:
         """Returns the state of the input, for ``put_back``."""

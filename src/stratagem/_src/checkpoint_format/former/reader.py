@@ -11,7 +11,7 @@ from google_crc32c import value as crc32c
 from stratagem._src.checkpoint_format.former.array_file import ArrayFile
 from stratagem._src.checkpoint_format.former.index import SavedState
 from stratagem._src.checkpoint_format.former.index_reading import decode_index
-from stratagem._src.checkpoint_format.saved_state import OptimizerArrays
+from stratagem._src.checkpoint_format.saved_state import OptimizerArrays, SavedArray
 from stratagem._src.core.errors import DataLossError
 
 __all__ = ["INDEX_FILE", "FormerCheckpoint"]
@@ -56,6 +56,10 @@ class FormerCheckpoint:
         is_version_1 = array.checksum is None
         path = _file(folder, name, nothing="" if is_version_1 else _NOTHING)
         return ArrayFile(path, array.shape, array.dtype, array.checksum)
+
+    def of_each_worker(self, name: str) -> list[SavedArray]:
+        """Returns what the first worker has saved: what others did, only they are given."""
+        return [self.array(name)]
 
     def optimizer(self, name: str) -> OptimizerArrays:
         """Returns the arrays of an optimizer's state."""

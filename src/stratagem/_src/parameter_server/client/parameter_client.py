@@ -12,7 +12,7 @@ import pickle
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -204,6 +204,19 @@ class ParameterClient:
         """Sends named values to a method of a server and returns those that it answers with."""
         answer = self._call(server, method, encode_fields(**fields))
         return decode_fields(answer) if answer.body else {}
+
+    def have_done(
+        self, server: int, method: str, work_bytes: int, fields: Mapping[str, Any]
+    ) -> None:
+        """Sends named values to a method of a server that may take its time.
+
+        Args:
+            server: The server.
+            method: The method.
+            work_bytes: How much the server has to read or write.
+            fields: The values.
+        """
+        self._call(server, method, encode_fields(**fields), work_bytes)
 
     def fill(self, variable: str, server: int, start: int, rows: Array) -> None:
         """Sets consecutive rows of a variable or shard that no one else knows yet."""

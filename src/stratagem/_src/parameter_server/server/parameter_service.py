@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import cloudpickle
 
@@ -13,6 +13,7 @@ from stratagem._src.parameter_server.parameter_messages import (
     decode_updates,
     encode_fields,
 )
+from stratagem._src.parameter_server.server.checkpoint_pieces import CheckpointPieces
 from stratagem._src.parameter_server.server.server_function import INITIALIZE, ServerFunction
 from stratagem._src.parameter_server.server.store import Store
 from stratagem._src.parameter_server.server.stored_array import Array
@@ -32,6 +33,7 @@ class ParameterService:
 
     def __init__(self) -> None:
         self.store = Store()
+        self._checkpoints = CheckpointPieces(self.store)
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -52,7 +54,19 @@ class ParameterService:
             "ps/push": self._push,
             "ps/add_function": self._add_function,
             "ps/call": self._call,
+            "ps/take": self._for_checkpoint(self._checkpoints.take),
+            "ps/write": self._for_checkpoint(self._checkpoints.write),
+            "ps/forget": self._for_checkpoint(self._checkpoints.forget),
+            "ps/verify": self._for_checkpoint(self._checkpoints.verify),
+            "ps/load": self._for_checkpoint(self._checkpoints.load),
         }
+
+    def _for_checkpoint(self, do: Callable[..., None]) -> Handler:
+        def handle(message: Message) -> Message:
+            do(**decode_fields(message))
+            return Message()
+
+        return handle
 
     def _attach(self, message: Message) -> Message:
         self.store.attach(**decode_fields(message))

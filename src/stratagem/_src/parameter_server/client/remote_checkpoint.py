@@ -1,0 +1,211 @@
+"""Checkpoints of what is on parameter servers, which write and read their own rows."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stratagem._src.checkpoint_format.array_store import ArrayOnDisk, ArrayWriter, part_directory
+from stratagem._src.checkpoint_format.chunks import chunk_shape
+from stratagem._src.checkpoint_format.saved_state import SavedArray
+from stratagem._src.core.errors import PSUnavailableError
+from stratagem._src.parameter_server.client.initial_value import row_blocks
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient
+from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, StateArray
+from stratagem._src.parameter_server.client.state_actions import make_state
+from stratagem._src.parameter_server.server.checkpoint_pieces import Piece
+
+__all__ = ["RemoteRestore", "RemoteSave"]
+
+Pieces = Iterable[tuple[int, Piece]]
+
+
+class _Work(NamedTuple):
+    """What one server has to do: arrays with the pieces of them, and how much that is."""
+
+    client: ParameterClient
+    server: int
+    arrays: list[dict[str, Any]]
+    num_bytes: int
+
+
+class RemoteSave:
+    """A save of arrays on parameter servers.
+
+    Servers write the chunks of which they hold all rows. The others come to this process and are written
+    here: of a table in shards these are few.
+
+    Args:
+        arrays: The arrays, by their keys in the checkpoint.
+        directory: The checkpoint's.
+    """
+
+    def __init__(self, arrays: Mapping[str, RemoteArray], directory: Path) -> None:
+        self._arrays = arrays
+        self._id = uuid.uuid4().hex
+        described = [
+            (
+                array,
+                {"key": key, "shape": list(array.shape), "dtype": array.dtype.name},
+                _with_whole_chunks(array),
+            )
+            for key, array in arrays.items()
+        ]
+        # A server that still writes what somebody else gave up does not write into this one's part.
+        self._work = {f"ps_{work.server}_{self._id[:8]}": work for work in _by_server(described)}
+        self._directories = {
+            part: str(part_directory(directory, part).absolute()) for part in self._work
+        }
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the parts of the checkpoint that servers write."""
+        return list(self._work)
+
+    def take(self, writer: ArrayWriter) -> None:
+        """Has the servers take everything as it is now, and writes what is written here."""
+        _make_states(self._arrays.values())
+        self._ask("ps/take", lambda work: {"work": work.arrays})
+        for key, array in self._arrays.items():
+            for begin, end in _rows_written_here(array):
+                writer.write(key, array.shape, array.dtype, begin, array.read_rows(begin, end))
+
+    def write(self) -> None:
+        """Has the servers write what they have taken."""
+        self._ask("ps/write", lambda work: {})
+
+    def forget(self) -> None:
+        """Has the servers drop what they have taken."""
+        for work in self._work.values():
+            # One that is gone has nothing left.
+            with contextlib.suppress(PSUnavailableError):
+                work.client.ask(work.server, "ps/forget", save=self._id)
+
+    def _ask(self, method: str, fields: Callable[[_Work], dict[str, Any]]) -> None:
+        def ask(part: str, work: _Work) -> None:
+            said = {"save": self._id, "directory": self._directories[part], **fields(work)}
+            work.client.have_done(work.server, method, work.num_bytes, said)
+
+        _at_once(self._work, ask)
+
+
+class RemoteRestore:
+    """Arrays on parameter servers that are to be set to what was saved.
+
+    Args:
+        pairs: The arrays, and what was saved of them.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[RemoteArray, SavedArray]]) -> None:
+        self._arrays = [array for array, _ in pairs]
+        self._from_here: list[tuple[RemoteArray, SavedArray]] = []
+        by_servers = []
+        for array, saved in pairs:
+            pieces = array.pieces()
+            if isinstance(saved, ArrayOnDisk) and pieces:
+                by_servers.append((array, {"place": saved.place}, pieces))
+            else:
+                self._from_here.append((array, saved))
+        self._work = _by_server(by_servers)
+
+    def verify(self) -> None:
+        """Checks that everything can be read where it is needed; nothing changes.
+
+        Raises:
+            DataLossError: If a file is damaged.
+        """
+        self._ask("ps/verify")
+        for _, saved in self._from_here:
+            saved.verify()
+
+    def load(self) -> None:
+        """Sets everything, the servers their own rows."""
+        _make_states(self._arrays)
+        self._ask("ps/load")
+        for array, saved in self._from_here:
+            for begin, end in _blocks(array):
+                array.write_rows(begin, saved.rows(begin, end))
+
+    def _ask(self, method: str) -> None:
+        def ask(_: int, work: _Work) -> None:
+            work.client.have_done(work.server, method, work.num_bytes, {"work": work.arrays})
+
+        _at_once(dict(enumerate(self._work)), ask)
+
+
+def _at_once(work: Mapping[Any, _Work], ask: Callable[[Any, _Work], None]) -> None:
+    """Asks all servers at the same time, and waits for all of them."""
+    if work:
+        keys = list(work)
+        client = work[keys[0]].client
+        client.in_parallel(dict(enumerate(keys)), lambda _, key: ask(key, work[key]))
+
+
+def _by_server(
+    described: Iterable[tuple[RemoteArray, dict[str, Any], Pieces]],
+) -> list[_Work]:
+    found: dict[tuple[int, int], _Work] = {}
+    for array, description, pieces in described:
+        client = array.variable.storage
+        row_bytes = math.prod(array.shape[1:]) * array.dtype.itemsize
+        mine: dict[int, list[Piece]] = {}
+        for server, piece in pieces:
+            mine.setdefault(server, []).append(piece)
+        for server, own in mine.items():
+            key = id(client), server
+            work = found.get(key) or _Work(client, server, [], 0)
+            work.arrays.append({**description, "pieces": own})
+            more = sum(piece.end - piece.begin for piece in own) * row_bytes
+            found[key] = work._replace(num_bytes=work.num_bytes + more)
+    return list(found.values())
+
+
+def _make_states(arrays: Iterable[RemoteArray]) -> None:
+    """Has optimizers make their state on all shards of the variables of which it is on some."""
+    made = set()
+    for array in arrays:
+        if isinstance(array, StateArray):
+            for shard in array.variable.shards:
+                if (shard.id, array.function) not in made:
+                    made.add((shard.id, array.function))
+                    make_state(array.variable, shard, array.function)
+
+
+def _blocks(array: RemoteArray) -> Iterable[tuple[int, int]]:
+    """Returns the rows of an array in parts that are moved at once; ``(0, -1)`` for all."""
+    if not array.shape or not array.pieces():
+        return [(0, -1)]
+    return row_blocks(array.shape, array.dtype, 0, array.shape[0])
+
+
+def _step(array: RemoteArray) -> int:
+    return chunk_shape(array.shape, array.dtype.itemsize)[0] if array.shape else 1
+
+
+def _with_whole_chunks(array: RemoteArray) -> Iterator[tuple[int, Piece]]:
+    """Yields what is left of the pieces without the chunks of which they have only some rows."""
+    step, num_rows = _step(array), array.shape[0] if array.shape else 1
+    for server, piece in array.pieces():
+        first, last = piece.start + piece.begin, piece.start + piece.end
+        first = -(-first // step) * step
+        last = last if last == num_rows else last // step * step
+        if first < last:
+            yield server, piece._replace(begin=first - piece.start, end=last - piece.start)
+
+
+def _rows_written_here(array: RemoteArray) -> Iterator[tuple[int, int]]:
+    """Yields the chunks, as rows, that no server writes."""
+    step, num_rows = _step(array), array.shape[0] if array.shape else 1
+    theirs = [(p.start + p.begin, p.start + p.end) for _, p in _with_whole_chunks(array)]
+    ends = iter(sorted(theirs))
+    begin = 0
+    for first, last in [*ends, (num_rows, num_rows)]:
+        for chunk in range(begin, first, step):
+            yield chunk, min(chunk + step, num_rows)
+        begin = last
+    if not num_rows:
+        yield 0, 0
