@@ -5,12 +5,25 @@ import json
 import pytest
 
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.membership.board import Board, Send, values_of
-from stratagem._src.membership.worker_status import WAITING, PeerView, WorkerStatus
+from stratagem._src.membership.board import Board, Send
+from stratagem._src.membership.equal_values import values_of
+from stratagem._src.membership.worker_status import (
+    IDLE,
+    WAITING,
+    WorkerStatus,
+    views_from_json,
+)
 
 
 def told(sends, key):
     return [(worker, message[key]) for worker, message in sends if key in message]
+
+
+def views_at(board, now):
+    """Returns what all are told of the workers, and who is told."""
+    sends = json.loads(json.dumps(told(board.tick(now), "peers")))
+    assert all(said == sends[0][1] for _, said in sends)
+    return views_from_json(sends[0][1]), [worker for worker, _ in sends]
 
 
 def test_start_is_told_to_all_when_the_last_one_comes():
@@ -32,20 +45,22 @@ def test_start_is_told_when_it_is_known_after_the_last_one_came():
 
 def test_everybody_hears_who_is_there():
     board = Board(2)
-    [(worker, views)] = told(board.join(1, 0.0), "peers")
-    assert worker == 1
-    assert [PeerView.from_json(view).absent for view in views] == [True, False]
+    board.join(1, 0.0)
+    views, hearers = views_at(board, 0.0)
+    assert [view.absent for view in views] == [True, False]
+    assert hearers == [1]
 
 
 def test_views_tell_status_and_silence():
-    board = Board(2)
-    board.join(0, 0.0)
-    board.join(1, 0.0)
+    board = Board(3)
+    for worker in range(3):
+        board.join(worker, 0.0)
     board.receive(1, {"status": WorkerStatus(WAITING, 3, "step").to_json()}, 2.0)
-    [(_, views), _] = told(board.tick(5.0), "peers")
-    first, second = map(PeerView.from_json, views)
-    assert (first.silent, second.silent) == (5.0, 3.0)
+    board.receive(2, {"status": WorkerStatus(IDLE, 3).to_json()}, 5.0)
+    (first, second, third), _ = views_at(board, 5.9)
+    assert (first.silent, second.silent, third.silent) == (5, 3, 0)
     assert second.status == WorkerStatus(WAITING, 3, "step")
+    assert third.status == WorkerStatus(IDLE, 3)
 
 
 def test_a_broken_connection_is_not_a_goodbye():
@@ -53,13 +68,44 @@ def test_a_broken_connection_is_not_a_goodbye():
     for worker in range(3):
         board.join(worker, 0.0)
     board.receive(1, {"leave": "done"}, 1.0)
-    board.lose(1, 1.0)
-    sends = board.lose(2, 1.0)
-    [(worker, views)] = told(sends, "peers")
-    assert worker == 0
-    _, left, gone = map(PeerView.from_json, views)
+    board.lose(1)
+    board.lose(2)
+    (_, left, gone), hearers = views_at(board, 1.0)
+    assert hearers == [0]
     assert (left.left, left.gone) == ("done", True)
     assert (gone.left, gone.gone) == (None, True)
+
+
+def test_who_comes_leaves_or_is_lost_is_news_until_all_are_told():
+    board = Board(2)
+    for happens in (
+        lambda: board.join(0, 0.0),
+        lambda: board.join(1, 0.0),
+        lambda: board.receive(1, {"leave": "done"}, 0.0),
+        lambda: board.lose(1),
+    ):
+        assert not board.has_news
+        happens()
+        assert board.has_news
+        board.tick(0.0)
+    board.receive(0, {"status": WorkerStatus(WAITING, 3, "step").to_json()}, 0.0)
+    assert not board.has_news
+
+
+def test_what_a_thousand_workers_are_told_is_small():
+    board = Board(1024)
+    sends = [send for worker in range(1024) for send in board.join(worker, 0.0)]
+    assert sends == []
+    for worker in range(1024):
+        status = WorkerStatus((IDLE, WAITING)[worker % 3 == 0], 1000 + worker % 2, "train_step()")
+        board.receive(worker, {"status": status.to_json()}, worker / 512)
+    sends = board.tick(2.1)
+    assert len({id(send.message) for send in sends}) == 1
+    assert len(json.dumps(sends[0].message)) < 2048
+    views, hearers = views_at(board, 2.1)
+    assert views[1].status == WorkerStatus(IDLE, 1001, "train_step()")
+    assert views[3].status == WorkerStatus(WAITING, 1001, "train_step()")
+    assert hearers == list(range(1024))
 
 
 def test_exchange_is_complete_when_all_have_given():
@@ -104,12 +150,12 @@ def test_over_when_the_last_one_has_gone_or_is_forgotten():
     assert not board.is_over(0.0)
     board.join(0, 0.0)
     board.join(1, 0.0)
-    board.lose(0, 1.0)
+    board.lose(0)
     assert not board.is_over(30.0)
     assert board.is_over(61.0)
     board.receive(1, {}, 70.0)
     assert not board.is_over(71.0)
-    board.lose(1, 71.0)
+    board.lose(1)
     assert board.is_over(71.0)
 
 
@@ -154,7 +200,7 @@ def test_what_is_told_of_a_comparison_does_not_grow_with_the_workers():
 
 
 def test_nothing_is_kept_that_can_never_be_complete():
-    for end in (lambda b: b.lose(1, 0.0), lambda b: b.receive(1, {"leave": "done"}, 0.0)):
+    for end in (lambda b: b.lose(1), lambda b: b.receive(1, {"leave": "done"}, 0.0)):
         board = both_joined()
         board.receive(0, {"put": "a/1", "value": 1}, 0.0)
         end(board)

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from stratagem._src.membership.board import Board, values_of
+from stratagem._src.membership.board import Board
 from stratagem._src.membership.common_boundary import CommonBoundary, LonelyLine
+from stratagem._src.membership.equal_values import values_of
 from stratagem._src.membership.meeting_client import Call
 
 NUM_STEPS = 200

@@ -9,10 +9,12 @@ import time
 
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.errors import UnavailableError
+from stratagem._src.core.open_files import allow_open_files
 from stratagem._src.launcher.events import (
     NodeJoined,
     NodeLost,
     NodeStopped,
+    Order,
     Report,
     TaskEnded,
 )
@@ -21,7 +23,7 @@ from stratagem._src.launcher.job_host import JobHost
 from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Connection, Listener
-from stratagem._src.transport.conversation import Conversation
+from stratagem._src.transport.conversation import Conversation, body_of
 
 __all__ = ["RendezvousServer"]
 
@@ -52,6 +54,9 @@ class RendezvousServer:
         self._nodes: dict[int, Conversation] = {}
         self._lost: dict[int, Conversation] = {}
         self._open: set[Conversation] = set()
+        self._last_order: Order | None = None
+        self._last_body = b""
+        allow_open_files(rendezvous.num_nodes)
         self._left = threading.Condition()
         self._listener = Listener(
             str(rendezvous.endpoint), rendezvous.credentials, HOST, self._serve
@@ -124,7 +129,13 @@ class RendezvousServer:
         else:
             self._nodes[node] = conversation
             conversation.say({"welcome": node})
-            self._host.add_node(node, lambda order: conversation.say(order_to_json(order)))
+            self._host.add_node(node, lambda order: conversation.say_body(self._written(order)))
+
+    def _written(self, order: Order) -> bytes:
+        """Returns an order as it travels. It is for all nodes, and may name all of them."""
+        if self._last_order is not order:
+            self._last_order, self._last_body = order, body_of(order_to_json(order))
+        return self._last_body
 
     def _hear(self, conversation: Conversation, node: int, report: Report) -> None:
         if self._nodes.get(node) is not conversation:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.membership.worker_status import PeerView, WorkerStatus
+from stratagem._src.membership.equal_values import distinct, num_common, runs_of
+from stratagem._src.membership.worker_status import PeerView, WorkerStatus, views_to_json
 
-__all__ = ["Board", "Send", "distinct", "num_common", "runs_of", "values_of"]
-
+__all__ = ["Board", "Send"]
 
 _FORGOTTEN_SECONDS = 60.0
+_NOTED_SECONDS = 3
 _MOST_EXCHANGES = 4096
 
 
@@ -23,61 +23,11 @@ class Send(NamedTuple):
     message: dict[str, Any]
 
 
-def runs_of(values: Sequence[Any]) -> list[list[Any]]:
-    """Returns values as pairs of a value and how often it follows itself.
-
-    Mostly all workers say the same. Then what each of them is told does not grow with their number.
-
-    >>> runs_of([4, 4, 4, 3])
-    [[4, 3], [3, 1]]
-    """
-    runs: list[list[Any]] = []
-    for value in values:
-        if runs and runs[-1][0] == value:
-            runs[-1][1] += 1
-        else:
-            runs.append([value, 1])
-    return runs
-
-
-def values_of(runs: Sequence[Sequence[Any]]) -> list[Any]:
-    """Returns the values that ``runs_of`` made runs of.
-
-    >>> values_of([[4, 3], [3, 1]])
-    [4, 4, 4, 3]
-    """
-    return [value for value, count in runs for _ in range(count)]
-
-
-def distinct(values: Sequence[Any]) -> list[Any]:
-    """Returns each value once.
-
-    >>> distinct([{"a": 1}, 2, {"a": 1}])
-    [{'a': 1}, 2]
-    """
-    seen: list[Any] = []
-    for value in values:
-        if value not in seen:
-            seen.append(value)
-    return seen
-
-
-def num_common(lists: Sequence[Sequence[Any]]) -> int:
-    """Returns how many of their first entries are the same in all lists.
-
-    >>> num_common([[4, 4, 4], [4, 4], [4, 4, 3]])
-    2
-    """
-    first = lists[0]
-    num_same = min(map(len, lists))
-    for other in lists:
-        while num_same and other[:num_same] != first[:num_same]:
-            num_same -= 1
-    return num_same
-
-
 class Board:
     """Keeps who is there, what each last said, and the exchanges that are not complete.
+
+    Who comes, leaves or is lost is news. All are told of it by the next ``tick``, so that a thousand
+    workers that come at once do not cause a thousand rounds of a thousand messages.
 
     Args:
         num_workers: How many are expected.
@@ -88,6 +38,9 @@ class Board:
         self._start: dict[str, Any] | None = None
         self._views = [PeerView() for _ in range(num_workers)]
         self._heard = [0.0] * num_workers
+        self._num_absent = num_workers
+        self._all_take_part = True
+        self._has_news = False
         self._exchanges: dict[str, dict[int, dict[str, Any]]] = {}
 
     @property
@@ -95,21 +48,26 @@ class Board:
         """How many exchanges some worker has begun and not all have completed."""
         return len(self._exchanges)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened since the last ``tick`` that all should know soon."""
+        return self._has_news
+
     def is_over(self, now: float) -> bool:
         """Returns whether nobody is there any more, after somebody was."""
-        came = [index for index, view in enumerate(self._views) if not view.absent]
-        return bool(came) and not any(self._is_there(index, now) for index in came)
-
-    def _is_there(self, worker: int, now: float) -> bool:
-        view = self._views[worker]
-        is_silent = now - self._heard[worker] > _FORGOTTEN_SECONDS
-        return not view.gone and view.left is None and not is_silent
+        somebody_came = self._num_absent < self._num_workers
+        return somebody_came and not any(
+            view.is_there and now - heard <= _FORGOTTEN_SECONDS
+            for view, heard in zip(self._views, self._heard, strict=True)
+        )
 
     def join(self, worker: int, now: float) -> list[Send]:
-        """Notes that a worker came; returns what to tell whom."""
+        """Notes that a worker came; returns what to tell whom at once."""
         self._set(worker, absent=False)
         self._heard[worker] = now
-        return self._tell_views(now) + self._tell_start()
+        self._num_absent -= 1
+        self._has_news = True
+        return self._tell_start()
 
     def open(self, start: dict[str, Any]) -> list[Send]:
         """Notes what every worker is told once all are there; returns what to tell whom."""
@@ -130,7 +88,7 @@ class Board:
         return None
 
     def receive(self, worker: int, message: dict[str, Any], now: float) -> list[Send]:
-        """Notes what a worker says; returns what to tell whom.
+        """Notes what a worker says; returns what to tell whom at once.
 
         Raises:
             RendezvousError: If no worker of this version says that.
@@ -140,9 +98,7 @@ class Board:
             self._set(worker, status=WorkerStatus.from_json(status))
         self._heard[worker] = now
         if "leave" in message:
-            self._exchanges.clear()  # none of them will ever be complete
-            self._set(worker, left=str(message["leave"]))
-            return self._tell_views(now)
+            self._part_with(worker, left=str(message["leave"]))
         if "put" in message:
             return self._put(worker, str(message["put"]), message)
         if "withdraw" in message:
@@ -152,15 +108,24 @@ class Board:
             return self._tell_all({"called": str(message["call"]), "by": worker, "why": why})
         return []
 
-    def lose(self, worker: int, now: float) -> list[Send]:
-        """Notes that a worker's connection broke; returns what to tell whom."""
-        self._exchanges.clear()
-        self._set(worker, gone=True)
-        return self._tell_views(now)
+    def lose(self, worker: int) -> None:
+        """Notes that a worker's connection broke."""
+        self._part_with(worker, gone=True)
 
     def tick(self, now: float) -> list[Send]:
-        """Returns what to tell whom at regular times."""
-        return self._tell_views(now)
+        """Returns what to tell whom at regular times, and soon after news."""
+        self._has_news = False
+        views = [
+            dataclasses.replace(view, silent=_said_silence(now - heard)) if view.is_there else view
+            for view, heard in zip(self._views, self._heard, strict=True)
+        ]
+        return self._tell_all({"peers": views_to_json(views)})
+
+    def _part_with(self, worker: int, **why: Any) -> None:
+        self._set(worker, **why)
+        self._all_take_part = False
+        self._exchanges.clear()  # none of them will ever be complete
+        self._has_news = True
 
     def _put(self, worker: int, key: str, part: dict[str, Any]) -> list[Send]:
         if not self._all_take_part:
@@ -187,28 +152,18 @@ class Board:
         if not parts:
             self._exchanges.pop(key, None)
 
-    @property
-    def _all_take_part(self) -> bool:
-        return not any(view.gone or view.left is not None for view in self._views)
-
     def _set(self, worker: int, **changes: Any) -> None:
         self._views[worker] = dataclasses.replace(self._views[worker], **changes)
 
-    def _tell_views(self, now: float) -> list[Send]:
-        views = [
-            dataclasses.replace(view, silent=now - heard).to_json()
-            for view, heard in zip(self._views, self._heard, strict=True)
-        ]
-        return self._tell_all({"peers": views})
-
     def _tell_start(self) -> list[Send]:
-        if self._start is None or any(view.absent for view in self._views):
+        if self._start is None or self._num_absent:
             return []
         return self._tell_all({"start": self._start})
 
     def _tell_all(self, message: dict[str, Any]) -> list[Send]:
-        return [
-            Send(worker, message)
-            for worker, view in enumerate(self._views)
-            if not view.absent and not view.gone and view.left is None
-        ]
+        return [Send(worker, message) for worker, view in enumerate(self._views) if view.is_there]
+
+
+def _said_silence(seconds: float) -> int:
+    # Workers that speak as often as they should look alike, and travel as one.
+    return int(seconds) if seconds >= _NOTED_SECONDS else 0

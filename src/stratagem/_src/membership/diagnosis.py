@@ -98,10 +98,10 @@ def diagnose(
             return Finding(index, f"{names[index]} has left: {left}")
     for index in peers:
         silent = views[index].silent
-        if silent > SILENT_SECONDS:
+        if silent >= SILENT_SECONDS:
             return Finding(
                 index,
-                f"{names[index]} has not been heard of for {silent:.0f} s: its process is stopped, "
+                f"{names[index]} has not been heard of for {silent} s: its process is stopped, "
                 "its machine hangs, or the network is down",
                 is_lost=True,
             )

@@ -15,9 +15,15 @@ from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
-from stratagem._src.membership.board import values_of
+from stratagem._src.membership.equal_values import values_of
 from stratagem._src.membership.identities import MEETING, WORKER_ROLE
-from stratagem._src.membership.worker_status import LEAVING, InputIteration, PeerView, WorkerStatus
+from stratagem._src.membership.worker_status import (
+    LEAVING,
+    InputIteration,
+    PeerView,
+    WorkerStatus,
+    views_from_json,
+)
 from stratagem._src.mesh.program_queue import Comparison
 from stratagem._src.transport import Credentials, Identity, connect
 from stratagem._src.transport.conversation import Conversation
@@ -240,7 +246,7 @@ class MeetingClient:
                 self._calls.append(Call(message["called"], message["by"], message["why"]))
                 listeners = list(self._listeners)
             elif "peers" in message:
-                self._views = [PeerView.from_json(view) for view in message["peers"]]
+                self._views = views_from_json(message["peers"])
             elif message.get("exchanged") in self._exchanging:
                 self._exchanged[message["exchanged"]] = (
                     Comparison(message["said"], message["common"])

@@ -21,6 +21,7 @@ from typing import Any
 
 from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.core.background import Background
+from stratagem._src.core.open_files import allow_open_files
 from stratagem._src.jax_internals.coordination_service import host_service
 from stratagem._src.membership.board import Board, Send
 from stratagem._src.membership.identities import MEETING, RELAY_ROLE, WORKER_ROLE
@@ -32,8 +33,11 @@ from stratagem._src.transport.conversation import Conversation, body_of
 __all__ = ["MeetingServer", "main"]
 
 _TICK_SECONDS = 0.5
+_SECONDS_TO_COLLECT_NEWS = 0.02
+_REST_AFTER_TELLING = 4.0
 _SECONDS_TO_SAY_WHO = 10.0
 _SECONDS_TO_REFUSE = 5.0
+_CONNECTIONS_OF_A_WORKER = 4  # its line, its relay, and both ends of what the relay leads to
 
 
 class MeetingServer:
@@ -66,19 +70,29 @@ class MeetingServer:
 
     def wait(self) -> None:
         """Returns when the last worker has gone, and tells them of each other until then."""
-        with self._changed:
-            while True:
-                now = time.monotonic()
-                self._tell(self._board.tick(now))
-                if self._board.is_over(now) or (self._leader_is_gone and not self._members):
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._board.has_news or self._is_deserted, _TICK_SECONDS
+                )
+                begun = time.monotonic()
+                self._tell(self._board.tick(begun))
+                if self._board.is_over(begun) or self._is_deserted:
                     return
-                self._changed.wait(_TICK_SECONDS)
+            # More may happen meanwhile, of which all are then told at once. With many workers, to tell
+            # takes a while: it must leave time for those who come and speak.
+            spent = time.monotonic() - begun
+            time.sleep(max(_SECONDS_TO_COLLECT_NEWS, _REST_AFTER_TELLING * spent))
+
+    @property
+    def _is_deserted(self) -> bool:
+        return self._leader_is_gone and not self._members
 
     def leader_is_gone(self) -> None:
         """Notes that the leader's process ended."""
         with self._changed:
             self._leader_is_gone = True
-            self._changed.notify_all()
+            self._changed.notify()
 
     def _serve_worker(self, conversation: Conversation, worker: int) -> None:
         try:
@@ -92,12 +106,12 @@ class MeetingServer:
                 while True:
                     message = conversation.hear()
                     with self._changed:
-                        self._tell(self._board.receive(worker, message, time.monotonic()))
+                        self._note(self._board.receive(worker, message, time.monotonic()))
             finally:
                 with self._changed:
                     del self._members[worker]
-                    self._tell(self._board.lose(worker, time.monotonic()))
-                    self._changed.notify_all()
+                    self._board.lose(worker)
+                    self._note([])
         finally:
             conversation.close()
 
@@ -107,8 +121,14 @@ class MeetingServer:
             if reason is None:
                 self._members[worker] = conversation
                 conversation.say({"welcome": True})
-                self._tell(self._board.join(worker, time.monotonic()))
+                self._note(self._board.join(worker, time.monotonic()))
         return reason
+
+    def _note(self, urgent: list[Send]) -> None:
+        """Tells at once what cannot wait, and has ``wait`` tell the news."""
+        self._tell(urgent)
+        if self._board.has_news:
+            self._changed.notify()
 
     def _tell(self, messages: list[Send]) -> None:
         # Mostly one message for all: it is written once.
@@ -139,6 +159,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
+    allow_open_files(_CONNECTIONS_OF_A_WORKER * settings["num_workers"])
     place = PrivateSocket()
     code, _service = 1, None
     server = MeetingServer(settings["num_workers"], place.path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from stratagem._src.cluster.errors import RendezvousError
@@ -16,6 +17,8 @@ __all__ = [
     "InputIteration",
     "PeerView",
     "WorkerStatus",
+    "views_from_json",
+    "views_to_json",
 ]
 
 IDLE, AGREEING, WAITING = "idle", "agreeing", "waiting"
@@ -64,8 +67,9 @@ class WorkerStatus:
     main_begins: InputIteration | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the status as plain data."""
-        return asdict(self)
+        """Returns the status as plain data, without what is as it is at first."""
+        said = ((each, getattr(self, each.name)) for each in fields(self))
+        return {each.name: value for each, value in said if value != each.default}
 
     @classmethod
     def from_json(cls, data: Any) -> WorkerStatus:
@@ -74,7 +78,7 @@ class WorkerStatus:
         Raises:
             RendezvousError: If something else was.
         """
-        match data:
+        match {**_AT_FIRST, **data} if isinstance(data, dict) else None:
             case {
                 "phase": str(phase),
                 "launched": int(launched),
@@ -109,6 +113,9 @@ class WorkerStatus:
         )
 
 
+_AT_FIRST = asdict(WorkerStatus())
+
+
 @dataclass(frozen=True, slots=True)
 class PeerView:
     """What is known of a worker.
@@ -117,24 +124,53 @@ class PeerView:
         absent: Whether it has not come yet.
         gone: Whether its connection has ended; without a word, if it had not left.
         left: Why it left, in its own words; ``None`` if it has not.
-        silent: Seconds since it was last heard of.
+        silent: Whole seconds since it was last heard of; 0 while they are few.
         status: What it last said of itself.
     """
 
     absent: bool = True
     gone: bool = False
     left: str | None = None
-    silent: float = 0.0
+    silent: int = 0
     status: WorkerStatus = field(default_factory=WorkerStatus)
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def is_there(self) -> bool:
+        """Whether it has come, and has neither left nor gone."""
+        return not (self.absent or self.gone or self.left is not None)
+
+    def to_json(self) -> list[Any]:
         """Returns the view as plain data."""
-        return asdict(self)
+        return [self.absent, self.gone, self.left, self.silent, self.status.to_json()]
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> PeerView:
+    def from_json(cls, data: list[Any]) -> PeerView:
         """Returns the view that was written as plain data."""
-        return cls(**{**data, "status": WorkerStatus.from_json(data["status"])})
+        absent, gone, left, silent, status = data
+        return cls(absent, gone, left, silent, WorkerStatus.from_json(status))
+
+
+def views_to_json(views: Sequence[PeerView]) -> dict[str, Any]:
+    """Returns what is known of all workers as plain data: each different view once, and a letter for each.
+
+    Most workers are in one of few places. Then this grows by one byte with each of them.
+
+    >>> views_to_json([PeerView(), PeerView(absent=False), PeerView()])["of"]
+    '010'
+    """
+    letters = {view: chr(ord("0") + number) for number, view in enumerate(dict.fromkeys(views))}
+    return {"kinds": [view.to_json() for view in letters], "of": "".join(letters[v] for v in views)}
+
+
+def views_from_json(data: dict[str, Any]) -> list[PeerView]:
+    """Returns the views that ``views_to_json`` wrote.
+
+    >>> views = [PeerView(), PeerView(absent=False), PeerView()]
+    >>> views_from_json(views_to_json(views)) == views
+    True
+    """
+    kinds = [PeerView.from_json(kind) for kind in data["kinds"]]
+    return [kinds[ord(letter) - ord("0")] for letter in data["of"]]
 
 
 def _is_iteration(data: Any) -> bool:
