@@ -11,7 +11,7 @@ PEERS ?= torch tensorflow-cpu
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray release-check lint types bench soak clean
+.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray release-check lint types bench bench-peers soak clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -73,6 +73,13 @@ bench: $(READY)
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/parameter_server.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/checkpoint.py
+	$(BIN)/python benchmarks/scaling.py
+
+# Whole training loops and all-reduces, with torch and TensorFlow beside in the same run.
+PEER_PYTHONS := --tensorflow-python $(PEERS_VENV)/bin/python --torch-python $(PEERS_VENV)/bin/python
+bench-peers: $(READY) $(PEERS_READY)
+	$(BIN)/python benchmarks/training.py $(PEER_PYTHONS) --output .bench/training
+	$(BIN)/python benchmarks/multi_worker.py $(PEER_PYTHONS)
 
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
@@ -105,4 +112,4 @@ $(PEERS_READY): pyproject.toml
 	touch $(PEERS_READY)
 
 clean:
-	rm -rf $(VENV) $(RAY_VENV) $(DOCS_VENV) $(PEERS_VENV) .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RAY_VENV) $(DOCS_VENV) $(PEERS_VENV) .site .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
