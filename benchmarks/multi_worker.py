@@ -1,9 +1,11 @@
-"""All-reduce between two processes on loopback, against bare ``psum`` under ``jax.distributed``.
+"""All-reduces and whole training steps between processes on loopback, against JAX written by hand.
 
-Both sides run in the same two processes, in turn; the ratio is that of the medians. Where
-``--tensorflow-python`` and ``--torch-python`` name interpreters that have them, the same sizes are
-reduced by TensorFlow's MultiWorkerMirroredStrategy and by torch's Gloo. ``--variants`` also measures
-other ways to reduce: in pieces, as bfloat16 on the wire, by exchanging whole arrays.
+An all-reduce is compared with a bare ``psum`` under ``jax.distributed``, a step with a ``shard_map`` that
+packs gradients and loss into one ``pmean``. Both sides run in the same processes, in turn; the ratio is
+that of the medians. Where ``--tensorflow-python`` and ``--torch-python`` name interpreters that have them,
+the same sizes are reduced by TensorFlow's MultiWorkerMirroredStrategy and by torch's Gloo, between as many
+processes. ``--variants`` also measures other ways to reduce between two: in pieces, as bfloat16 on the
+wire, by exchanging whole arrays.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ from stratagem.testing import run_cluster
 
 SIZES = {"4 kB": 2**10, "1 MB": 2**18, "25 MB": 25 * 2**18, "100 MB": 100 * 2**18}
 LIMIT = 1.05
+LAYOUTS = {"2 x 1": (2, 1), "3 x 1": (3, 1), "4 x 1": (4, 1), "2 x 2": (2, 2)}
+"""Processes, and devices of each."""
+
+WIDTHS = {"1 MB": 256, "25 MB": 1280}
+"""Of a network with gradients of that size."""
 
 FIRST_STEP = """
 import jax.numpy as jnp
@@ -37,8 +44,37 @@ assert float(step()) == 4
 """
 
 
-def measure(count: int, rounds: int, with_variants: bool) -> dict[str, float]:
-    """Returns milliseconds of an all-reduce of ``count`` floats, in a worker, by name of the way."""
+def measure(rounds: int, with_variants: bool) -> dict[str, dict[str, float]]:
+    """Returns milliseconds of all-reduces and steps, in a worker, by what is done and by which way."""
+    import stratagem as sg
+
+    strategy = sg.distribute.MultiWorkerMirroredStrategy()
+    found = {}
+    for size, count in SIZES.items():
+        ways = all_reduces(strategy, count, with_variants)
+        found[f"all-reduce, {size}"] = medians(ways, rounds, repeats=20 if count <= 2**18 else 1)
+    from multi_worker_step import steps
+
+    for size, width in WIDTHS.items():
+        found[f"step, {size}"] = medians(steps(strategy, width), rounds, repeats=1)
+    return found
+
+
+def medians(ways: dict[str, Callable[[], Any]], rounds: int, repeats: int) -> dict[str, float]:
+    """Returns milliseconds of each way; rounds of all ways are interleaved."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for round_number in range(rounds + 2):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            for _ in range(repeats):
+                way()
+            if round_number >= 2:
+                times[name].append((time.perf_counter() - start) / repeats * 1e3)
+    return {name: statistics.median(of_way) for name, of_way in times.items()}
+
+
+def all_reduces(strategy: Any, count: int, with_variants: bool) -> dict[str, Callable[[], Any]]:
+    """Returns ways to reduce ``count`` floats of each replica, by name."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -46,10 +82,9 @@ def measure(count: int, rounds: int, with_variants: bool) -> dict[str, float]:
 
     import stratagem as sg
 
-    strategy = sg.distribute.MultiWorkerMirroredStrategy()
     group = strategy.replica_group
     local = np.random.default_rng(0).random(count, np.float32)
-    array = group.join([local])
+    array = group.join([local] * len(jax.local_devices()))
 
     def bare(body: Callable[[Any], Any]) -> Callable[[], Any]:
         program = jax.jit(
@@ -74,7 +109,7 @@ def measure(count: int, rounds: int, with_variants: bool) -> dict[str, float]:
     step = sg.function(lambda x: strategy.run(replica_step, args=(x,)))
     value = sg.function(lambda x: strategy.run(lambda: x))(jnp.asarray(local))
     ways = {
-        "psum": bare(lambda x: jax.lax.psum(x, "replica")),
+        "by hand": bare(lambda x: jax.lax.psum(x, "replica")),
         "stratagem": lambda: jax.block_until_ready(step(value).values),
     }
     if with_variants:
@@ -86,24 +121,15 @@ def measure(count: int, rounds: int, with_variants: bool) -> dict[str, float]:
         ways["exchange, then add"] = bare(
             lambda x: x + jax.lax.ppermute(x, "replica", [(0, 1), (1, 0)])
         )
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    repeats = 20 if count <= 2**18 else 1
-    for round_number in range(rounds + 2):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            for _ in range(repeats):
-                way()
-            if round_number >= 2:
-                times[name].append((time.perf_counter() - start) / repeats * 1e3)
-    return {name: statistics.median(of_way) for name, of_way in times.items()}
+    return ways
 
 
-def peer_times(python: str, script: str, rounds: int) -> dict[str, float]:
-    """Returns milliseconds for each size, measured by a script in two processes of another library."""
-    with HeldPorts(2) as ports:
+def peer_times(python: str, script: str, num_processes: int, rounds: int) -> dict[str, float]:
+    """Returns milliseconds for each size, measured by a script in processes of another library."""
+    with HeldPorts(num_processes) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
         processes = []
-        for index in range(2):
+        for index in range(num_processes):
             task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
             command = [
                 python,
@@ -138,31 +164,40 @@ def seconds_to_first_step() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--variants", action="store_true", help="also measure other ways to reduce")
     parser.add_argument("--tensorflow-python", metavar="PYTHON", help="interpreter with TensorFlow")
     parser.add_argument("--torch-python", metavar="PYTHON", help="interpreter with torch")
     flags = parser.parse_args()
 
-    peers = {}
-    if flags.tensorflow_python:
-        script = "multi_worker_tensorflow.py"
-        peers["tensorflow"] = peer_times(flags.tensorflow_python, script, flags.rounds)
-    if flags.torch_python:
-        peers["torch"] = peer_times(flags.torch_python, "multi_worker_torch.py", flags.rounds)
+    pythons = {"tensorflow": flags.tensorflow_python, "torch": flags.torch_python}
+    pythons = {name: python for name, python in pythons.items() if python}
     print(
-        f"{'all-reduce':10} {'psum':>9} {'stratagem':>10} {'ratio':>6} {'limit':>6}"
-        + "".join(f" {name:>11} {'ratio':>6}" for name in peers)
+        f"{'processes x devices':20}{'':20}{'by hand':>10} {'stratagem':>11} {'ratio':>6}"
+        + "".join(f" {name:>11} {'ratio':>6}" for name in pythons)
     )
-    for size, count in SIZES.items():
-        arguments = (count, flags.rounds, flags.variants)
-        times = run_cluster(measure, workers=2, args=arguments, timeout=600)[0]
-        psum, ours = times.pop("psum"), times.pop("stratagem")
-        row = f"{size:10} {psum:6.2f} ms {ours:7.2f} ms {ours / psum:6.2f} {LIMIT:6.2f}"
-        for peer in peers.values():
-            row += f" {peer[size]:8.2f} ms {peer[size] / ours:6.1f}"
-        print(row, flush=True)
-        for name, milliseconds in times.items():
-            print(f"  {name}: {milliseconds:.2f} ms, {milliseconds / psum:.2f} of psum", flush=True)
+    for layout in flags.layouts:
+        num_processes, num_devices = LAYOUTS[layout]
+        peers = {
+            name: peer_times(python, f"multi_worker_{name}.py", num_processes, flags.rounds)
+            for name, python in pythons.items()
+            if num_devices == 1
+        }
+        arguments = flags.rounds, flags.variants and layout == "2 x 1"
+        found = run_cluster(
+            measure, num_processes, arguments, devices_per_worker=num_devices, timeout=600
+        )[0]
+        for what, times in found.items():
+            by_hand, ours = times.pop("by hand"), times.pop("stratagem")
+            row = f"{layout:20}{what:20}{by_hand:7.2f} ms {ours:8.2f} ms {ours / by_hand:6.2f}"
+            size = what.removeprefix("all-reduce, ")
+            for peer in peers.values():
+                if size in peer:
+                    row += f" {peer[size]:8.2f} ms {peer[size] / ours:6.1f}"
+            print(row, flush=True)
+            for name, milliseconds in times.items():
+                print(f"  {name}: {milliseconds:.2f} ms, {milliseconds / by_hand:.2f} of by hand")
+    print(f"limit of the ratio for all-reduces of 2 x 1: {LIMIT}")
     seconds = statistics.median(seconds_to_first_step() for _ in range(3))
     print(f"\n`stratagem run --workers 2` of one step: {seconds:.1f} s, start and end included")
 
