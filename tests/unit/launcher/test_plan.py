@@ -108,6 +108,13 @@ def test_environment_of_a_task_does_not_show_where_the_shared_secret_is():
     assert inherited["STRATAGEM_CLUSTER_SECRET"] == "shared"
 
 
+@pytest.mark.parametrize("own", [{}, {"GLIBC_TUNABLES": "glibc.malloc.check=1"}])
+def test_a_task_gets_huge_pages_unless_its_memory_is_tuned_otherwise(own):
+    environment = task_environment(own, "{}", "of this job", None)
+    expected = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **own}
+    assert environment["GLIBC_TUNABLES"] == expected["GLIBC_TUNABLES"]
+
+
 def test_secret_from_the_environment_or_a_file(monkeypatch, tmp_path):
     (tmp_path / "secret").write_text("from a file, long enough\n")
     monkeypatch.setenv("STRATAGEM_CLUSTER_SECRET_FILE", str(tmp_path / "secret"))
