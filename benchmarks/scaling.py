@@ -177,6 +177,8 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, help="where to write, without an ending")
     flags = parser.parse_args()
+    if flags.processes < 2:
+        parser.error("--processes must be at least 2, to fit a model to")
 
     loads = [SERVERS[server](count) for server in flags.servers for count in flags.tasks]
     page = ["## The control plane under load", "", scaling_control_plane.as_markdown(loads), ""]
