@@ -7,7 +7,6 @@ import functools
 import http.server
 import importlib
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,7 +19,6 @@ import stratagem.keras  # here, for Keras sets environment variables when it is 
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install '.[docs]'")
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WIDTHS = {"desktop": 1280, "phone": 390}
 
 sys.path.insert(0, str(ROOT / "docs"))
@@ -99,17 +97,6 @@ def address(site):
     server.shutdown()
     server.server_close()
     thread.join(10)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install '.[docs]'")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize("screen", WIDTHS)

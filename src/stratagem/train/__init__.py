@@ -17,6 +17,8 @@ from stratagem._src.data.tfrecord.example_message import (
     Int64List,
 )
 from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.training.progress import progress
+from stratagem._src.training.report import report
 
 if TYPE_CHECKING:
     from stratagem._src.checkpoint.sidecar_evaluator import SidecarEvaluator
@@ -41,6 +43,8 @@ __all__ = [
     "checkpoints_iterator",
     "elastic",
     "latest_checkpoint",
+    "progress",
+    "report",
 ]
 
 # Loaded when first asked for, to keep `import stratagem` quick.

@@ -27,6 +27,9 @@ JOBS = [
         rules=JobRules(1, 2, 0.5),
         quiet=True,
         log_dir="some logs",
+        events="events of it.jsonl",
+        dashboard="0.0.0.0:8080",
+        opentelemetry=True,
     ),
 ]
 
@@ -42,6 +45,21 @@ def run(capsys, *arguments):
     code = main(["run", *arguments])
     said = capsys.readouterr()
     return code, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "address"),
+    [
+        ([], None),
+        (["--dashboard"], "127.0.0.1:0"),
+        (["--dashboard-address", "8080"], "127.0.0.1:8080"),
+        (["--dashboard", "--dashboard-address", "node0:80"], "node0:80"),
+    ],
+)
+def test_where_the_dashboard_is(flags, address):
+    parser = argparse.ArgumentParser()
+    add_command(parser.add_subparsers())
+    assert describe_job(parser.parse_args(["run", *flags, "train.py"])).dashboard == address
 
 
 def test_dry_run_prints_the_description_and_starts_nothing(capsys, tmp_path):

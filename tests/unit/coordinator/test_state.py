@@ -50,6 +50,7 @@ def test_a_lost_workers_closures_go_back_to_their_place(state):
     schedule(state, *map(Closure, range(4)))
     assert taken(state, 0, 2) == [0, 1]
     assert state.worker_lost(0) == []
+    assert state.num_retries == 2
     assert taken(state, 1, 4) == [0, 1, 2, 3]
 
 

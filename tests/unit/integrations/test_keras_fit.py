@@ -14,6 +14,7 @@ from keras_training import (
 )
 
 import stratagem as sg
+from stratagem._src.measurement.recorder import begin_recording, end_recording
 
 pytestmark = pytest.mark.filterwarnings(KERAS_ARRAYS)
 
@@ -355,3 +356,24 @@ def test_models_of_no_strategy_are_left_to_keras():
     model = small_model()
     model.compile("sgd", "mse")
     assert _handed(model) == 3
+
+
+# --- what is measured -------------------------------------------------------------------------------
+
+
+def test_steps_examples_and_figures_of_a_fit_are_measured():
+    observer = begin_recording()
+    try:
+        with scope_of(mirrored(2)):
+            model = small_model()
+            model.compile("sgd", "mse", metrics=["mae"])
+        history, _ = fitted(model, x=X[:21], y=Y[:21], validation_data=(X[21:], Y[21:]))
+    finally:
+        end_recording()
+    interval = observer.take()
+    assert (interval.steps, interval.examples) == (2 * (3 + 1), 2 * (21 + 3))
+    assert interval.input_seconds > 0
+    reported = {name: float(value) for name, value in observer.take_reported().items()}
+    assert reported == pytest.approx({name: history[name][-1] for name in history})
+    model.predict(X, verbose=0)
+    assert observer.take().steps == 0

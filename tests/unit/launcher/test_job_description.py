@@ -23,6 +23,9 @@ FULL = JobDescription(
     rules=JobRules(1, 2, 3.0),
     quiet=True,
     log_dir="logs",
+    events="events.jsonl",
+    dashboard="127.0.0.1:8080",
+    opentelemetry=True,
 )
 
 
@@ -71,6 +74,7 @@ def test_name_is_made_of_the_program(program, name):
         ({"environment": {"A-B": ""}}, "NAME=VALUE"),
         ({"environment": {"TF_CONFIG": "{}"}}, "does not set itself"),
         ({"environment": {"STRATAGEM_CLUSTER_SECRET": "x" * 20}}, "does not set itself"),
+        ({"environment": {"STRATAGEM_COLLECTOR": "h:1"}}, "does not set itself"),
     ],
 )
 def test_what_cannot_be_is_refused(options, words):

@@ -45,6 +45,7 @@ REPORTS = [
 ]
 ORDERS = [
     Start(2, "id", plan_cluster([OFFER, NodeOffer(0, "h", TaskCounts(), (5,))])),
+    Start(2, "id", plan_cluster([OFFER]), "h:7000"),
     StartAgain(Task("worker", 1), "worker 1 was killed by SIGKILL"),
     PassOn(12, (Task("worker", 0), Task("chief", 0))),
     TakeUpAgain(1, Start(0, "id", plan_cluster([OFFER])), "the launcher of node 1 is back"),

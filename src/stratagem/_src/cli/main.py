@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stratagem._src.cli import doctor, run
+from stratagem._src.cli import doctor, run, top
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.core.errors import StratagemError
+from stratagem._src.core.errors import StratagemError, UnavailableError
 from stratagem._src.core.version import __version__
 
 __all__ = ["main"]
@@ -33,13 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
     run.add_command(commands)
+    top.add_command(commands)
     doctor.add_command(commands)
     options = parser.parse_args(arguments)
     try:
         return int(options.command(options))
     except StratagemError as error:
         print(f"stratagem: {error}", file=sys.stderr)
-        return _FAILED if isinstance(error, RendezvousError) else _WRONG_USE
+        is_failure = isinstance(error, (RendezvousError, UnavailableError))
+        return _FAILED if is_failure else _WRONG_USE
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # nobody reads what is printed, as under head

@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from stratagem._src.cli.backends import add_backend_flags, make_backend
-from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.errors import ClusterSpecError, LaunchError
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.count_range import CountRange, parse_range
 from stratagem._src.launcher.job_description import JobDescription
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_command", "describe_job"]
 
+_LOOPBACK = "127.0.0.1"
 _DESCRIPTION = """\
 Starts a program in one process for each task of a cluster: on this machine, on several hosts, or by
 a scheduler. Every process gets TF_CONFIG, which says who is in the cluster, and a secret, which only
@@ -48,6 +50,7 @@ def add_command(commands: _Commands) -> None:
         allow_abbrev=False,
     )
     _add_job_flags(parser)
+    _add_observation_flags(parser)
     backends = add_backend_flags(parser)
     parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a module")
     # Not two arguments: argparse would take a "--" between them for its own.
@@ -136,6 +139,40 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_observation_flags(parser: argparse.ArgumentParser) -> None:
+    observing = parser.add_argument_group("observing the job")
+    observing.add_argument(
+        "--events",
+        metavar="FILE",
+        help="append what happens in the job, and what its tasks measure every second, as lines of JSON",
+    )
+    observing.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="show the job as a web page on this machine, and let 'stratagem top' show it",
+    )
+    observing.add_argument(
+        "--dashboard-address",
+        type=_dashboard_address,
+        metavar="[HOST:]PORT",
+        help="where the page is, in place of any free port of 127.0.0.1; elsewhere it needs the key that "
+        "is in the link",
+    )
+    observing.add_argument(
+        "--opentelemetry",
+        action="store_true",
+        help="export what is measured as metrics of OpenTelemetry, to where its OTEL_ variables say",
+    )
+
+
+def _dashboard_address(text: str) -> str:
+    address = text if ":" in text else f"{_LOOPBACK}:{text}"
+    try:
+        return str(Address.parse(address))
+    except ClusterSpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def describe_job(options: argparse.Namespace) -> JobDescription:
     """Returns the job that the flags describe."""
     name, *arguments = options.program
@@ -158,6 +195,9 @@ def describe_job(options: argparse.Namespace) -> JobDescription:
         ),
         options.quiet,
         options.log_dir,
+        options.events,
+        options.dashboard_address or (f"{_LOOPBACK}:0" if options.dashboard else None),
+        options.opentelemetry,
     )
 
 

@@ -44,6 +44,7 @@ class Closure:
         "owner",
         "payload",
         "priority",
+        "scheduled_at",
         "status",
         "unmet",
         "waiters",
@@ -74,6 +75,8 @@ class Closure:
         self.waiters: list[Closure] = []
         self.owner: weakref.ref[Any] | None = None
         """Without whom nobody has the result, if there is one."""
+        self.scheduled_at: float = 0.0
+        """When, on the monotonic clock; the rules do not look at it."""
         self._kept: tuple[Any, ...] = ()
         self._needed_before: tuple[weakref.ref[Closure], ...] = ()
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stratagem._src.coordinator.closure import Closure, Status
+from stratagem._src.coordinator.mean_latency import MeanLatency
 from stratagem._src.coordinator.payload import Payload
 from stratagem._src.coordinator.references import SentReference, closures_needed, refer
 from stratagem._src.coordinator.remote_value import RemoteValue
@@ -21,6 +22,7 @@ from stratagem._src.coordinator.worker_absence import WorkerAbsence
 from stratagem._src.coordinator.worker_link import WorkerLink
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import CancelledError, PSUnavailableError
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.transport import Credentials
 from stratagem._src.worker_protocol.definition import Definition, Definitions
 from stratagem._src.worker_protocol.shipping import ByReference, Parcel, unpack
@@ -88,6 +90,23 @@ class Dispatcher:
         self._waiters: weakref.WeakSet[threading.Condition] = weakref.WeakSet()
         # Replaced as a whole, never changed: it is also read without the lock.
         self._links: Mapping[int, WorkerLink] = {}
+        self._latency = MeanLatency()
+        observer = recorder()
+        if observer is not None:
+            observer.add_source("coordinator", self.figures)
+
+    def figures(self) -> dict[str, float]:
+        """Returns how long the queue is, how quickly functions return, and how many ran again."""
+        with self.lock:
+            state = self.state
+            return {
+                "workers": len(state.workers),
+                "queued": state.num_queued,
+                "in_flight": state.num_in_flight,
+                "returned": state.num_returned,
+                "retries": state.num_retries,
+                "latency_seconds": self._latency.take(),
+            }
 
     @property
     def stopped(self) -> bool:
@@ -166,6 +185,7 @@ class Dispatcher:
         """
         needs = list(closures_needed(arguments.references))
         closure = Closure(next(self._numbers), None, needs, workers, priority)
+        closure.scheduled_at = time.monotonic()
         value = RemoteValue(self, closure)
         closure.owner = weakref.ref(value)
         closure.payload = Payload(definition, arguments, closure.owner)
@@ -238,6 +258,7 @@ class Dispatcher:
         """Takes in a result, or that the worker holds it."""
         settled = self.state.succeeded(worker, number, held=parcel is None)
         for closure in settled:
+            self._latency.add(time.monotonic() - closure.scheduled_at)
             value = closure.payload.value()
             if value is not None:
                 value._parcel = parcel

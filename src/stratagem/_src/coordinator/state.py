@@ -63,6 +63,7 @@ class CoordinatorState:
         self._nobody_met: BaseException | None = None
         self._is_paused = False
         self.num_returned: int = 0
+        self.num_retries: int = 0
 
     # What is asked.
 
@@ -140,6 +141,7 @@ class CoordinatorState:
         for closure in self._in_flight.pop(worker, {}).values():
             closure.losses += 1
             if closure.losses < _MOST_LOSSES:
+                self.num_retries += 1
                 settled += self._put_back(closure)
             else:
                 settled += self._stop_because(closure, _deadly(closure, reason))
@@ -202,6 +204,7 @@ class CoordinatorState:
             return []
         closure.losses += 1
         if closure.losses < _MOST_LOSSES:
+            self.num_retries += 1
             return self._put_back(closure)
         return self._stop_because(closure, error)
 

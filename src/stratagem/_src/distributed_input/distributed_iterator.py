@@ -15,7 +15,9 @@ from stratagem._src.core.errors import (
 )
 from stratagem._src.distributed_input.optional import MISSING, Optional
 from stratagem._src.distributed_input.prefetcher import Prefetcher
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.runtime import context
+from stratagem._src.values.rows import num_local_rows
 from stratagem._src.variables import access as variable_state
 
 if TYPE_CHECKING:
@@ -122,8 +124,12 @@ class DistributedIterator:
                 element, self._state = self._returned.popleft()
                 return element
             prefetcher = self._prefetcher or self._begin()
+            observer = recorder()
             try:
-                element, self._state = prefetcher.next()
+                if observer is None:
+                    element, self._state = prefetcher.next()
+                else:
+                    element, self._state = observer.draw(prefetcher.next, _num_examples)
             except StopIteration:
                 if not optional:
                     raise EndOfData from None
@@ -210,6 +216,11 @@ class DistributedIterator:
     def current_state(self) -> Any:
         """Returns the state of the input, for ``put_back``."""
         return self._state
+
+
+def _num_examples(item: tuple[Any, Any]) -> int:
+    element, _ = item
+    return num_local_rows(element)
 
 
 def _close(closed: threading.Event, prefetcher: Prefetcher) -> None:

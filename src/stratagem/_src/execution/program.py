@@ -26,6 +26,7 @@ from stratagem._src.execution.variable_exchange import (
     VariablesGone,
     VariableWrite,
 )
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
     check_not_in_callback,
@@ -171,11 +172,12 @@ class Program:
         if self.group is not None:
             for position in self._plain_positions:
                 arrays[position] = place_on(self.group, arrays[position])
+        run = self.as_step(self.run_arrays)
         if not self.draws:
-            return self.run_arrays(arrays)
+            return run(arrays)
         draws, consts = self.draw(inputs.iterators)
         try:
-            return self.run_arrays(arrays, consts)
+            return run(arrays, consts)
         except BaseException:
             put_back(draws)
             raise
@@ -215,6 +217,16 @@ class Program:
         if self._callback_errors is not None:
             return self._run_with_callbacks(self._callback_errors, held, arrays, consts)
         return self.result(self._launch(held, arrays, consts)[0])
+
+    @property
+    def changes_variables(self) -> bool:
+        """Whether a run of it changes a variable: that is a step."""
+        return not self.variables.writes_nothing
+
+    def as_step(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns ``run``, which runs the program; measured, if somebody observes this process."""
+        observer = recorder()
+        return run if observer is None or not self.changes_variables else observer.as_step(run)
 
     def repeater(self) -> Callable[[list[Any], list[Any]], Any]:
         """Returns a function of inputs and constants that does what ``run_arrays`` does.

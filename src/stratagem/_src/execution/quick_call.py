@@ -127,7 +127,7 @@ def _in_place(program: Program, inputs: CallInputs) -> list[Any]:
 
 
 def _run(program: Program, kinds: Sequence[ArrayLeaf | None]) -> _Run:
-    run = program.repeater()
+    run = program.as_step(program.repeater())
     if not program.draws and None not in kinds:
         return run
     is_array = [kind is not None for kind in kinds]

@@ -83,11 +83,12 @@ Report = NodeJoined | TaskEnded | NodeStopped | NodeLost | Announced | Interrupt
 
 @dataclass(frozen=True)
 class Start:
-    """Start your tasks."""
+    """Start your tasks, which tell of themselves at ``collector`` if there is one."""
 
     attempt: int
     job_id: str
     plan: ClusterPlan
+    collector: str = ""
 
 
 @dataclass(frozen=True)

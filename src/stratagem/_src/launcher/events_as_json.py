@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from signal import Signals
 from typing import Any
 
@@ -48,13 +48,13 @@ def report_to_json(report: Report) -> dict[str, Any]:
 
 def order_to_json(order: Order) -> dict[str, Any]:
     """Returns an order as JSON."""
-    fields = asdict(order)
+    said = asdict(order)
     if isinstance(order, TakeUpAgain):
-        fields["start"] = order_to_json(order.start)
+        said["start"] = order_to_json(order.start)
     if isinstance(order, Start):
         # The keys of JSON objects are strings.
-        fields["plan"]["tasks"] = sorted(order.plan.tasks.items())
-    return {"kind": type(order).__name__, **fields}
+        said["plan"]["tasks"] = sorted(order.plan.tasks.items())
+    return {"kind": type(order).__name__, **said}
 
 
 def report_from_json(message: dict[str, Any]) -> Report:
@@ -76,10 +76,10 @@ def order_from_json(message: dict[str, Any]) -> Order:
 
 
 def _decode(decoders: dict[str, Callable[..., Any]], message: dict[str, Any]) -> Any:
-    fields = dict(message)
-    kind = fields.pop("kind", None)
+    said = dict(message)
+    kind = said.pop("kind", None)
     try:
-        return decoders[kind](**fields)
+        return decoders[kind](**said)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, LaunchError) as error:
         raise RendezvousError(
             f"Nodes of a job must run the same version of stratagem, but a message of kind {kind!r} "
@@ -108,9 +108,10 @@ def _ended(ending: dict[str, Any]) -> TaskEnded:
     )
 
 
-def _start(attempt: int, job_id: str, plan: dict[str, Any]) -> Start:
+def _start(attempt: int, job_id: str, plan: dict[str, Any], collector: str) -> Start:
     tasks = {int(node): tuple(map(_task, placed)) for node, placed in plan["tasks"]}
-    return Start(int(attempt), str(job_id), ClusterPlan(dict(plan["cluster"]), tasks))
+    plan_of_all = ClusterPlan(dict(plan["cluster"]), tasks)
+    return Start(int(attempt), str(job_id), plan_of_all, str(collector))
 
 
 def _task(task: Any) -> Task:
@@ -118,6 +119,7 @@ def _task(task: Any) -> Task:
     return Task(str(task_type), int(task_id))
 
 
+_START_FIELDS = tuple(field.name for field in fields(Start))
 _REPORTS: dict[str, Callable[..., Report]] = {
     "NodeJoined": _joined,
     "TaskEnded": _ended,
@@ -130,7 +132,7 @@ _ORDERS: dict[str, Callable[..., Order]] = {
     "StartAgain": lambda task, reason: StartAgain(_task(task), str(reason)),
     "PassOn": lambda signal, tasks: PassOn(Signals(signal), tuple(map(_task, tasks))),
     "TakeUpAgain": lambda node, start, reason: TakeUpAgain(
-        int(node), _start(**{key: start[key] for key in ("attempt", "job_id", "plan")}), str(reason)
+        int(node), _start(**{key: start[key] for key in _START_FIELDS}), str(reason)
     ),
     "Stop": lambda signal, seconds: Stop(Signals(signal), float(seconds)),
     "JoinAgain": lambda attempt, reason: JoinAgain(int(attempt), str(reason)),

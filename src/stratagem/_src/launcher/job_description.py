@@ -11,16 +11,23 @@ from typing import Any
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.job_rules import JobRules
+from stratagem._src.launcher.observation_options import ObservationOptions
 from stratagem._src.launcher.python_program import PythonProgram
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_program import check_num_devices
 from stratagem._src.launcher.task_resources import TaskResources
+from stratagem._src.observation.collector_address import collector_variables
 
 __all__ = ["JobDescription"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What the launcher itself tells every task.
-_OURS = ("TF_CONFIG", "STRATAGEM_CLUSTER_SECRET", "STRATAGEM_CLUSTER_SECRET_FILE")
+_OURS = (
+    "TF_CONFIG",
+    "STRATAGEM_CLUSTER_SECRET",
+    "STRATAGEM_CLUSTER_SECRET_FILE",
+    *collector_variables("", "", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,9 @@ class JobDescription:
         rules: What happens when a task fails.
         quiet: Whether only the leader's output is shown.
         log_dir: The folder for files with every task's output, if any.
+        events: The file for what happens in the job, if any.
+        dashboard: Where a page shows the job, as ``host:port`` with port 0 for any, if anywhere.
+        opentelemetry: Whether what tasks measure is exported as metrics of OpenTelemetry.
 
     Raises:
         LaunchError: If something in it cannot be.
@@ -61,6 +71,9 @@ class JobDescription:
     rules: JobRules = field(default_factory=JobRules)
     quiet: bool = False
     log_dir: str | None = None
+    events: str | None = None
+    dashboard: str | None = None
+    opentelemetry: bool = False
 
     def __post_init__(self) -> None:
         self.tasks.check_not_empty()
@@ -91,6 +104,11 @@ class JobDescription:
             raise LaunchError(
                 f"At least one worker must go on, got a least number of {min_workers}."
             )
+
+    @property
+    def observation(self) -> ObservationOptions:
+        """How the launcher that leads it observes it."""
+        return ObservationOptions(self.name, self.events, self.dashboard, self.opentelemetry)
 
     def all_tasks(self) -> Iterator[Task]:
         """Yields every task in the order of ranks: chief, workers, parameter servers, evaluator."""

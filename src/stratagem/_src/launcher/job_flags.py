@@ -32,6 +32,11 @@ def job_flags(job: JobDescription) -> list[str]:
     flags += ["--quiet"] * job.quiet
     if job.log_dir is not None:
         flags.append(f"--log-dir={job.log_dir}")
+    if job.events is not None:
+        flags.append(f"--events={job.events}")
+    if job.dashboard is not None:
+        flags.append(f"--dashboard-address={job.dashboard}")
+    flags += ["--opentelemetry"] * job.opentelemetry
     flags += ["-m"] * job.program.is_module
     return [*flags, job.program.name, *job.program.arguments]
 

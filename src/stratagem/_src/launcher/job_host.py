@@ -16,10 +16,14 @@ class JobHost:
 
     Args:
         state: The state of the job.
+        observe: Called with every report and order, if somebody observes the job.
     """
 
-    def __init__(self, state: JobState) -> None:
+    def __init__(
+        self, state: JobState, observe: Callable[[Report | Order], None] = lambda _: None
+    ) -> None:
         self.state = state
+        self._observe = observe
         self._nodes: dict[int, Callable[[Order], None]] = {}
         self._reports: deque[Report] = deque()
         self._is_busy = False
@@ -40,7 +44,10 @@ class JobHost:
         self._is_busy = True
         try:
             while self._reports:
-                for order in self.state.handle(self._reports.popleft()):
+                next_report = self._reports.popleft()
+                self._observe(next_report)
+                for order in self.state.handle(next_report):
+                    self._observe(order)
                     for obey in list(self._nodes.values()):
                         obey(order)
         finally:

@@ -81,6 +81,7 @@ class JobState:
         new_job_id: Makes an id for each attempt.
         name_of_node: What a node is called in messages.
         nodes_come_back: Whether somebody starts a lost node again.
+        collector: Where tasks tell of themselves; empty if nobody observes the job.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class JobState:
         new_job_id: Callable[[], str] = str,
         name_of_node: Callable[[int], str] = "node {}".format,
         nodes_come_back: bool = False,
+        collector: str = "",
     ) -> None:
         self.phase = JobPhase.GATHERING
         self.attempt = 0
@@ -98,6 +100,7 @@ class JobState:
         self._new_job_id = new_job_id
         self._name_of_node = name_of_node
         self._nodes_come_back = nodes_come_back
+        self._collector = collector
         self._task_restarts: Counter[Task] = Counter()
         self._chief_restarts = 0
         self._away: set[int] = set()
@@ -145,7 +148,10 @@ class JobState:
         self._away.clear()
         self.phase = JobPhase.RUNNING
         self._job_id = self._new_job_id()
-        return [Start(self.attempt, self._job_id, self._plan)]
+        return [self._start()]
+
+    def _start(self) -> Start:
+        return Start(self.attempt, self._job_id, self._plan, self._collector)
 
     @handle.register
     def _ended(self, report: TaskEnded) -> list[Order]:
@@ -252,8 +258,7 @@ class JobState:
         if offer.host != self._offers[offer.node].host:
             self._failure = NodeLost(offer.node)
             return self._stop(signal.SIGTERM)
-        start = Start(self.attempt, self._job_id, self._plan)
-        return [TakeUpAgain(offer.node, start, f"the launcher of {name} is back")]
+        return [TakeUpAgain(offer.node, self._start(), f"the launcher of {name} is back")]
 
     @property
     def _tasks(self) -> list[Task]:

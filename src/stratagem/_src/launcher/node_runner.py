@@ -28,12 +28,14 @@ from stratagem._src.launcher.events import (
     TaskEnded,
 )
 from stratagem._src.launcher.guarded_process import GuardedProcess
+from stratagem._src.launcher.job_observer import OBSERVATION
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
 from stratagem._src.launcher.task_environment import task_environment
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.launcher.task_output import TaskOutput, log_file_name
 from stratagem._src.launcher.task_program import TaskProgram
+from stratagem._src.observation.collector_address import collector_variables
 
 __all__ = ["JobNode", "NodeRunner"]
 
@@ -63,7 +65,7 @@ class NodeRunner:
         node: Which node this is.
         program: What its tasks run.
         report: Called with everything that the job should know.
-        secret_of: Gives the secret of an attempt from its id.
+        secret_of: Gives the secret of an attempt from its id, or of what observes all of them.
         console: Where output is shown.
 
     Attributes:
@@ -154,6 +156,9 @@ class NodeRunner:
             self._secret,
             self._program.num_devices,
         )
+        if order.collector:
+            secret = self._secret_of(OBSERVATION)
+            environment |= collector_variables(order.collector, secret, str(task))
         log_dir = self._program.log_dir
         is_shown = not self._program.quiet or task == order.plan.shown_when_quiet
         output = TaskOutput(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import DeadlinePassed, Finish, JoinAgain, Order
 from stratagem._src.launcher.job_host import JobHost
+from stratagem._src.launcher.job_observer import JobObserver, observe_job
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobPhase, JobState
-from stratagem._src.launcher.local_job import JobResult, finish
+from stratagem._src.launcher.local_job import JobResult, finish, new_job_id
 from stratagem._src.launcher.node_runner import JobNode, NodeRunner
 from stratagem._src.launcher.node_starter import NodeStarter
+from stratagem._src.launcher.observation_options import NOT_OBSERVED, ObservationOptions
 from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_client import RendezvousClient
 from stratagem._src.launcher.rendezvous_server import RendezvousServer
@@ -35,6 +37,7 @@ def run_rendezvous_job(
     console: Console,
     signals: SignalPipe,
     rules: JobRules,
+    observation: ObservationOptions = NOT_OBSERVED,
 ) -> JobResult:
     """Runs this node's tasks, in step with the other nodes, until the job is over everywhere.
 
@@ -47,14 +50,16 @@ def run_rendezvous_job(
         console: Where their output is shown.
         signals: Signals that end the job.
         rules: What happens when a task fails.
+        observation: How node 0 observes the job.
 
     Raises:
         RendezvousError: If this node cannot take part.
     """
     with TaskLoop() as loop:
         if rendezvous.node_rank == 0:
-            leader = _Leader(loop, rendezvous, counts, program, console, rules)
-            return leader.run(signals)
+            with _observe(observation, rendezvous, console) as observer:
+                leader = _Leader(loop, rendezvous, counts, program, console, rules, observer)
+                return leader.run(signals)
         # Until node 0 has answered, signals end this process as they end any other.
         with RendezvousClient(loop, rendezvous, rules.grace_seconds, console) as client:
             host = rendezvous.own_host or client.own_host
@@ -73,6 +78,7 @@ def lead_job(
     console: Console,
     signals: SignalPipe,
     rules: JobRules,
+    observation: ObservationOptions = NOT_OBSERVED,
 ) -> JobResult:
     """Leads a job as a node 0 without tasks, whose other nodes a scheduler starts.
 
@@ -82,10 +88,11 @@ def lead_job(
         console: Where messages are shown.
         signals: Signals that end the job.
         rules: What happens when a task fails.
+        observation: How the job is observed.
     """
-    nothing = TaskProgram((), {})
-    with TaskLoop() as loop:
-        leader = _Leader(loop, rendezvous, TaskCounts(workers=0), nothing, console, rules)
+    nothing, nobody = TaskProgram((), {}), TaskCounts(workers=0)
+    with TaskLoop() as loop, _observe(observation, rendezvous, console) as observer:
+        leader = _Leader(loop, rendezvous, nobody, nothing, console, rules, observer)
         return leader.run(signals, starter)
 
 
@@ -100,16 +107,22 @@ class _Leader:
         program: TaskProgram,
         console: Console,
         rules: JobRules,
+        observer: JobObserver,
     ) -> None:
         self._loop = loop
         self._rendezvous = rendezvous
         self._console = console
         names = rendezvous.name_of_node
         self._state = JobState(
-            rendezvous.num_nodes, rules, _new_job_id, names, rendezvous.nodes_come_back
+            rendezvous.num_nodes,
+            rules,
+            new_job_id,
+            names,
+            rendezvous.nodes_come_back,
+            observer.address,
         )
-        self._host = JobHost(self._state)
-        node = JobNode(0, rendezvous.own_host or rendezvous.endpoint.host, counts)
+        self._host = JobHost(self._state, observer.observe)
+        node = JobNode(0, _own_host(rendezvous), counts)
         secret_of = _secret_of(rendezvous)
         self._runner = NodeRunner(loop, node, program, self._host.report, secret_of, console)
 
@@ -152,9 +165,15 @@ class _Leader:
         self._loop.call_at(notice.next_moment, lambda: self._say_who_is_missing(attempt, notice))
 
 
+def _own_host(rendezvous: Rendezvous) -> str:
+    return rendezvous.own_host or rendezvous.endpoint.host
+
+
+def _observe(
+    observation: ObservationOptions, rendezvous: Rendezvous, console: Console
+) -> AbstractContextManager[JobObserver]:
+    return observe_job(observation, _own_host(rendezvous), _secret_of(rendezvous), console)
+
+
 def _secret_of(rendezvous: Rendezvous) -> Callable[[str], str]:
     return lambda job_id: job_secret(rendezvous.secret, job_id)
-
-
-def _new_job_id() -> str:
-    return secrets.token_hex(16)

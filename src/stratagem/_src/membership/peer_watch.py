@@ -12,6 +12,7 @@ import jax
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.membership.beginnings import Beginnings
 from stratagem._src.membership.diagnosis import SILENT_SECONDS, Finding, Wait, diagnose
 from stratagem._src.membership.meeting_client import MeetingClient
@@ -183,7 +184,10 @@ class ClusterWatch:
             ReplicaMismatchError: If another worker waits for this one elsewhere.
         """
         if self.waits_for_programs:
-            return self._run_to_end(program)
+            observer = recorder()
+            if observer is None:
+                return self._run_to_end(program)
+            return observer.run_together(self._launched, lambda: self._run_to_end(program))
         try:
             return self._watchdog.launch(program)
         except Exception as error:

@@ -9,6 +9,7 @@ from stratagem._src.cluster.cluster_def import ClusterDef, ServerDef
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import TaskError
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.observation.observed_task import report_if_observed
 from stratagem._src.parameter_server.server.parameter_service import ParameterService
 from stratagem._src.server.protocol_credentials import credentials_for
 from stratagem._src.server.task_definition import define_server
@@ -70,6 +71,7 @@ class Server:
                 f"config must be None, got {type(config).__name__}. Set up devices with "
                 "stratagem.config before the server is created."
             )
+        report_if_observed()
         self._definition = define_server(server_or_cluster_def, job_name, task_index, protocol)
         credentials = credentials_for(self._definition.protocol)
         self._scheme = "grpc" if credentials.tls is None else "grpc+tls"

@@ -13,8 +13,11 @@ from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.tracing import under_jit
 from stratagem._src.distributed_input.input_options import InputOptions
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.observation.observed_task import report_if_observed
 from stratagem._src.runtime import context
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.older_names import OlderNames
@@ -26,6 +29,7 @@ from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values, select_replica
+from stratagem._src.variables import access as variable_access
 from stratagem._src.variables.as_per_replica import per_replica_of
 from stratagem._src.variables.stand_ins import is_variable, variable_of
 
@@ -60,6 +64,7 @@ class Strategy(OlderNames):
 
     def __init__(self, extended: StrategyExtended) -> None:
         self._extended = extended
+        report_if_observed()
 
     @property
     def extended(self) -> StrategyExtended:
@@ -145,7 +150,11 @@ class Strategy(OlderNames):
             )
         if options is not None:
             options.check((args, kwargs))
-        return self._extended.call_for_each_replica(fn, args, kwargs)
+        call = self._extended.call_for_each_replica
+        observer = recorder()
+        if observer is not None and variable_access.current_frame() is None and not under_jit():
+            call = observer.as_step(call)
+        return call(fn, args, kwargs)
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None = None

@@ -110,7 +110,9 @@ class ParameterServerStrategy(Strategy):
         self._identity = identity
         self._cluster_resolver = resolver
         self._client = client
-        self._extended: ParameterServerExtended = ParameterServerExtended(self, client)
+        extended = ParameterServerExtended(self, client)
+        super().__init__(extended)
+        self._extended: ParameterServerExtended = extended
 
     @property
     def extended(self) -> ParameterServerExtended:

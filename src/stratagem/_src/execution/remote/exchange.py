@@ -12,6 +12,7 @@ import jax
 from stratagem._src.core.tracing import jax_core
 from stratagem._src.execution.remote.stages import Segment, Stage
 from stratagem._src.execution.variable_exchange import alive, all_alive, lend_for_long
+from stratagem._src.measurement.recorder import Recorder
 from stratagem._src.mesh.program_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.remote_batch import fetch, send
@@ -19,7 +20,7 @@ from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["CompiledStage", "Passed", "Places", "RemoteExchange", "SentUpdate"]
+__all__ = ["CompiledStage", "MeasuredExchange", "Passed", "Places", "RemoteExchange", "SentUpdate"]
 
 Place = Callable[["CallValues"], Any]
 """Where a call finds a value."""
@@ -64,6 +65,11 @@ class RemoteExchange:
         own = [sent.reference for sent in self._updates]
         return [*own, *(reference for stage in self._stages for reference in stage.references())]
 
+    @property
+    def sends_updates(self) -> bool:
+        """Whether anything is sent."""
+        return bool(self._updates) or any(stage.sends_updates for stage in self._stages)
+
     def hold(self) -> list[Any]:
         """Returns the variables.
 
@@ -92,6 +98,23 @@ class RemoteExchange:
                     for sent, leaves in zip(self._updates, operands, strict=True)
                 ]
             )
+
+
+class MeasuredExchange:
+    """A ``RemoteExchange`` whose time is taken, for whoever observes this process."""
+
+    def __init__(self, exchange: RemoteExchange, observer: Recorder) -> None:
+        self._exchange = exchange
+        self._observer = observer
+
+    def fetch(self, arrays: list[Any], consts: list[Any]) -> CallValues:
+        """See ``RemoteExchange``."""
+        return self._observer.communicate(lambda: self._exchange.fetch(arrays, consts))
+
+    def send(self, operands: list[list[Any]], call: CallValues) -> None:
+        """See ``RemoteExchange``."""
+        jax.block_until_ready(operands)  # what is still computed is not yet sent
+        self._observer.communicate(lambda: self._exchange.send(operands, call))
 
 
 class Places:
@@ -171,6 +194,11 @@ class CompiledStage:
         """Returns references to the variables."""
         sent = [update.reference for update, _ in self._updates]
         return [*sent, *(reference for reference, _ in self._reads)]
+
+    @property
+    def sends_updates(self) -> bool:
+        """Whether the stage sends anything."""
+        return bool(self._updates)
 
     def run(self, call: CallValues) -> None:
         """Computes, sends and fetches."""

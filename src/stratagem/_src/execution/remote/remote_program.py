@@ -14,6 +14,7 @@ from stratagem._src.core.tracing import jax_core, mentioned_variables, with_cons
 from stratagem._src.execution.program import Program, ResultLeaf
 from stratagem._src.execution.remote.exchange import (
     CompiledStage,
+    MeasuredExchange,
     Passed,
     Places,
     RemoteExchange,
@@ -23,6 +24,7 @@ from stratagem._src.execution.remote.reads import Read, find_reads
 from stratagem._src.execution.remote.remote_access import NotedUpdate
 from stratagem._src.execution.remote.stages import StagedUpdate, cut
 from stratagem._src.execution.tracing_frames import FunctionFrame
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.variable import Variable
@@ -51,6 +53,11 @@ class RemoteProgram(Program):
             and self._callback_errors is None
         )
 
+    @property
+    def changes_variables(self) -> bool:
+        """Whether a run of it changes a variable, here or on a server: that is a step."""
+        return super().changes_variables or self._remote.sends_updates
+
     def references(self) -> list[weakref.ref[Any]]:
         """Returns a reference to each variable of the program, remote ones too."""
         return [*super().references(), *self._remote.references()]
@@ -59,12 +66,14 @@ class RemoteProgram(Program):
         """Fetches, runs the program and sends its updates."""
         consts = self.consts if consts is None else consts
         held = self._remote.hold()
-        call = self._remote.fetch(arrays, consts)
+        observer = recorder()
+        exchange = self._remote if observer is None else MeasuredExchange(self._remote, observer)
+        call = exchange.fetch(arrays, consts)
         if self._computes_nothing:
             result, operands = self.result([])
         else:
             result, operands = super().run_arrays(arrays, [*consts, *call.provided])
-        self._remote.send(operands, call)
+        exchange.send(operands, call)
         del held  # kept alive until here
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +14,9 @@ from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.model_state import begin_step, give_back
 from stratagem._src.integrations.keras.step_program import StepProgram
 from stratagem._src.integrations.keras.trainer_internals import variables_of
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.strategies.base import Strategy
+from stratagem._src.values.rows import num_local_rows
 
 __all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction"]
 
@@ -93,18 +96,27 @@ class StepFunction:
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Returns the result of the next ``steps_per_execution`` steps, and the state after them."""
         state = tuple(list(part) for part in state)
+        run, draw = self._run, functools.partial(next, iterator)
+        observer = recorder()
+        if observer is not None and self._parts is not PREDICT_PARTS:
+            run = observer.as_step(run)
+            draw = functools.partial(observer.draw, draw, num_local_rows)
         try:
-            results = [self._run(state, next(iterator))]
+            results = [run(state, draw())]
             for _ in range(self._model.steps_per_execution - 1):
                 try:
-                    batch = next(iterator)
+                    batch = draw()
                 except StopIteration:
                     break
-                results.append(self._run(results[-1][1], batch))
+                results.append(run(results[-1][1], batch))
         except BaseException:
             give_back(self._model, self.strategy.replica_group)
             raise
         outputs, state = results[-1]
+        if observer is not None and isinstance(outputs, dict) and not self._returns_rows:
+            prefix = "" if self._parts is TRAIN_PARTS else "val_"
+            single = {name: v for name, v in outputs.items() if np.size(v) == 1}
+            observer.report({f"{prefix}{name}": value for name, value in single.items()})
         if self._returns_rows and len(results) > 1:
             rows = [output for output, _ in results]
             outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)

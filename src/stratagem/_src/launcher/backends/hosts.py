@@ -67,7 +67,13 @@ class HostsBackend:
         refuse_resources(job, "hosts")
         rendezvous = self._rendezvous()
         result = run_rendezvous_job(
-            rendezvous, job.tasks, task_program(job), console, SignalPipe(), job.rules
+            rendezvous,
+            job.tasks,
+            task_program(job),
+            console,
+            SignalPipe(),
+            job.rules,
+            job.observation,
         )
         return result.exit_code
 

@@ -27,6 +27,11 @@ class LocalBackend:
         """Runs the job and returns its exit code."""
         refuse_resources(job, "local")
         result = run_local_job(
-            job.tasks, task_program(job), console, rules=job.rules, signals=SignalPipe()
+            job.tasks,
+            task_program(job),
+            console,
+            rules=job.rules,
+            signals=SignalPipe(),
+            observation=job.observation,
         )
         return result.exit_code

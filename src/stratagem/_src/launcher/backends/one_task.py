@@ -79,7 +79,9 @@ class OneTaskBackend:
         if node > 0:  # one node speaks for all
             console = Console(sys.stdout, sys.stderr, speaks=False)
         counts = TaskCounts.of_one(place.task.task_type)
-        result = run_rendezvous_job(rendezvous, counts, program, console, SignalPipe(), job.rules)
+        result = run_rendezvous_job(
+            rendezvous, counts, program, console, SignalPipe(), job.rules, job.observation
+        )
         return result.exit_code
 
     def _place(self, job: JobDescription) -> _Place:

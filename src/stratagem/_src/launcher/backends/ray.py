@@ -98,7 +98,10 @@ class RayBackend:
                 return [*command, place, *job_flags(job)], secret, os.getcwd(), sys.path
 
             starter = _ActorStarter(ray, placement, tasks, arguments, console)
-            return lead_job(rendezvous, starter, console, SignalPipe(), job.rules).exit_code
+            result = lead_job(
+                rendezvous, starter, console, SignalPipe(), job.rules, job.observation
+            )
+            return result.exit_code
 
 
 class _ActorStarter:

@@ -68,7 +68,10 @@ class SlurmBackend:
             )
             command = step_command(job, endpoint, self.options.start_seconds)
             starter = StepStarter(command, environment, console)
-            code = lead_job(rendezvous, starter, console, SignalPipe(), job.rules).exit_code
+            result = lead_job(
+                rendezvous, starter, console, SignalPipe(), job.rules, job.observation
+            )
+        code = result.exit_code
         if self.options.requeue and code == _TERMINATED:
             self._queue_again(console)
         return code

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import PSUnavailableError, VariableError
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.parameter_server.server.server_function import ServerFunction
 from stratagem._src.parameter_server.server.stored_array import StoredArray, aligned_zeros
 
@@ -42,12 +43,23 @@ class Store:
         self._records: dict[str, Any] = {}
         self._arrays: dict[str, StoredArray] = {}
         self._functions: collections.OrderedDict[str, ServerFunction] = collections.OrderedDict()
+        observer = recorder()
+        if observer is not None:
+            observer.add_source("parameter_server", self.figures)
 
     @property
     def num_bytes(self) -> int:
         """Size of all variables together."""
         with self._lock:
             return sum(stored.nbytes for stored in self._arrays.values())
+
+    def figures(self) -> dict[str, int]:
+        """Returns how many variables and shards there are, their bytes, and the updates carried out."""
+        return {
+            "variables": len(self._arrays),
+            "bytes": self.num_bytes,
+            "updates": self._num_updates,
+        }
 
     def attach(self, owner: str, lineage: str, *, to_restore: bool = False) -> None:
         """Makes ``owner`` the coordinator whose variables this server holds.

@@ -1,0 +1,144 @@
+"""``OpenTelemetryMetrics``: what is known of a running job, as metrics of OpenTelemetry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.core.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.sdk.metrics.export import MetricReader
+
+__all__ = ["OpenTelemetryMetrics"]
+
+_SCOPE = "stratagem"
+_STEP_PARTS = ("input", "compute", "communication", "waiting", "other")
+
+_Values = Iterator[tuple[float, dict[str, str]]]
+
+
+class _Metric(NamedTuple):
+    """A metric: its name, unit and meaning, and its values for one task, with further attributes."""
+
+    name: str
+    unit: str
+    description: str
+    values: Callable[[Mapping[str, Any]], _Values]
+    is_counter: bool = False
+
+
+def _of_task(field: str) -> Callable[[Mapping[str, Any]], _Values]:
+    def values(task: Mapping[str, Any]) -> _Values:
+        if task[field] is not None:
+            yield task[field], {}
+
+    return values
+
+
+def _step_parts(task: Mapping[str, Any]) -> _Values:
+    for part in _STEP_PARTS if task["step"] else ():
+        yield task["step"][part], {"stratagem.part": part}
+
+
+def _reported(task: Mapping[str, Any]) -> _Values:
+    for name, value in task["reported"].items():
+        yield value, {"stratagem.name": name}
+
+
+def _figures(task: Mapping[str, Any]) -> _Values:
+    for part, figures in task["figures"].items():
+        for name, value in figures.items():
+            yield value, {"stratagem.part": part, "stratagem.name": name}
+
+
+_METRICS = (
+    _Metric("stratagem.task.steps", "{step}", "Steps of a process.", _of_task("steps"), True),
+    _Metric(
+        "stratagem.task.examples", "{example}", "Examples of a process.", _of_task("examples"), True
+    ),
+    _Metric("stratagem.task.starts", "{start}", "Starts of a task.", _of_task("starts")),
+    _Metric("stratagem.task.memory", "By", "Memory of a process.", _of_task("memory")),
+    _Metric("stratagem.step.duration", "s", "Where a mean step's time goes.", _step_parts),
+    _Metric("stratagem.reported", "1", "Figures of the program, such as the loss.", _reported),
+    _Metric("stratagem.figure", "1", "Figures of a coordinator or parameter server.", _figures),
+)
+
+
+class OpenTelemetryMetrics:
+    """Has OpenTelemetry export what is known of a job while it is entered.
+
+    Every metric has the attributes ``stratagem.task`` and ``stratagem.process``, the job's name is the
+    resource's ``service.name`` unless ``OTEL_SERVICE_NAME`` says another.
+
+    Args:
+        name: Of the job.
+        view: Gives what is known of it, and of the past what came after a moment.
+        reader: Reads the metrics; by default they are sent by OTLP over HTTP to where
+            ``OTEL_EXPORTER_OTLP_ENDPOINT`` says, as often as ``OTEL_METRIC_EXPORT_INTERVAL`` says.
+
+    Raises:
+        LaunchError: If OpenTelemetry is not installed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        view: Callable[[float], Mapping[str, Any]],
+        reader: MetricReader | None = None,
+    ) -> None:
+        try:
+            from opentelemetry.sdk.metrics import MeterProvider
+            from opentelemetry.sdk.resources import Resource
+
+            reader = reader or _otlp_reader()
+        except ImportError as error:
+            raise LaunchError(
+                "--opentelemetry needs OpenTelemetry's SDK and exporter, which are not installed "
+                f"({error}). Install them: pip install 'stratagem[opentelemetry]'."
+            ) from None
+        self._view = view
+        # The environment's attributes count for more.
+        resource = Resource({"service.name": name}).merge(_resource_of_environment())
+        self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
+
+    def __enter__(self) -> Self:
+        meter = self._provider.get_meter(_SCOPE, __version__)
+        for metric in _METRICS:
+            make = (
+                meter.create_observable_counter
+                if metric.is_counter
+                else meter.create_observable_gauge
+            )
+            make(metric.name, [self._observe(metric)], metric.unit, metric.description)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._provider.shutdown()  # exports once more
+
+    def _observe(self, metric: _Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        from opentelemetry.metrics import Observation
+
+        def observe(_: CallbackOptions) -> Iterator[Observation]:
+            for task in self._view(math.inf)["tasks"]:
+                own = {"stratagem.task": task["task"], "stratagem.process": task["process"] or 0}
+                for value, attributes in metric.values(task):
+                    yield Observation(value, {**own, **attributes})
+
+        return observe
+
+
+def _otlp_reader() -> MetricReader:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    return PeriodicExportingMetricReader(OTLPMetricExporter())
+
+
+def _resource_of_environment() -> Any:
+    from opentelemetry.sdk.resources import OTELResourceDetector
+
+    return OTELResourceDetector().detect()

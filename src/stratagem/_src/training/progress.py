@@ -1,0 +1,137 @@
+"""``progress``: how far a loop has come, shown once for all workers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO, TypeVar
+
+from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
+from stratagem._src.membership.join import joined_cluster
+from stratagem._src.values.rows import num_rows_everywhere
+
+__all__ = ["progress"]
+
+_T = TypeVar("_T")
+_SECONDS_BETWEEN_LINES = 0.1
+_SECONDS_OF_RATE = 5.0
+
+
+def progress(
+    iterable: Iterable[_T],
+    *,
+    total: int | None = None,
+    description: str = "",
+    file: TextIO | None = None,
+) -> Iterator[_T]:
+    """Yields what ``iterable`` does, and shows how far the loop has come and how quickly it goes on.
+
+    Of workers in step only the leader shows it, with the examples of all of them where elements of a
+    distributed dataset are drawn. It is one line, on the error output, written anew ten times a second at
+    most; ``stratagem run`` keeps it below what is printed.
+
+    Args:
+        iterable: What to go through: a distributed dataset, a range.
+        total: How many elements it has, where ``len`` does not say.
+        description: Comes first in the line.
+        file: Where the line goes; by default ``sys.stderr``.
+
+    >>> import io
+    >>> import stratagem as sg
+    >>> line = io.StringIO()
+    >>> for step in sg.train.progress(range(3), file=line):
+    ...     pass
+    >>> "3/3  100 %" in line.getvalue()
+    True
+
+    Raises:
+        InvalidArgumentError: If ``total`` is negative.
+    """
+    if total is not None and total < 0:
+        raise InvalidArgumentError(f"total must be a number of elements, got {total}.")
+    if not _leads():
+        return iter(iterable)
+    return _shown(
+        iterable, _Line(total if total is not None else _length(iterable), description, file)
+    )
+
+
+def _shown(iterable: Iterable[_T], line: _Line) -> Iterator[_T]:
+    try:
+        for element in iterable:
+            yield element
+            # When the loop comes back, its step has been made.
+            line.advance(num_rows_everywhere(element))
+    finally:
+        line.end()
+
+
+def _leads() -> bool:
+    joined = joined_cluster()
+    return joined is None or joined.process_id == 0
+
+
+def _length(iterable: Any) -> int | None:
+    try:
+        return len(iterable)
+    except (TypeError, CardinalityError):
+        return None
+
+
+class _Line:
+    """The line: how many, how quickly, how long still."""
+
+    def __init__(self, total: int | None, description: str, file: TextIO | None) -> None:
+        self._total = total
+        self._description = f"{description}: " if description else ""
+        self._file = sys.stderr if file is None else file
+        self._began = time.monotonic()
+        self._next = self._began
+        self._count = 0
+        self._examples = 0
+        self._length = 0
+        # Where the rate is taken from: the loop some seconds ago.
+        self._past = [(self._began, 0, 0)]
+
+    def advance(self, num_examples: int) -> None:
+        """Takes in that a step was made with so many examples."""
+        self._count += 1
+        self._examples += num_examples
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _SECONDS_BETWEEN_LINES
+            self._write(now)
+
+    def end(self) -> None:
+        """Leaves the line as it is."""
+        self._write(time.monotonic())
+        self._file.write("\n")
+        self._file.flush()
+
+    def _write(self, now: float) -> None:
+        self._past.append((now, self._count, self._examples))
+        while len(self._past) > 2 and self._past[0][0] < now - _SECONDS_OF_RATE:
+            del self._past[0]
+        then, count, examples = self._past[0]
+        seconds = max(now - then, 1e-9)
+        rate = (self._count - count) / seconds
+        words = [f"{self._count}" if self._total is None else f"{self._count}/{self._total}"]
+        if self._total:
+            words.append(f"{100 * self._count // self._total} %")
+        words.append(f"{rate:.4g} steps/s")
+        if self._examples:
+            words.append(f"{(self._examples - examples) / seconds:.4g} examples/s")
+        if self._total is not None and rate and self._count < self._total:
+            words.append(f"{_clock((self._total - self._count) / rate)} left")
+        else:
+            words.append(_clock(now - self._began))
+        text = f"{self._description}{'  '.join(words)}"
+        self._file.write(f"\r{text:<{self._length}}")
+        self._file.flush()
+        self._length = len(text)
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

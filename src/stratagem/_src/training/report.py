@@ -1,0 +1,51 @@
+"""``report``: figures of a training loop for whoever observes the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.measurement.recorder import recorder
+from stratagem._src.values.mirrored import Mirrored
+
+__all__ = ["report"]
+
+
+def report(**values: Any) -> None:
+    """Shows figures, such as the loss, to whoever observes the job; nothing if nobody does.
+
+    ``stratagem run --events`` and ``--dashboard`` show the newest of each name once a second. An array need
+    not have been computed: the step is not waited for.
+
+    Args:
+        **values: Numbers, or arrays of one element. What differs between replicas is to be reduced first.
+
+    Raises:
+        InvalidArgumentError: If one is something else.
+
+    >>> import stratagem as sg
+    >>> sg.train.report(loss=0.25, accuracy=0.9)
+    """
+    figures = {
+        name: value.values[0] if isinstance(value, Mirrored) else value
+        for name, value in values.items()
+    }
+    for name, value in figures.items():
+        if not _is_number(value):
+            raise InvalidArgumentError(
+                f"A reported figure must be a number or an array of one element, got {name}="
+                f"{type(value).__name__}. Reduce it first: strategy.reduce('MEAN', value, axis=None)."
+            )
+    observer = recorder()
+    if observer is not None:
+        observer.report(figures)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (bool, int, float)):
+        return True
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    is_real = dtype is not None and np.dtype(dtype).kind not in "OSUcVMm"
+    return is_real and shape is not None and int(np.prod(shape)) == 1

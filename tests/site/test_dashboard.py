@@ -1,0 +1,109 @@
+"""The dashboard of a real job, as somebody sees it in a real browser.
+
+``make test-site`` runs these tests, which need the extra ``docs`` and Chromium.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WIDTHS = {"desktop": 1280, "phone": 390}
+
+TRAIN = """
+import json, os, time
+import numpy as np
+import stratagem as sg
+
+strategy = sg.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    total = sg.Variable(0.0, aggregation=sg.VariableAggregation.SUM)
+data = sg.data.Dataset.from_tensor_slices(np.ones(8, np.float32)).repeat().batch(4)
+
+@sg.function
+def step(x):
+    strategy.run(lambda x: total.assign_add(x.sum()), args=(x,))
+    return total.read_value()
+
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+for x in strategy.experimental_distribute_dataset(data):
+    time.sleep(0.05 * index)  # worker 1 is the late one
+    sg.train.report(total=step(x))
+"""
+
+
+@pytest.fixture
+def job(browser, tmp_path):
+    """A job of two workers that trains until it is ended; the browser first, which may be missing."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    command = [
+        sys.executable,
+        "-m",
+        "stratagem",
+        "run",
+        "--workers",
+        "2",
+        "--dashboard",
+        str(script),
+    ]
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        start_new_session=True,
+    )
+    said = process.stderr.readline()
+    process.link = re.search(r"dashboard: (http://\S+)", said)[1]
+    yield process
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+
+def number_of(text):
+    return float(text.replace(",", "") or "nan")
+
+
+@pytest.mark.timeout(300)
+def test_a_running_job_is_shown_live(browser, job, tmp_path):
+    page = browser.new_page(viewport={"width": WIDTHS["desktop"], "height": 900})
+    failed = []
+    page.on("requestfailed", lambda request: failed.append(request.url))
+    page.on("pageerror", lambda error: failed.append(str(error)))
+    page.on("console", lambda message: failed.append(message.text))
+    page.goto(job.link)
+    for task in ("worker 0", "worker 1"):
+        row = page.locator(f'tr[data-task="{task}"]')
+        row.locator("td.running").wait_for(timeout=120_000)
+    page.locator("#straggler b").wait_for(timeout=120_000)
+    assert page.locator("#straggler b").inner_text() == "worker 1"
+    page.locator('figure[data-chart="total"] polyline').wait_for(state="attached", timeout=60_000)
+
+    steps = page.locator('tr[data-task="worker 0"] td.number').first
+    before = number_of(steps.inner_text())
+    page.wait_for_function(
+        "before => Number(document.querySelector('tr[data-task=\"worker 0\"] td.number')"
+        ".textContent.replaceAll(',', '')) > before",
+        arg=before,
+        timeout=60_000,
+    )
+    waiting = page.evaluate(
+        "document.querySelector('tr[data-task=\"worker 0\"] .bar .waiting').getBoundingClientRect().width"
+    )
+    assert waiting > 0
+    assert page.locator("#notes li").count() > 0  # what the library has warned of
+    for screen, width in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+        page.screenshot(path=folder / f"dashboard-{screen}.png")
+    assert not failed
+
+    job.send_signal(signal.SIGTERM)
+    page.locator("#lost").wait_for(state="visible", timeout=60_000)
+    page.close()
