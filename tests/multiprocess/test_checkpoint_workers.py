@@ -160,7 +160,7 @@ def test_workers_save_and_restore_as_one(tmp_path):
     # Each has written its part of what is large.
     for worker, found in enumerate(results):
         files = Path(found["large"], f"ocdbt.process_{worker}").rglob("*")
-        assert sum(file.stat().st_size for file in files) > 8_000_000
+        assert sum(file.stat().st_size for file in files) >= 8_000_000
     checkpoint = sg.train.Checkpoint(large=np.zeros((6, 1_000_000), np.float32))
     checkpoint.restore(results[0]["large"]).assert_consumed()
     assert (checkpoint.large.reshape(-1) == np.arange(6_000_000, dtype=np.float32)).all()

@@ -34,7 +34,7 @@ def saved(tmp_path):
     strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
         variables = {name: sg.Variable(value) for name, value in VALUES.items()}
-    large = np.random.default_rng(0).normal(size=(1000, 3000)).astype(np.float32)
+    large = np.random.default_rng(0).normal(size=(2000, 3000)).astype(np.float32)
     layers = [{"w": sg.Variable([1.0])}, {"w": sg.Variable([2.0])}]
     optimizer = sg.train.Optimizer(optax.adam(0.1))
     optimizer.apply_gradients([(np.ones((3, 4), np.float32), variables["f"])])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["chunk_shape", "divide_rows", "num_chunks"]
 
-_CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES = 16 << 20
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, chunk_bytes: int | None = None) -> list[int]:
