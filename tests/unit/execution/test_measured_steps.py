@@ -1,5 +1,6 @@
 """What counts as a step where somebody observes the process, and how many examples it takes."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -97,8 +98,9 @@ def test_nobody_is_told_what_nobody_observes(strategy, total):
 
 def test_reported_figures(observer, strategy):
     mirrored = strategy.reduce("SUM", strategy.run(lambda: np.float32(1)), axis=None)
-    sg.train.report(loss=np.float32(2), accuracy=1, total=mirrored, one=np.zeros((1, 1)))
-    assert set(observer.take_reported()) == {"loss", "accuracy", "total", "one"}
+    half = jnp.bfloat16(1)
+    sg.train.report(loss=np.float32(2), accuracy=1, total=mirrored, one=np.zeros((1, 1)), half=half)
+    assert set(observer.take_reported()) == {"loss", "accuracy", "total", "one", "half"}
 
 
 @pytest.mark.parametrize("value", ["text", [1.0], np.zeros(3), np.array(["a"]), None, 1j])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.measurement.recorder import recorder
@@ -28,11 +29,9 @@ def report(**values: Any) -> None:
     >>> import stratagem as sg
     >>> sg.train.report(loss=0.25, accuracy=0.9)
     """
-    figures = {
-        name: value.values[0] if isinstance(value, Mirrored) else value
-        for name, value in values.items()
-    }
-    for name, value in figures.items():
+    for name, value in values.items():
+        if isinstance(value, Mirrored):
+            value = values[name] = value.values[0]
         if not _is_number(value):
             raise InvalidArgumentError(
                 f"A reported figure must be a number or an array of one element, got {name}="
@@ -40,12 +39,16 @@ def report(**values: Any) -> None:
             )
     observer = recorder()
     if observer is not None:
-        observer.report(figures)
+        observer.report(values)
 
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, (bool, int, float)):
         return True
-    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
-    is_real = dtype is not None and np.dtype(dtype).kind not in "OSUcVMm"
-    return is_real and shape is not None and int(np.prod(shape)) == 1
+    shape = getattr(value, "shape", None)
+    return shape is not None and all(size == 1 for size in shape) and _is_real(value.dtype)
+
+
+@functools.cache
+def _is_real(dtype: Any) -> bool:
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
