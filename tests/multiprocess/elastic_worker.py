@@ -1,6 +1,8 @@
 """A small training that goes on when workers are lost; notes what it sees in a file of its own.
 
-Arguments: the folder for the files, how many epochs, and for how many seconds a step pauses.
+Arguments: the folder for the files, how many epochs at most, and for how many seconds a step pauses.
+It ends after the epoch in which a worker finds a file ``enough`` in the folder. One more argument may say
+for how many seconds workers wait for each other.
 """
 
 import json
@@ -19,7 +21,9 @@ ROWS, BATCH = 32, 8
 
 folder, epochs, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 strategy = sg.distribute.MultiWorkerMirroredStrategy(
-    communication_options=sg.distribute.experimental.CommunicationOptions(timeout_seconds=60)
+    communication_options=sg.distribute.experimental.CommunicationOptions(
+        timeout_seconds=float(sys.argv[4]) if len(sys.argv) > 4 else None
+    )
 )
 task = strategy.cluster_resolver.task_id or 0
 events = (folder / f"worker-{task}-{os.getpid()}.jsonl").open("w", buffering=1)
@@ -62,6 +66,12 @@ def step(batch):
     return strategy.reduce("SUM", strategy.run(replica_step, args=(batch,)), axis=None)
 
 
+def is_enough():
+    """Returns whether a worker was told that it is; all get the same answer."""
+    told = strategy.run(lambda: jnp.asarray(float((folder / "enough").exists())))
+    return float(strategy.reduce("SUM", told, axis=None)) > 0
+
+
 @sg.train.elastic(strategy)
 def train(loop):
     for epoch in loop.range(epochs):
@@ -70,9 +80,12 @@ def train(loop):
             loss = float(step(batch))
             note("step", step=loop.step, loss=loss, workers=strategy.num_replicas_in_sync)
             time.sleep(pause)
-        note("epoch", epoch=epoch, counted=np.asarray(counted.read_value()).tolist())
+        numbers = np.asarray(counted.read_value()).tolist()
+        note("epoch", epoch=epoch, counted=numbers, w=w.numpy().tolist())
+        if is_enough():
+            break
 
 
 note("start", workers=strategy.num_replicas_in_sync)
 train()
-note("end", w=w.numpy().tolist())
+note("end")

@@ -263,6 +263,9 @@ def test_job_ends_when_nobody_reads_its_output(start, script):
         (["--nnodes", "2", "train.py"], "needs --rdzv-endpoint"),
         (["--nnodes", "2", "--node-rank", "2", "train.py"], "--node-rank must be"),
         (["--max-restarts", "-1", "train.py"], "--max-restarts must not be negative"),
+        (["--nnodes", "1:2", "--workers", "1:2", "train.py"], "a plain number of --workers"),
+        (["--nnodes", "2", "--workers", "1:2", "train.py"], "--nnodes MIN:2"),
+        (["--on", "ray", "--workers", "1:2", "train.py"], "must be left out with --on ray"),
         (
             ["--nnodes", "2", "--rdzv-endpoint", "localhost:1", "train.py"],
             "STRATAGEM_CLUSTER_SECRET must hold",

@@ -22,6 +22,7 @@ from stratagem._src.training.report import report
 
 if TYPE_CHECKING:
     from stratagem._src.checkpoint.sidecar_evaluator import SidecarEvaluator
+    from stratagem._src.integrations.keras.elastic_fit import ElasticFit
     from stratagem._src.training.elastic.elastic import elastic
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "CheckpointOptions",
     "ClusterDef",
     "ClusterSpec",
+    "ElasticFit",
     "Example",
     "Feature",
     "Features",
@@ -56,6 +58,7 @@ if not TYPE_CHECKING:
                 "stratagem._src.checkpoint.sidecar_evaluator",
                 "SidecarEvaluator",
             ),
+            "ElasticFit": ("stratagem._src.integrations.keras.elastic_fit", "ElasticFit"),
             "elastic": ("stratagem._src.training.elastic.elastic", "elastic"),
         },
     )

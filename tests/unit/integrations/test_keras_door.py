@@ -77,10 +77,11 @@ NOT_INSTALLED = """
 import sys
 sys.modules["keras"] = None
 import stratagem as sg
-try:
-    sg.keras
-except ImportError as error:
-    print("pip install stratagem[keras]" in str(error))
+for use in (lambda: sg.keras, lambda: sg.train.ElasticFit):
+    try:
+        use()
+    except ImportError as error:
+        print("pip install stratagem[keras]" in str(error))
 """
 
 
@@ -92,7 +93,7 @@ except ImportError as error:
         pytest.param(NNX, "jax", "Variable\nTrue", id="nnx", marks=pytest.mark.slow),
         pytest.param(ANOTHER_BACKEND, "numpy", "True\nTrue", id="another_backend"),
         pytest.param(TOLD_OTHERWISE, "torch", "True False", id="told_otherwise"),
-        pytest.param(NOT_INSTALLED, "", "True", id="not_installed"),
+        pytest.param(NOT_INSTALLED, "", "True\nTrue", id="not_installed"),
     ],
 )
 def test_door(program, backend, printed):

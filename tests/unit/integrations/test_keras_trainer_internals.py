@@ -105,6 +105,15 @@ def test_the_state_that_keras_takes_out_of_variables():
     assert model._jax_state_synced
 
 
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_the_first_batch_of_an_epoch(steps_per_execution):
+    iterator = internals.trainer.JAXEpochIterator(
+        X, Y, batch_size=1, steps_per_execution=steps_per_execution
+    )
+    x, _ = internals.first_batch(iterator)
+    np.testing.assert_array_equal(x, X[:1])
+
+
 def test_the_epoch_that_a_callback_sets():
     class Begin(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):

@@ -322,3 +322,67 @@ def test_node_that_nobody_starts_again_is_a_failure_at_once():
     job.handle(joined(0, workers=0, chief=True, ps=1))
     job.handle(joined(1, workers=1))
     assert job.handle(NodeLost(1)) == TERMINATE
+
+
+def elastic(num_nodes=3, min_workers=2, **rules):
+    """A worker on each of some nodes."""
+    job = JobState(num_nodes, JobRules(min_workers=min_workers, **rules))
+    for node in range(num_nodes):
+        orders = job.handle(joined(node, workers=1))
+    assert [type(order) for order in orders] == [Start]
+    return job
+
+
+def test_elastic_job_goes_on_without_a_node_and_lets_it_come_back_elsewhere():
+    job = elastic()
+    assert not job.expects(2)
+    assert job.handle(NodeLost(2)) == []
+    assert job.expects(2)
+    offer = NodeOffer(2, "another", TaskCounts(workers=1), (9,))
+    [order] = job.handle(NodeJoined(offer))
+    assert isinstance(order, TakeUpAgain)
+    assert order.start.plan.cluster == {"worker": ["host:1", "host:1", "another:9"]}
+    assert order.start.plan.tasks[2] == (Task("worker", 2),)
+    assert not job.expects(2)
+    for task in (W0, W1):
+        job.handle(ended(task))
+    # One that has come back may have come too late, and is not waited for.
+    assert job.phase is JobPhase.STOPPING
+
+
+def test_elastic_job_ends_without_a_node_that_stays_away():
+    job = elastic()
+    job.handle(NodeLost(1))
+    assert job.handle(ended(W0)) == []
+    assert job.handle(ended(Task("worker", 2))) == TERMINATE
+    assert job.handle(NodeStopped(0)) == []
+    assert job.handle(NodeStopped(2)) == [Finish(0)]
+
+
+def test_elastic_job_with_too_few_nodes_is_started_again():
+    job = elastic(max_restarts=1)
+    assert job.handle(NodeLost(1)) == []
+    assert job.handle(NodeLost(2)) == TERMINATE
+    [order] = job.handle(NodeStopped(0))
+    assert isinstance(order, JoinAgain)
+    assert job.missing_nodes == [0, 1, 2]
+
+
+def test_elastic_job_starts_with_enough_nodes_when_the_time_is_over():
+    job = JobState(3, JobRules(min_workers=2))
+    job.handle(joined(0, workers=1))
+    job.handle(joined(2, workers=1))
+    [order] = job.handle(DeadlinePassed(0))
+    assert isinstance(order, Start)
+    assert order.plan.tasks == {0: (W0,), 2: (W1,)}
+    [order] = job.handle(joined(1, workers=1))
+    assert isinstance(order, TakeUpAgain)
+    assert order.start.plan.tasks == {0: (W0,), 2: (W1,), 1: (Task("worker", 2),)}
+
+
+def test_elastic_job_does_not_start_with_too_few_nodes():
+    job = JobState(3, JobRules(min_workers=2))
+    job.handle(joined(0, workers=1))
+    [finish] = job.handle(DeadlinePassed(0))
+    assert finish.exit_code == 1
+    assert "node 1, node 2 did not" in finish.message

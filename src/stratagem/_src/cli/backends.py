@@ -18,6 +18,7 @@ from stratagem._src.launcher.backends.one_task import OneTaskBackend
 from stratagem._src.launcher.backends.ray import RayBackend
 from stratagem._src.launcher.backends.slurm import SlurmBackend
 from stratagem._src.launcher.backends.slurm_options import SlurmOptions
+from stratagem._src.launcher.count_range import ONE, CountRange, parse_range
 
 __all__ = ["BackendChoice", "add_backend_flags", "make_backend"]
 
@@ -71,7 +72,12 @@ def _hosts(parser: argparse.ArgumentParser) -> BackendChoice:
         "run the same command on every node: with its rank, and the tasks of that node, or with --task "
         "and the whole job",
     )
-    flags.add("--nnodes", type=int, metavar="N", help="default: 1")
+    flags.add(
+        "--nnodes",
+        type=parse_range,
+        metavar="[MIN:]N",
+        help="default: 1; with MIN, training goes on with the workers of so few nodes",
+    )
     flags.add("--node-rank", type=int, metavar="N", help="default: 0")
     flags.add(
         "--rdzv-endpoint",
@@ -177,7 +183,7 @@ def _make_slurm(extra: Sequence[str] = (), **options: Any) -> Backend:
 
 
 def _make_hosts(
-    nnodes: int = 1,
+    nnodes: CountRange = ONE,
     node_rank: int = 0,
     rdzv_endpoint: str = "",
     rdzv_timeout: float = 300.0,
@@ -186,11 +192,11 @@ def _make_hosts(
     led: bool = False,
 ) -> Backend:
     if task:
-        if (nnodes, node_rank) != (1, 0):
+        if (nnodes.most, node_rank) != (1, 0):
             raise LaunchError("--task must stand without --nnodes and --node-rank, got both.")
         return OneTaskBackend(task, rdzv_endpoint, rdzv_timeout, own_host, led)
     if own_host or led:
         raise LaunchError("--own-host and --led must stand with --task, got them without.")
-    if nnodes == 1 and node_rank == 0:
+    if nnodes.most == 1 and node_rank == 0:
         return LocalBackend()
-    return HostsBackend(nnodes, node_rank, rdzv_endpoint, rdzv_timeout)
+    return HostsBackend(nnodes.most, node_rank, rdzv_endpoint, rdzv_timeout)

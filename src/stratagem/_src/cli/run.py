@@ -10,7 +10,7 @@ from stratagem._src.cli.backends import add_backend_flags, make_backend
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import ClusterSpecError, LaunchError
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.count_range import CountRange, parse_range
+from stratagem._src.launcher.count_range import ONE, CountRange, parse_range
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.python_program import PythonProgram
@@ -64,6 +64,11 @@ def add_command(commands: _Commands) -> None:
     def run(options: argparse.Namespace) -> int:
         job = describe_job(options)
         backend = make_backend(backends, options)
+        if job.rules.min_workers is not None and options.on not in ("local", "hosts"):
+            raise LaunchError(
+                f"A range of workers must be left out with --on {options.on}, whose tasks are not started "
+                "again alone. Use --on local or hosts."
+            )
         if options.dry_run:
             print(backend.preview(job))
             return 0
@@ -77,7 +82,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument(
         "--workers",
         type=parse_range,
-        default=CountRange(None, 1),
+        default=ONE,
         metavar="[MIN:]N",
         help="default: 1; with MIN, training goes on with so few when others are lost, and those are "
         "started again (sg.train.elastic)",
@@ -191,7 +196,7 @@ def describe_job(options: argparse.Namespace) -> JobDescription:
             options.max_restarts,
             options.max_worker_restarts,
             options.grace_seconds,
-            options.workers.least,
+            _min_workers(options),
         ),
         options.quiet,
         options.log_dir,
@@ -199,6 +204,23 @@ def describe_job(options: argparse.Namespace) -> JobDescription:
         options.dashboard_address or (f"{_LOOPBACK}:0" if options.dashboard else None),
         options.opentelemetry,
     )
+
+
+def _min_workers(options: argparse.Namespace) -> int | None:
+    """Returns how few workers of all nodes may go on, or ``None`` if all must be there."""
+    nodes: CountRange = getattr(options, "nnodes", ONE)
+    if nodes.least is None:
+        if options.workers.least is not None and nodes.most > 1:
+            raise LaunchError(
+                f"--workers {options.workers.least}:{options.workers.most} is for one node. With several, "
+                f"say how few nodes may go on: --nnodes MIN:{nodes.most}."
+            )
+        return options.workers.least
+    if options.workers.least is not None:
+        raise LaunchError(
+            "--nnodes MIN:MAX must stand with a plain number of --workers, got a range."
+        )
+    return nodes.least * int(options.workers.most)
 
 
 def _variable(text: str) -> tuple[str, str]:

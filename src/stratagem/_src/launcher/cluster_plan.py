@@ -12,7 +12,7 @@ from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task, worker_tasks
 from stratagem._src.launcher.task_counts import TaskCounts
 
-__all__ = ["ClusterPlan", "NodeOffer", "plan_cluster"]
+__all__ = ["ClusterPlan", "NodeOffer", "plan_cluster", "plan_with"]
 
 
 @dataclass(frozen=True)
@@ -87,3 +87,30 @@ def plan_cluster(offers: Iterable[NodeOffer]) -> ClusterPlan:
             addresses.append(str(Address(offer.host, next(ports))))
         tasks[offer.node] = tuple(placed)
     return ClusterPlan(cluster, tasks)
+
+
+def plan_with(plan: ClusterPlan, offer: NodeOffer) -> ClusterPlan:
+    """Returns a plan in which a node that has come, or come back, has its tasks at its own addresses.
+
+    Its tasks are those that it had; further ones are numbered after all others.
+
+    >>> from stratagem._src.launcher.task_counts import TaskCounts
+    >>> from stratagem._src.launcher.cluster_plan import NodeOffer, plan_cluster, plan_with
+    >>> plan = plan_cluster([NodeOffer(n, "a", TaskCounts(workers=1), (n,)) for n in range(2)])
+    >>> plan_with(plan, NodeOffer(0, "b", TaskCounts(workers=2), (8, 9))).cluster
+    {'worker': ['b:8', 'a:1', 'b:9']}
+    """
+    cluster = {job: list(addresses) for job, addresses in plan.cluster.items()}
+    free = list(plan.tasks.get(offer.node, ()))
+    ports, placed = iter(offer.ports), []
+    for job in offer.counts.jobs():
+        if job == "evaluator":
+            placed.append(Task(job, 0))
+            continue
+        addresses = cluster.setdefault(job, [])
+        task = next((task for task in free if task.task_type == job), Task(job, len(addresses)))
+        if task in free:
+            free.remove(task)
+        placed.append(task)
+        addresses[task.task_id : task.task_id + 1] = [str(Address(offer.host, next(ports)))]
+    return ClusterPlan(cluster, {**plan.tasks, offer.node: tuple(placed)})

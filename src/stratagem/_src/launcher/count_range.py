@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-__all__ = ["CountRange", "parse_range"]
+__all__ = ["ONE", "CountRange", "parse_range"]
 
 
 class CountRange(NamedTuple):
@@ -18,6 +18,9 @@ class CountRange(NamedTuple):
 
     least: int | None
     most: int
+
+
+ONE = CountRange(None, 1)
 
 
 def parse_range(text: str) -> CountRange:

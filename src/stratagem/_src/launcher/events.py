@@ -109,7 +109,7 @@ class PassOn:
 
 @dataclass(frozen=True)
 class TakeUpAgain:
-    """Start your tasks of the attempt that runs, if you are this node, which was lost and is back."""
+    """Start your tasks of the attempt that runs, if you are this node; if not, know its addresses."""
 
     node: int
     start: Start

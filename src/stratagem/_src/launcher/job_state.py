@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from functools import singledispatchmethod
 
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task
-from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer, plan_cluster
+from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer, plan_cluster, plan_with
 from stratagem._src.launcher.completion import (
     can_be_replaced,
     elastic_job_is_done,
@@ -135,15 +136,16 @@ class JobState:
     @handle.register
     def _joined(self, report: NodeJoined) -> list[Order]:
         if self.phase is not JobPhase.GATHERING:
-            return self._rejoined(report.offer)
+            return self._take_in(report.offer) if self.expects(report.offer.node) else []
         self._offers[report.offer.node] = report.offer
-        if self.missing_nodes:
-            return []
+        return [] if self.missing_nodes else self._begin()
+
+    def _begin(self) -> list[Order]:
         try:
             self._plan = plan_cluster(self._offers.values())
         except LaunchError as error:
             return self._finish(_WRONG_USE, str(error))
-        self._endings, self._stopped, self._failure = {}, set(), None
+        self._endings, self._stopped, self._failure = {}, set(self.missing_nodes), None
         self._task_restarts.clear()
         self._away.clear()
         self.phase = JobPhase.RUNNING
@@ -202,8 +204,12 @@ class JobState:
         self._away.discard(report.node)
         self._offers.pop(report.node, None)
         if self.phase is JobPhase.RUNNING:
-            self._failure = report
             self._stopped.add(report.node)
+            if self._has_enough_workers():
+                # Whether it comes back or not, the job does not wait for its tasks.
+                self._task_restarts.update(self.tasks_of(report.node))
+                return self._stop(signal.SIGTERM) if self._is_done() else []
+            self._failure = report
             return self._stop(signal.SIGTERM)
         return self._node_stopped(NodeStopped(report.node))
 
@@ -232,6 +238,9 @@ class JobState:
     def _deadline(self, report: DeadlinePassed) -> list[Order]:
         if self.phase is not JobPhase.GATHERING or report.attempt != self.attempt:
             return []
+        offered = sum(offer.counts.chief + offer.counts.workers for offer in self._offers.values())
+        if 0 in self._offers and offered >= (self._rules.min_workers or math.inf):
+            return self._begin()
         return self._finish(
             1,
             f"every one of {self._num_nodes} nodes must join before the deadline, but "
@@ -241,7 +250,9 @@ class JobState:
 
     def expects(self, node: int) -> bool:
         """Returns whether a node may join now."""
-        return self.phase is JobPhase.GATHERING or node in self._away
+        if self.phase is JobPhase.RUNNING:
+            return node in (self._away if self._rules.min_workers is None else self.missing_nodes)
+        return self.phase is JobPhase.GATHERING
 
     def _can_wait_for(self, node: int) -> bool:
         tasks = self._plan.tasks[node]
@@ -249,15 +260,23 @@ class JobState:
             map(self._may_start_again, tasks)
         )
 
-    def _rejoined(self, offer: NodeOffer) -> list[Order]:
-        """Lets a node that was lost run its tasks again, at the addresses that all others know."""
-        if self.phase is not JobPhase.RUNNING or offer.node not in self._away:
-            return []
-        self._away.discard(offer.node)
+    def _take_in(self, offer: NodeOffer) -> list[Order]:
+        """Lets a node run its tasks in a job that runs already."""
         name = self._name_of_node(offer.node)
-        if offer.host != self._offers[offer.node].host:
-            self._failure = NodeLost(offer.node)
-            return self._stop(signal.SIGTERM)
+        if self._rules.min_workers is not None:
+            self._offers[offer.node] = offer
+            self._stopped.discard(offer.node)
+            self._plan = plan_with(self._plan, offer)
+            tasks = self.tasks_of(offer.node)
+            for task in tasks:
+                self._endings.pop(task, None)
+            # Those of a node that was lost were counted when it was.
+            self._task_restarts.update(set(tasks) - self._task_restarts.keys())
+        else:  # all others know the addresses
+            self._away.discard(offer.node)
+            if offer.host != self._offers[offer.node].host:
+                self._failure = NodeLost(offer.node)
+                return self._stop(signal.SIGTERM)
         return [TakeUpAgain(offer.node, self._start(), f"the launcher of {name} is back")]
 
     @property
@@ -270,10 +289,16 @@ class JobState:
         return is_loss(ending) and not workers_succeeded(self._endings.values())
 
     def _can_do_without(self, ending: TaskEnding) -> bool:
-        if self._rules.min_workers is None or not is_loss(ending):
+        if self._rules.min_workers is None:
             return False
-        left = [task for task in self._tasks if trains(task) and task not in self._endings]
-        return workers_succeeded(self._endings.values()) or len(left) >= self._rules.min_workers
+        is_over = workers_succeeded(self._endings.values())
+        return is_loss(ending) and (is_over or self._has_enough_workers())
+
+    def _has_enough_workers(self) -> bool:
+        """Returns whether an elastic job can go on with the workers of the nodes that are here."""
+        here = [task for node in self._offers for task in self.tasks_of(node)]
+        left = [task for task in here if trains(task) and task not in self._endings]
+        return self._rules.min_workers is not None and len(left) >= self._rules.min_workers
 
     def _is_done(self) -> bool:
         if self._rules.min_workers is None:

@@ -109,8 +109,10 @@ class NodeRunner:
     def obey(self, order: Order) -> None:
         """Does what the job orders."""
         match order:
-            case Start():
+            case Start() if self._node.rank in order.plan.tasks:
                 self._start(order)
+            case Start():  # its offer came too late, and has it let in later
+                self._attempt = order
             case StartAgain():
                 self._console.message(f"{order.reason}; it is started again")
                 assert self._attempt is not None
@@ -123,6 +125,8 @@ class NodeRunner:
                 self._console.message(f"{order.reason}; its tasks are started again")
                 if order.node == self._node.rank:
                     self._start(order.start)
+                else:
+                    self._attempt = order.start
             case Stop():
                 self._stop(order)
             case JoinAgain():

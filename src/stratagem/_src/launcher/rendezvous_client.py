@@ -9,12 +9,25 @@ import time
 from collections.abc import Callable
 
 from stratagem._src.cluster.errors import RendezvousError
+from stratagem._src.cluster.leadership import Task
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.events import Finish, Interrupted, NodeStopped, Order, Report, Stop
+from stratagem._src.launcher.events import (
+    Finish,
+    Interrupted,
+    NodeStopped,
+    Order,
+    Report,
+    Start,
+    StartAgain,
+    Stop,
+    TakeUpAgain,
+    TaskEnded,
+)
 from stratagem._src.launcher.events_as_json import order_from_json, report_to_json
+from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Connection, Identity, connect
@@ -33,7 +46,7 @@ class RendezvousClient:
     Args:
         loop: The event loop that drives it.
         rendezvous: Where node 0 is.
-        grace_seconds: How long tasks have to end when node 0 is lost.
+        rules: How long tasks have to end when node 0 is lost, or whether they go on without it.
         console: Where it is said that node 0 is waited for.
 
     Raises:
@@ -41,14 +54,19 @@ class RendezvousClient:
     """
 
     def __init__(
-        self, loop: TaskLoop, rendezvous: Rendezvous, grace_seconds: float, console: Console
+        self, loop: TaskLoop, rendezvous: Rendezvous, rules: JobRules, console: Console
     ) -> None:
         self._loop = loop
         self._rendezvous = rendezvous
-        self._grace_seconds = grace_seconds
+        self._rules = rules
+        self._console = console
+        self._tasks: tuple[Task, ...] = ()
+        self._running: set[Task] = set()
+        self._codes: list[int] = []
         self._obey: Callable[[Order], None] = lambda _: None
         self._was_interrupted = False
         self._is_lost = False
+        self._is_ending = False
         self._is_over = False
         self.own_host, self._conversation = _join(rendezvous, console)
         # An error that nobody expected ends the launcher: the loop raises it.
@@ -64,11 +82,16 @@ class RendezvousClient:
 
     def report(self, report: Report) -> None:
         """Tells node 0 something; when it is lost, ends this node's part of the job."""
+        if isinstance(report, TaskEnded):
+            self._running.discard(report.ending.task)
+            self._codes.append(report.ending.exit_code)
         if self._is_lost:
-            if isinstance(report, NodeStopped):
-                self._obey(Finish(1, f"node 0 at {self._rendezvous.endpoint} is gone"))
+            if isinstance(report, NodeStopped) and not self._is_over:
+                self._finish_alone()
+            elif isinstance(report, TaskEnded) and not (self._running or self._is_ending):
+                self._end_tasks(signal.SIGTERM)
             elif isinstance(report, Interrupted):
-                self._obey(Stop(signal.SIGKILL, 0.0))
+                self._end_tasks(report.signal)
             return
         if isinstance(report, Interrupted):
             if self._was_interrupted and report.signal == signal.SIGINT:
@@ -95,14 +118,51 @@ class RendezvousClient:
         self._loop.call_soon(self._lose)
 
     def _hear(self, order: Order) -> None:
-        if not self._is_over:
-            self._is_over = isinstance(order, Finish)
-            self._obey(order)
+        if self._is_over:
+            return
+        rank = self._rendezvous.node_rank
+        match order:
+            case Finish():
+                self._is_over = True
+            case Start():
+                self._begin(order)
+            case TakeUpAgain() if order.node == rank:
+                self._begin(order.start)
+            case StartAgain() if order.task in self._tasks:
+                self._running.add(order.task)
+        self._obey(order)
+
+    def _begin(self, order: Start) -> None:
+        self._tasks = order.plan.tasks.get(self._rendezvous.node_rank, ())
+        self._running, self._codes = set(self._tasks), []
 
     def _lose(self) -> None:
-        if not (self._is_over or self._is_lost):
-            self._is_lost = True
-            self._obey(Stop(signal.SIGTERM, self._grace_seconds))
+        if self._is_over or self._is_lost:
+            return
+        self._is_lost = True
+        if self._rules.min_workers is not None and self._running:
+            self._console.message(
+                f"node 0 at {self._rendezvous.endpoint} is gone; the tasks of this node go on"
+            )
+        else:
+            self._end_tasks(signal.SIGTERM)
+
+    def _end_tasks(self, number: int) -> None:
+        """Ends the tasks without being told to; at once if they were to end before."""
+        self._obey(
+            Stop(signal.SIGKILL, 0.0)
+            if self._is_ending
+            else Stop(number, self._rules.grace_seconds)
+        )
+        self._is_ending = True
+
+    def _finish_alone(self) -> None:
+        """Ends this node's part of a job whose node 0 is gone: well, if its workers came to an end."""
+        self._is_over = True
+        if self._rules.min_workers is not None and 0 in self._codes:
+            self._obey(Finish(0))
+        else:
+            self._obey(Finish(1, f"node 0 at {self._rendezvous.endpoint} is gone"))
 
 
 class _MayRetry(Exception):

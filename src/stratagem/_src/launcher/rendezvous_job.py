@@ -61,7 +61,7 @@ def run_rendezvous_job(
                 leader = _Leader(loop, rendezvous, counts, program, console, rules, observer)
                 return leader.run(signals)
         # Until node 0 has answered, signals end this process as they end any other.
-        with RendezvousClient(loop, rendezvous, rules.grace_seconds, console) as client:
+        with RendezvousClient(loop, rendezvous, rules, console) as client:
             host = rendezvous.own_host or client.own_host
             node = JobNode(rendezvous.node_rank, host, counts)
             runner = NodeRunner(loop, node, program, client.report, _secret_of(rendezvous), console)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.core.background import Background
-from stratagem._src.core.errors import StratagemError, UnavailableError
+from stratagem._src.core.errors import UnavailableError
 from stratagem._src.jax_internals import distributed_runtime as jax_runtime
 from stratagem._src.membership import join
 from stratagem._src.membership.council import Answer, Council
@@ -29,6 +29,7 @@ _log = logging.getLogger("stratagem")
 _POLL_SECONDS = 0.1
 _USHER_SECONDS = 0.25
 _PAUSE_SECONDS = 0.25
+_MOST_ATTEMPTS = 20
 
 
 class LeftBehindError(UnavailableError):
@@ -72,6 +73,7 @@ class ElasticJob:
         self._credentials = Credentials.from_environment()
         self.council: Council = Council(me, self._credentials)
         self._reached = time.monotonic()
+        self._host: MeetingHost | None = None
         self._background = Background("the elastic job")
         self._closed = threading.Event()
         join.leave_at_exit()
@@ -144,18 +146,20 @@ class ElasticJob:
             UnavailableError: If too few can go on.
             LeftBehindError: If the others have gone on without this process.
         """
-        while True:
+        for attempts_left in reversed(range(_MOST_ATTEMPTS)):
             join.part()
             generation = self._wait_outside() if self.is_waiting else self._agree()
             jax_runtime.end_backends()
             end_backend_lifetime()
             try:
                 self._form(generation)
-            except StratagemError as error:
+                return
+            except Exception as error:  # JAX's own, if a worker is lost while all connect
+                if self._host is not None and join.joined_cluster() is None:
+                    self._host.release()
+                if not attempts_left:
+                    raise
                 _log.warning("The workers meet again: %s", error)
-                continue
-            self.is_waiting = False
-            return
 
     def _wait_outside(self) -> Generation:
         """Asks to be let in until it is."""
@@ -280,8 +284,7 @@ class ElasticJob:
 
     def _decide(self, number: int, members: tuple[Member, ...]) -> Generation:
         """Has the meeting point of the next generation started, and lets the others know of it."""
-        meeting = ""
-        self._host: MeetingHost | None = None
+        meeting, self._host = "", None
         if len(members) > 1:
             where = Address(Address.parse(self.me.address).host, 0)
             self._host = MeetingHost(where, len(members), self._credentials)

@@ -73,6 +73,7 @@ class StepFunction:
         self._parts = parts
         self._returns_rows = returns_rows
         self.strategy = strategy
+        self._group = strategy.replica_group
         self._variables = self._variables_now()
         self._program: StepProgram | None = None
         if not model.run_eagerly and model.jit_compile:
@@ -85,7 +86,9 @@ class StepFunction:
             )
 
     def fits(self) -> bool:
-        """Returns whether the state still has the variables for which the step may be compiled."""
+        """Returns whether devices and variables are still those for which the step may be compiled."""
+        if self._group is not self.strategy.replica_group:
+            return False
         now = self._variables_now()
         return len(now) == len(self._variables) and all(map(operator.is_, now, self._variables))
 

@@ -43,11 +43,16 @@ from stratagem._src.integrations.keras.trainer_internals import (
     Trainer,
     data_adapter_of,
     distribute_data,
+    first_batch,
     is_built,
     replace_data_adapter_of,
     replace_distribute_data,
 )
-from stratagem._src.integrations.keras.worker_callbacks import callbacks_of_worker, leads
+from stratagem._src.integrations.keras.worker_callbacks import (
+    callbacks_of_worker,
+    is_elastic,
+    leads,
+)
 from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 
@@ -144,10 +149,13 @@ def _scope_to_build(model: Any, strategy: Strategy) -> AbstractContextManager[ob
 
 def _building(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:
+    def symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = strategy_of_model(self)
+        if iterator is not None and is_elastic(strategy):
+            # Only one that is not built draws a batch, and a worker that has come is not.
+            data_batch = first_batch(iterator)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
-            original(self, *args, **kwargs)
+            original(self, iterator, data_batch)
 
     return symbolic_build
 

@@ -24,6 +24,7 @@ __all__ = [
     "class_weight_to_sample_weights",
     "data_adapter_of",
     "distribute_data",
+    "first_batch",
     "initial_epoch",
     "is_built",
     "is_default",
@@ -59,6 +60,13 @@ def is_shuffled(adapter: Any) -> Any:
 def is_built(model: Any) -> bool:
     """Returns whether all layers of a model have their variables."""
     return all(layer.built for layer in model._flatten_layers())
+
+
+def first_batch(epoch_iterator: Any) -> Any:
+    """Returns the first batch of Keras' iterator over an epoch."""
+    for _, _, batches in epoch_iterator:
+        return batches[0] if isinstance(batches, (list, tuple)) else next(batches)
+    return None
 
 
 def variables_of(model: Any, part: str) -> Sequence[Any]:

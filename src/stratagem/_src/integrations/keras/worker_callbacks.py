@@ -16,7 +16,7 @@ from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 
-__all__ = ["callbacks_of_worker", "leads"]
+__all__ = ["callbacks_of_worker", "is_elastic", "leads"]
 
 # What they write or send is the same everywhere, and must be written once.
 _WRITERS = (
@@ -32,6 +32,12 @@ def leads(strategy: Strategy) -> bool:
     """Returns whether this process is the one that prints and writes."""
     extended = strategy.extended
     return not isinstance(extended, MultiWorkerExtended) or extended.should_checkpoint
+
+
+def is_elastic(strategy: Strategy | None) -> bool:
+    """Returns whether workers may come to this one while it trains."""
+    extended = None if strategy is None else strategy.extended
+    return isinstance(extended, MultiWorkerExtended) and extended.is_elastic
 
 
 def callbacks_of_worker(callbacks: Iterable[Any], strategy: Strategy, *, trains: bool) -> list[Any]:
