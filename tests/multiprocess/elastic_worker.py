@@ -1,8 +1,10 @@
 """A small training that goes on when workers are lost; notes what it sees in a file of its own.
 
-Arguments: the folder for the files, how many epochs, and for how many seconds a step pauses.
+Arguments: the folder for the files, how many epochs, for how many seconds a step pauses, and perhaps "parts":
+then each worker has a part of the weights and of the optimizer's state.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -33,7 +35,11 @@ x = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
 y = (x @ np.array([1.0, 2.0, 3.0])).astype(np.float32)
 rows = sg.data.Dataset.from_tensor_slices((x, y, np.arange(ROWS)))
 dataset = rows.shuffle(ROWS, seed=7).batch(BATCH)
-with strategy.scope():
+in_parts = sys.argv[4:] == ["parts"]
+block = (
+    sg.distribute.experimental.FullySharded(min_size=1) if in_parts else contextlib.nullcontext()
+)
+with strategy.scope(), block:
     w = sg.Variable(np.zeros(3, np.float32))
     optimizer = sg.train.Optimizer(optax.adam(0.05))
     counted = sg.Variable(

@@ -22,9 +22,9 @@ STEPS_PER_EPOCH = 4
 class Job:
     """An elastic job under ``stratagem run``, and what its workers note."""
 
-    def __init__(self, start, folder, *flags, epochs, pause=0.05):
+    def __init__(self, start, folder, *flags, epochs, pause=0.05, ways=()):
         self.folder = folder
-        self.launcher = start("run", *flags, WORKER, folder, epochs, pause)
+        self.launcher = start("run", *flags, WORKER, folder, epochs, pause, *ways)
 
     def events(self, *kinds):
         found = []
@@ -113,6 +113,17 @@ def test_the_others_go_on_without_the_leader(start, tmp_path, reference):
     job.wait_for_workers(2, killed)
     job.check(reference(6))
     assert {e["task"] for e in job.events("end")} == {1, 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "left"), [("2:3", 2), ("1:2", 1)])
+def test_what_a_killed_worker_had_a_part_of_is_not_lost(start, tmp_path, reference, workers, left):
+    job = Job(start, tmp_path, "--workers", workers, epochs=30, ways=["parts"])
+    job.wait_for_step(5)
+    killed = job.send(signal.SIGKILL, 1)
+    went_on = job.wait_for_workers(left, killed)
+    job.wait_for_workers(left + 1, killed + went_on)
+    job.check(reference(30))
 
 
 @pytest.mark.slow

@@ -9,11 +9,17 @@ from typing import Any
 import jax
 
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
+from stratagem._src.collectives.hierarchical_copy_all_reduce import HierarchicalCopyAllReduce
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
+from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
+from stratagem._src.variables.fully_sharded import current_placement
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.initial_array import initial_array
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableSynchronization
@@ -56,7 +62,27 @@ class MirroredExtended(StrategyExtended):
     def make_variable(self, **options: Any) -> Variable:
         """Returns a mirrored variable."""
         options["synchronization"] = VariableSynchronization.ON_WRITE
-        return MirroredVariable(self._strategy, **options)
+        placement = current_placement()
+        if placement is None or self._group.size == 1:
+            return MirroredVariable(self._strategy, **options)
+        options["initial_value"] = value = initial_array(options["initial_value"], options["dtype"])
+        if not value.ndim or value.size < placement.min_size:
+            return MirroredVariable(self._strategy, **options)
+        return FullyShardedVariable(self._strategy, **options)
+
+    def check_divides_variables(self, what: str) -> None:
+        """Checks that values travel in a way that is known to add them up.
+
+        Raises:
+            UnsupportedError: If not.
+        """
+        ops = type(self._cross_device_ops)
+        if ops not in (NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice):
+            raise UnsupportedError(
+                f"{what} sums the parts of gradients by XLA's reduce-scatter, and not by "
+                f"{ops.__name__}, which {type(self._strategy).__name__} was made with. Use NcclAllReduce, "
+                "HierarchicalCopyAllReduce or ReductionToOneDevice, or leave it out."
+            )
 
 
 def check_cross_device_ops(ops: CrossDeviceOps | None) -> CrossDeviceOps:
