@@ -99,7 +99,7 @@ SUBJECTS = {
     "default": _subject(sg.distribute.get_strategy, *TOPICS, replicas=False, places=False),
     "mirrored2": _subject(lambda: _mirrored(2), *TOPICS),
     # Each replica has a part of every variable that has any dims.
-    "mirrored2_sharded": _subject(lambda: _mirrored(2), "variables", placement=_all_sharded),
+    "mirrored2_sharded": _subject(lambda: _mirrored(2), placement=_all_sharded),
     # Hardly anything in the tests divides by four.
     "mirrored4_sharded": _subject(lambda: _mirrored(4), placement=_all_sharded),
     # Logical devices: a replica has several cores.

@@ -1,7 +1,7 @@
 """A small training that goes on when workers are lost; notes what it sees in a file of its own.
 
-Arguments: the folder for the files, how many epochs, for how many seconds a step pauses, and perhaps "parts":
-then each worker has a part of the weights and of the optimizer's state.
+Arguments: the folder for the files, how many epochs, for how many seconds a step pauses, and perhaps
+"parts": then each worker has a part of the weights and of the optimizer's state.
 """
 
 import contextlib

@@ -113,9 +113,10 @@ def value_and_grad(
         for variable, new_value in zip(frame.written.values(), written, strict=True):
             if parent is not None:
                 parent.check_writable(variable)
-                if parent.in_parts and isinstance(variable, FullyShardedVariable):
-                    new_value = variable.taken_apart(new_value, in_replica=parent.spmd)
-                parent.write(variable, new_value)
+                if isinstance(variable, FullyShardedVariable):
+                    parent.write_whole(variable, new_value)
+                else:
+                    parent.write(variable, new_value)
             else:
                 variable.commit(new_value)
         for noted, operand in zip(frame.remote.updates, operands, strict=True):

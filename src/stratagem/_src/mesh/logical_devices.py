@@ -218,8 +218,8 @@ def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices:
     if any(count < 1 for count in num_parts) or int(np.prod(num_parts)) != num_devices:
         raise ShapeMismatchError(
             f"partition_dimensions must be >= 1 and multiply to the {num_devices} logical device(s) of "
-            f"a replica, got {list(num_parts)}. Build a DeviceAssignment with another "
-            "computation_shape, or split into another number of parts."
+            f"a replica, got {list(num_parts)}. Use another devices_per_replica, or a DeviceAssignment "
+            "with another computation_shape, or split into another number of parts."
         )
     for dim, (size, count) in enumerate(zip(shape, num_parts, strict=True)):
         if size % count:

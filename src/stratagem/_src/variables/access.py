@@ -77,6 +77,12 @@ class StateFrame(abc.ABC):
     def write(self, variable: Variable, value: Any) -> None:
         """Sets the variable's value in this frame."""
 
+    def write_whole(self, variable: FullyShardedVariable, value: Any) -> None:
+        """Sets the value of a variable that programs have in parts, given all of it."""
+        if self.in_parts:
+            value = variable.taken_apart(value, in_replica=self.spmd)
+        self.write(variable, value)
+
     def check_writable(self, variable: Variable) -> None:
         """Checks that no other transformation stands between this frame and the caller.
 
