@@ -76,6 +76,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/dashboard_cost.py
 	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python benchmarks/sharded_state.py
 
 # Whole training loops and all-reduces, with torch and TensorFlow beside in the same run.
 PEER_PYTHONS := --tensorflow-python $(PEERS_VENV)/bin/python --torch-python $(PEERS_VENV)/bin/python

@@ -68,8 +68,7 @@ def kept_for_the_session():
     program with them, before the first test: what there is then may stay, and nothing else.
     """
     if IN_WORKERS:
-        (workers,) = SUBJECTS.values()
-        _add_up(workers.make())
+        _add_up(SUBJECTS["workers"].make())
         of_strategy = Belongings.now()
         return lambda: of_strategy
     return _of_parameter_servers
@@ -128,21 +127,26 @@ def _topics(item):
     return topics
 
 
+def _made(name):
+    with SUBJECTS[name].placement():
+        yield SUBJECTS[name].make()
+
+
 @pytest.fixture(params=SUBJECTS)
 def strategy(request):
-    return SUBJECTS[request.param].make()
+    yield from _made(request.param)
 
 
 @pytest.fixture(params=[name for name, subject in SUBJECTS.items() if subject.places])
 def placed_strategy(request):
     """Every strategy that places variables itself."""
-    return SUBJECTS[request.param].make()
+    yield from _made(request.param)
 
 
 @pytest.fixture(params=[name for name, subject in SUBJECTS.items() if subject.replicas])
 def many(request):
     """Every strategy with several replicas."""
-    return SUBJECTS[request.param].make()
+    yield from _made(request.param)
 
 
 @pytest.fixture(params=["eager", "compiled"])

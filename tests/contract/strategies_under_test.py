@@ -1,5 +1,6 @@
 """The strategies that the contract is tested with, and what each of them is there to test."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -27,12 +28,14 @@ class Subject:
             with it too, but as breadth, in ``make test-all`` only.
         replicas: Whether it has several replicas.
         places: Whether it places variables itself.
+        placement: Returns the block in which tests create variables.
     """
 
     make: Callable[[], sg.distribute.Strategy]
     topics: frozenset[str]
     replicas: bool = True
     places: bool = True
+    placement: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
 
 
 def _cpus(count):
@@ -88,9 +91,17 @@ def _subject(make, *topics, **traits):
     return Subject(make, frozenset(topics), **traits)
 
 
+def _all_sharded():
+    return sg.distribute.experimental.FullySharded(min_size=1)
+
+
 SUBJECTS = {
     "default": _subject(sg.distribute.get_strategy, *TOPICS, replicas=False, places=False),
     "mirrored2": _subject(lambda: _mirrored(2), *TOPICS),
+    # Each replica has a part of every variable that has any dims.
+    "mirrored2_sharded": _subject(lambda: _mirrored(2), placement=_all_sharded),
+    # Hardly anything in the tests divides by four.
+    "mirrored4_sharded": _subject(lambda: _mirrored(4), placement=_all_sharded),
     # Logical devices: a replica has several cores.
     "tpu2x2": _subject(lambda: _tpu(2, 2), "collectives", "variables"),
     # Variables and batches are on a device that is not the default one.
@@ -124,7 +135,10 @@ NAMES = frozenset(SUBJECTS)
 if IN_WORKERS:
     # Every worker of a cluster runs these tests, in step; see test_contract_of_workers. What
     # concerns calls alone, and no other replica, happens in each as it does with one process.
-    SUBJECTS = {"workers": _subject(_workers, "collectives", "input", "variables")}
+    SUBJECTS = {
+        "workers": _subject(_workers, "collectives", "input", "variables"),
+        "workers_sharded": _subject(_workers, placement=_all_sharded),
+    }
 
 RUNS_EVERY_COMBINATION = "mirrored2"
 """Runs all combinations of parameters that are spread over the strategies."""

@@ -2,9 +2,11 @@
 
 Arguments: the folder for the files, how many epochs at most, and for how many seconds a step pauses.
 It ends after the epoch in which a worker finds a file ``enough`` in the folder. One more argument may say
-for how many seconds workers wait for each other.
+for how many seconds workers wait for each other, or "parts": then each worker has a part of the weights
+and of the optimizer's state.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -20,9 +22,11 @@ import stratagem as sg
 ROWS, BATCH = 32, 8
 
 folder, epochs, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+more = sys.argv[4] if len(sys.argv) > 4 else None
+in_parts = more == "parts"
 strategy = sg.distribute.MultiWorkerMirroredStrategy(
     communication_options=sg.distribute.experimental.CommunicationOptions(
-        timeout_seconds=float(sys.argv[4]) if len(sys.argv) > 4 else None
+        timeout_seconds=None if more is None or in_parts else float(more)
     )
 )
 task = strategy.cluster_resolver.task_id or 0
@@ -37,7 +41,10 @@ x = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
 y = (x @ np.array([1.0, 2.0, 3.0])).astype(np.float32)
 rows = sg.data.Dataset.from_tensor_slices((x, y, np.arange(ROWS)))
 dataset = rows.shuffle(ROWS, seed=7).batch(BATCH)
-with strategy.scope():
+block = (
+    sg.distribute.experimental.FullySharded(min_size=1) if in_parts else contextlib.nullcontext()
+)
+with strategy.scope(), block:
     w = sg.Variable(np.zeros(3, np.float32))
     optimizer = sg.train.Optimizer(optax.adam(0.05))
     counted = sg.Variable(

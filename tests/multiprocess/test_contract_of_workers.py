@@ -51,7 +51,12 @@ _PARTS = pytest.mark.parametrize(
 
 @_PARTS
 def test_the_whole_contract_with_two_workers(tmp_path, part):
-    check_contract(tmp_path, 2, 1, "-m", part)
+    check_contract(tmp_path, 2, 1, "-m", part, "-k", "not workers_sharded")
+
+
+@pytest.mark.slow
+def test_each_of_two_workers_has_a_part_of_every_variable(tmp_path):
+    check_contract(tmp_path, 2, 1, "-m", "slow or not slow", "-k", "workers_sharded")
 
 
 @pytest.mark.slow

@@ -138,6 +138,17 @@ def test_keras_goes_on_with_the_epoch_that_was_at_work(start, tmp_path, referenc
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("workers", "left"), [("2:3", 2), ("1:2", 1)])
+def test_what_a_killed_worker_had_a_part_of_is_not_lost(start, tmp_path, reference, workers, left):
+    job = Job(start, tmp_path, "--workers", workers, more=["parts"])
+    job.wait_for_step(5)
+    went_on = job.wait_for_workers(left, job.send(signal.SIGKILL, 1))
+    job.wait_for_workers(left + 1, went_on)
+    assert job.end() == set(range(left + 1))
+    job.check(reference)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [(1,), (0,), (1, 3), (0, 4)])
 def test_five_workers_lose_some(start, tmp_path, reference, victims):
     job = Job(start, tmp_path, "--workers", "1:5", "--max-worker-restarts", 0)

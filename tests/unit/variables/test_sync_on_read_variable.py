@@ -63,7 +63,7 @@ def test_a_program_sees_the_values_of_all(make, group, value, shape):
     v = make(value)
     assert v.program_shape == v.take_for_program(group, donate=False).shape == shape
     assert v.program_value(value).shape == shape
-    assert v.sharded_in_program
+    assert v.split_in_program == 0
 
 
 def test_a_snapshot_holds_every_replicas_value(make, group):

@@ -9,8 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Layout, Partial, Split, Value
+from stratagem._src.batch_parallel.layout import (
+    PARTIAL,
+    WHOLE,
+    Layout,
+    Padded,
+    Partial,
+    Split,
+    Value,
+)
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.variables.parts import Parts
 
 __all__ = ["Division"]
 
@@ -52,6 +61,20 @@ class Division:
         array = jax.lax.dynamic_slice_in_dim(value.array, start, length, dim)
         return Value(array, Split(dim))
 
+    def whole_shape(self, value: Value) -> tuple[int, ...]:
+        """Returns the shape of a value in the whole program."""
+        shape = list(value.array.shape)
+        if isinstance(value.layout, Split):
+            shape[value.layout.dim] *= self.size
+        elif isinstance(value.layout, Padded):
+            shape[value.layout.dim] = value.layout.length
+        return tuple(shape)
+
+    def padded_block(self, value: Value, dim: int) -> Value:
+        """Returns a whole value as one that is divided where it cannot be split."""
+        parts = Parts(value.array.shape, self.size, dim)
+        return Value(parts.own(value.array), Padded(dim, parts.shape[dim]))
+
     def addend(self, value: Value) -> Value:
         """Returns a whole value as the sum of itself and zeros."""
         if isinstance(value.layout, Partial):
@@ -63,10 +86,10 @@ class Division:
         )
 
     def gathered(self, value: Value) -> Value:
-        """Returns a split value as a whole one."""
-        assert isinstance(value.layout, Split)
-        dim = value.layout.dim
-        return Value(jax.lax.all_gather(value.array, REPLICA_AXIS, axis=dim, tiled=True), WHOLE)
+        """Returns a value that is split or padded as a whole one."""
+        assert isinstance(value.layout, (Split, Padded))
+        parts = Parts(self.whole_shape(value), self.size, value.layout.dim)
+        return Value(parts.gathered(value.array), WHOLE)
 
     def convert(self, value: Value, layout: Layout) -> Value:
         """Returns a value in another layout."""
@@ -75,10 +98,12 @@ class Division:
         whole = value
         if isinstance(value.layout, Partial):
             whole = Value(jax.lax.psum(value.array, REPLICA_AXIS), WHOLE)
-        elif isinstance(value.layout, Split):
+        elif isinstance(value.layout, (Split, Padded)):
             whole = self.gathered(value)
         if isinstance(layout, Split):
             return self.block(whole, layout.dim)
+        if isinstance(layout, Padded):
+            return self.padded_block(whole, layout.dim)
         return self.addend(whole) if isinstance(layout, Partial) else whole
 
     def bind(self, primitive: Any, params: Any, arrays: Sequence[Any]) -> list[Any]:

@@ -17,8 +17,9 @@ import stratagem._src.batch_parallel.rules.shapes
 import stratagem._src.batch_parallel.rules.sums  # noqa: F401
 from stratagem._src.batch_parallel.division import Division
 from stratagem._src.batch_parallel.flat_program import Constant, Equation, FlatProgram
-from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Partial, Value
+from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Padded, Partial, Value
 from stratagem._src.batch_parallel.random_draws import RandomDraws
+from stratagem._src.batch_parallel.rules.padded import padded
 from stratagem._src.batch_parallel.rules.rule import GATHER_ALL, RULES, SUM_RULES, Gather
 
 __all__ = ["evaluate"]
@@ -98,6 +99,8 @@ class _Evaluation:
         if any(isinstance(value.layout, Partial) for value in operands):
             return self._apply_to_sums(equation, operands)
         rule = RULES.get(equation.name)
+        if equation.name != "cond" and any(isinstance(v.layout, Padded) for v in operands):
+            rule = padded
         return GATHER_ALL if rule is None else rule(self._division, equation, operands)
 
     def _apply_to_sums(self, equation: Equation, operands: Sequence[Value]) -> list[Value] | Gather:

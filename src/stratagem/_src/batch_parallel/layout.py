@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["PARTIAL", "WHOLE", "Layout", "Partial", "Split", "Value", "Whole"]
+__all__ = ["PARTIAL", "WHOLE", "Layout", "Padded", "Partial", "Split", "Value", "Whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,26 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Padded:
+    """Every replica has a block of one dimension, which the number of replicas does not divide.
+
+    What follows the last element of the dimension means nothing.
+
+    Attributes:
+        dim: The dimension.
+        length: How long it is in the whole program.
+    """
+
+    dim: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Partial:
     """Every replica has an array of the whole shape; the value is their sum."""
 
 
-Layout: TypeAlias = Whole | Split | Partial
+Layout: TypeAlias = Whole | Split | Padded | Partial
 
 WHOLE = Whole()
 PARTIAL = Partial()

@@ -16,6 +16,7 @@ from stratagem._src.checkpoint_format.tree_metadata import ARRAY, NUMBER
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.training.local_state import static_shape
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 
@@ -97,7 +98,8 @@ class SavedVariable(_OfOneShape):
         self._variable = variable
         spans = spans_workers(variable)
         self.is_of_this_worker = not spans
-        self.is_read_together = spans and isinstance(variable, SyncOnReadVariable)
+        together = (SyncOnReadVariable, FullyShardedVariable)
+        self.is_read_together = spans and isinstance(variable, together)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,7 +114,7 @@ class SavedVariable(_OfOneShape):
     def take(self) -> Array:
         """Returns its value; of memory that is the host's already, without a copy."""
         # Who reads a variable keeps its memory from being given away to the next step.
-        return np.asarray(self._variable.read_value())
+        return self._variable.value_on_host()
 
     def stage(self, saved: SavedArray) -> Change:
         """Reads the value to be assigned."""

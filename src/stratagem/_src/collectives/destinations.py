@@ -18,6 +18,7 @@ from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
@@ -71,7 +72,7 @@ def _devices(destinations: Any) -> ReplicaGroup | jax.Device | None:
         return destinations
     if isinstance(destinations, (str, jax.Device)):
         return resolve_devices(destinations)[0]
-    if isinstance(destinations, (MirroredVariable, SyncOnReadVariable)):
+    if isinstance(destinations, (MirroredVariable, FullyShardedVariable, SyncOnReadVariable)):
         return destinations.group
     if isinstance(destinations, CentralVariable):
         return destinations.parameter_device

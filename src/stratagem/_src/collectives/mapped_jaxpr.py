@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
 
 from stratagem._src.core.tracing import mentioned_variables
-from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["MappedInput", "MappedJaxpr"]
-
-_SHARDED = PartitionSpec(REPLICA_AXIS)
-_REPLICATED = PartitionSpec()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,13 +20,18 @@ class MappedInput:
 
     Attributes:
         var: The variable.
-        value: The global array; blocks of rows, one for each replica, if it is sharded.
-        sharded: Whether replicas have values of their own.
+        value: The global array.
+        split: Along which of its dims each replica has a block; ``None`` if all replicas have all of it.
     """
 
     var: Any
     value: Any
-    sharded: bool = False
+    split: int | None = None
+
+    @property
+    def sharded(self) -> bool:
+        """Whether replicas have blocks of their own."""
+        return self.split is not None
 
 
 class MappedJaxpr:
@@ -68,16 +69,17 @@ class MappedJaxpr:
         self,
         equations: Sequence[Any],
         outvars: Sequence[Any],
-        sharded: Sequence[bool] | None = None,
+        split: Sequence[int | None] | None = None,
     ) -> list[Any]:
         """Returns ``outvars`` for all replicas, given the equations that compute them.
 
         Args:
             equations: Some equations of the jaxpr, in order.
             outvars: What to compute.
-            sharded: Which of them replicas have values of their own of; default all.
+            split: Along which dim of each result every replica has a block; ``None`` if it is the same in
+                all of them. Default: along the first dim of all results.
         """
-        flags = [True] * len(outvars) if sharded is None else sharded
+        dims = [0] * len(outvars) if split is None else split
         part = self._jaxpr.replace(
             constvars=[],
             invars=[],
@@ -96,15 +98,15 @@ class MappedJaxpr:
             ]
             results = jax.core.eval_jaxpr(part, (), *local)
             return [
-                value.reshape((1,)) if is_sharded and value.ndim == 0 else value
-                for value, is_sharded in zip(results, flags, strict=True)
+                value.reshape((1,)) if dim is not None and value.ndim == 0 else value
+                for value, dim in zip(results, dims, strict=True)
             ]
 
         mapped = jax.shard_map(
             body,
             mesh=self._group.mesh,
-            in_specs=([_SHARDED if item.sharded else _REPLICATED for item in inputs],),
-            out_specs=[_SHARDED if is_sharded else _REPLICATED for is_sharded in flags],
+            in_specs=([self._group.placed(item.split).spec for item in inputs],),
+            out_specs=[self._group.placed(dim).spec for dim in dims],
             axis_names=self._manual_axes,
             check_vma=False,
         )

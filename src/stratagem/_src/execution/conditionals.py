@@ -19,7 +19,9 @@ from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.variables import access as state
 from stratagem._src.variables.access import StateFrame
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
@@ -98,7 +100,7 @@ def _traced(
         written |= frame.written
     variables = list(written.values())
     before = [parent.read(variable) for variable in variables]
-    if parent.spmd and any(not variable.sharded_in_program for variable in variables):
+    if parent.spmd and not all(isinstance(variable, SyncOnReadVariable) for variable in variables):
         predicate = must_be_equal(predicate)
 
     def branch(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,6 +143,7 @@ class _BranchFrame(StateFrame):
         super().__init__()
         self.spmd = parent.spmd
         self.eager = parent.eager
+        self.in_parts = parent.in_parts
         self.parent = parent
         self.written: dict[int, Variable] = {}
         self._values: dict[int, Any] = {}
@@ -157,6 +160,12 @@ class _BranchFrame(StateFrame):
         if id(variable) in self._values:
             return self._values[id(variable)]
         return self.parent.read(variable)
+
+    def whole(self, variable: FullyShardedVariable, row: Any = None) -> Any:
+        """Returns the value of this branch, or of what is around it."""
+        if id(variable) in self._values:
+            return super().whole(variable, row)
+        return self.parent.whole(variable, row)
 
     def write(self, variable: Variable, value: Any) -> None:
         """Keeps the value."""

@@ -7,17 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.execution.tracing_frames import GradientFrame
+from stratagem._src.execution.tracing_frames import GradientFrame, ReplicaFrame
 from stratagem._src.values.regroup import is_array
 from stratagem._src.variables import access as state
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.place_names import name_by_place
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.stand_ins import is_variable, variable_of
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["value_and_grad"]
@@ -79,13 +82,17 @@ def value_and_grad(
         unique = {id(leaf): leaf for leaf in leaves}
         remote = [leaf for leaf in unique.values() if isinstance(leaf, RemotelyHeldVariable)]
         arguments = [leaf for leaf in unique.values() if not frame.fetches(leaf)]
-        values = [_differentiable_value(leaf, parent) for leaf in arguments]
+        values = [_differentiable_value(leaf, frame) for leaf in arguments]
+        in_parts = [leaf for leaf in arguments if frame.splits(leaf)]
         kept: dict[str, Any] = {}
 
         own_args = _chosen(args, numbers)
 
-        def lifted(values: list[Any], anchors: list[Any], own_args: list[Any]) -> Any:
+        def lifted(
+            values: list[Any], taps: list[Any], anchors: list[Any], own_args: list[Any]
+        ) -> Any:
             frame.differentiate(arguments, values)
+            frame.tap_parts(in_parts, taps)
             if anchors:
                 frame.tap(remote, anchors[0])
             with state.enter(frame):
@@ -98,14 +105,18 @@ def value_and_grad(
             operands = [noted.operand for noted in frame.remote.updates]
             return value, (arrays, frame.written_values(), operands)
 
-        differentiated = jax.value_and_grad(lifted, argnums=(0, 1, 2), has_aux=True)
+        differentiated = jax.value_and_grad(lifted, argnums=(0, 1, 2, 3), has_aux=True)
+        taps = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in in_parts]
         anchors = [np.float32(0)] if remote else []
-        (value, kept_values), gradients_of = differentiated(values, anchors, own_args)
-        (arrays, written, operands), (of_arguments, _, of_own) = kept_values, gradients_of
+        (value, kept_values), gradients_of = differentiated(values, taps, anchors, own_args)
+        (arrays, written, operands), (of_arguments, of_taps, _, of_own) = kept_values, gradients_of
         for variable, new_value in zip(frame.written.values(), written, strict=True):
             if parent is not None:
                 parent.check_writable(variable)
-                parent.write(variable, new_value)
+                if isinstance(variable, FullyShardedVariable):
+                    parent.write_whole(variable, new_value)
+                else:
+                    parent.write(variable, new_value)
             else:
                 variable.commit(new_value)
         for noted, operand in zip(frame.remote.updates, operands, strict=True):
@@ -117,7 +128,13 @@ def value_and_grad(
         by_variable = dict(zip(map(id, arguments), of_arguments, strict=True))
         for leaf in remote:
             by_variable[id(leaf)] = frame.taps.gradient(leaf, by_variable.get(id(leaf)))
+        sums = {id(leaf): by_variable[id(leaf)] for leaf in in_parts}
+        by_variable |= dict(zip(sums, of_taps, strict=True))
         shaped = [_shaped(by_variable[id(leaf)], leaf) for leaf in leaves]
+        if isinstance(parent, ReplicaFrame):
+            for leaf, gradient in zip(leaves, shaped, strict=True):
+                if id(leaf) in sums:
+                    parent.note_sum(gradient, sums[id(leaf)])
         gradients = jax.tree.unflatten(structure, shaped)
         if argnums is not None:
             of_args = of_own[0] if isinstance(argnums, int) else tuple(of_own)
@@ -147,11 +164,16 @@ def _shaped(gradient: Any, variable: Variable) -> Any:
     return gradient.reshape(variable.shape)
 
 
-def _differentiable_value(variable: Variable, parent: state.StateFrame | None) -> Any:
-    across = parent is not None and not parent.spmd and variable.sharded_in_program
+def _differentiable_value(variable: Variable, frame: GradientFrame) -> Any:
+    parent = frame.parent
+    across = parent is not None and not parent.spmd and isinstance(variable, SyncOnReadVariable)
     if across and variable.group.size > 1:
         raise VariableError(
             f"Variable {variable.name!r} (ON_READ) can be differentiated in replica context only. Call "
             "value_and_grad inside strategy.run()."
         )
-    return parent.read(variable) if parent is not None else variable._eager_value()
+    if parent is None:
+        return variable._eager_value()
+    if isinstance(variable, FullyShardedVariable) and not frame.splits(variable):
+        return parent.whole(variable)
+    return parent.read(variable)

@@ -57,9 +57,9 @@ class ResultLeaf:
     mirrored: bool = False
 
     @property
-    def sharded(self) -> bool:
-        """Whether the leaf differs between replicas."""
-        return self.group is not None and not self.mirrored
+    def split(self) -> int | None:
+        """Along which dim of its array each replica has a block; ``None`` if all have all."""
+        return None if self.group is None or self.mirrored else 0
 
     def build(self, outputs: Sequence[Any]) -> Any:
         """Returns the leaf, given the program's outputs."""

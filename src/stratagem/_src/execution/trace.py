@@ -247,11 +247,10 @@ def _build(
         )
     options: dict[str, Any] = {"donate_argnums": (0,)}
     if group is not None:
-        place = {True: group.sharded, False: group.replicated}
         by_position = {result.output: result for result in results}
         options["out_shardings"] = (
-            [place[by_position[position].sharded] for position in positions],
-            [place[write.variable.sharded_in_program] for write in writes],
+            [group.placed(by_position[position].split) for position in positions],
+            [group.placed(write.variable.split_in_program) for write in writes],
         )
     if group is not None and group.spans_processes:
         make = functools.partial(JointProgram, identity)
@@ -309,12 +308,12 @@ def _identity(
     kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(variables) :]]
     debug_info = jaxpr.debug_info.with_unknown_names()
     text = str(jaxpr.replace(invars=kept, debug_info=debug_info))
-    sharded = [variables[i].sharded_in_program for i in used]
-    if "shard_map" not in text and not any(sharded) and not inputs.groups():
+    split = [variables[i].split_in_program for i in used]
+    if "shard_map" not in text and set(split) <= {None} and not inputs.groups():
         return None
     avals = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in inputs.avals())
     # Functions appear in a jaxpr with their address, which is another in each process.
-    content = f"{_ADDRESS.sub('', text)} {sharded}"
+    content = f"{_ADDRESS.sub('', text)} {split}"
     digest = hashlib.sha256(content.encode()).hexdigest()
     return ProgramIdentity(f"{name}({avals})", digest)
 

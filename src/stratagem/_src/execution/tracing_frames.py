@@ -20,6 +20,7 @@ from stratagem._src.execution.remote.remote_access import RemoteAccess
 from stratagem._src.execution.variable_reads import read_first
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.variables.access import StateFrame
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
@@ -29,6 +30,8 @@ __all__ = ["ForeignFrame", "FunctionFrame", "GradientFrame", "ReplicaFrame", "Tr
 
 class TracingFrame(StateFrame):
     """Values of variables while a program is traced: inputs of it from their first read on."""
+
+    in_parts = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,8 +66,7 @@ class TracingFrame(StateFrame):
     def _current(self, variable: Variable) -> Any:
         if id(variable) not in self._values:
             self._read.append(variable)
-            shape = tuple(dim or 0 for dim in variable.shape)
-            shape = shape if self.spmd else variable.program_shape
+            shape = variable.replica_shape if self.spmd else variable.program_shape
             self._values[id(variable)] = read_first(variable, shape, self._trace)
         return self._values[id(variable)]
 
@@ -115,8 +117,8 @@ class TracingFrame(StateFrame):
         if not is_tracer(initial_value):
             with jax.ensure_compile_time_eval():
                 variable.initialize(initial_value)
-        per_program = variable.program_value(initial_value)
-        self._values[id(variable)] = initial_value if self.spmd else per_program
+        in_program = variable.replica_value if self.spmd else variable.program_value
+        self._values[id(variable)] = in_program(initial_value)
 
 
 class FunctionFrame(TracingFrame):
@@ -171,6 +173,21 @@ class ReplicaFrame(TracingFrame):
         self._group = group
         self._read_since_meeting: set[int] = set()
         self._turns: dict[int, tuple[Variable, list[tuple[Update, Any]]]] = {}
+        # With the gradients, which are kept alive so that their identities stay theirs.
+        self._known_sums: dict[int, tuple[Any, Any]] = {}
+
+    def close(self) -> None:
+        """Forgets the traced values."""
+        super().close()
+        self._known_sums = {}
+
+    def note_sum(self, gradient: Any, part: Any) -> None:
+        """Notes this replica's part of the sum over the replicas of a gradient."""
+        self._known_sums[id(gradient)] = (gradient, part)
+
+    def known_sum(self, gradient: Any) -> Any | None:
+        """Returns what ``note_sum`` was told."""
+        return self._known_sums.get(id(gradient), (None, None))[1]
 
     def read(self, variable: Variable) -> Any:
         """Returns this replica's traced value."""
@@ -234,6 +251,7 @@ class GradientFrame(StateFrame):
         self._tapped: set[int] = set()
         self._fetchable = parent is None or parent.is_innermost_trace()
         self._values: dict[int, Any] = {}
+        self._parts_and_taps: dict[int, tuple[Any, Any]] = {}
 
     def is_innermost_trace(self) -> bool:
         """Returns whether no other transformation stands here, or around ``value_and_grad``."""
@@ -262,6 +280,19 @@ class GradientFrame(StateFrame):
             id(variable): value for variable, value in zip(variables, values, strict=True)
         }
 
+    def splits(self, variable: Variable) -> bool:
+        """Returns whether a variable is differentiated with respect to its parts.
+
+        Where another gradient is taken around this one, it needs that of the whole.
+        """
+        return isinstance(variable, FullyShardedVariable) and isinstance(self.parent, ReplicaFrame)
+
+    def tap_parts(self, variables: Sequence[Variable], taps: Sequence[Any]) -> None:
+        """Takes what the replica's own gradients of variables hang on that ``splits`` is true of."""
+        self._parts_and_taps = {
+            id(v): (self._values.pop(id(v)), tap) for v, tap in zip(variables, taps, strict=True)
+        }
+
     def fetches(self, variable: Variable) -> bool:
         """Returns whether a differentiated variable is fetched when read, not before.
 
@@ -278,9 +309,21 @@ class GradientFrame(StateFrame):
         """Returns the value of this frame, or of what is around it."""
         if isinstance(variable, RemotelyHeldVariable):
             return self.remote.current(variable, self._read_remote(variable))
+        if isinstance(variable, FullyShardedVariable):
+            return self.whole(variable)
         if id(variable) in self._values:
             return self._values[id(variable)]
         return self._read_around(variable)
+
+    def whole(self, variable: FullyShardedVariable, row: Any = None) -> Any:
+        """Returns the value of this frame, or of what is around it."""
+        if id(variable) in self._parts_and_taps:
+            return variable.parts.tapped(*self._parts_and_taps[id(variable)], row)
+        if id(variable) not in self._values and self.parent is not None:
+            return self.parent.whole(variable, row)
+        value = self._values.get(id(variable))
+        value = variable._eager_value() if value is None else value
+        return value if row is None else value[row]
 
     def _read_around(self, variable: Variable) -> Any:
         return self.parent.read(variable) if self.parent is not None else variable._eager_value()
@@ -321,6 +364,7 @@ class GradientFrame(StateFrame):
 
     def write(self, variable: Variable, value: Any) -> None:
         """Keeps the value until the gradient is done."""
+        self._parts_and_taps.pop(id(variable), None)
         self._values[id(variable)] = value
         self.written[id(variable)] = variable
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.errors import DeviceError, ShapeMismatchError
 from stratagem._src.core.tracing import all_equations
+from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
 __all__ = [
@@ -29,8 +31,10 @@ __all__ = [
     "check_partition",
     "check_partitioned",
     "group_of_assignment",
+    "grouped",
     "has_layouts",
     "may_have_layouts",
+    "num_logical_devices",
     "prime_factors",
     "tracing_alone",
     "tracing_replica",
@@ -78,7 +82,8 @@ class PartitionedGroup(ReplicaGroup):
             if len({device.process_index for device in cores}) > 1:
                 raise DeviceError(
                     "The devices of a replica must belong to one process, got "
-                    f"{', '.join(map(str, cores))}. Build a DeviceAssignment whose replicas fit a host."
+                    f"{', '.join(map(str, cores))}. Use a devices_per_replica that divides the number of a "
+                    "worker's devices, or a DeviceAssignment whose replicas fit a host."
                 )
 
     def join(self, parts: Sequence[Any]) -> jax.Array:
@@ -147,6 +152,26 @@ def group_of_assignment(logical_devices: Sequence[Sequence[jax.Device]]) -> Repl
     return ReplicaGroup.of(devices) if counts[0] == 1 else _group(assignment)
 
 
+def grouped(devices: Sequence[jax.Device], devices_per_replica: int) -> ReplicaGroup:
+    """Returns the group of replicas that have so many consecutive devices each.
+
+    Raises:
+        DeviceError: If the number is less than one, or the devices do not divide by it.
+    """
+    count = operator.index(devices_per_replica)
+    if count < 1 or len(devices) % count:
+        raise DeviceError(
+            "devices_per_replica must be 1 or more, and divide the number of devices, got "
+            f"{count} for {len(devices)} devices."
+        )
+    return group_of_assignment([devices[i : i + count] for i in range(0, len(devices), count)])
+
+
+def num_logical_devices(group: ReplicaGroup) -> int:
+    """Returns how many devices each replica has."""
+    return group.num_logical_devices if isinstance(group, PartitionedGroup) else 1
+
+
 def may_have_layouts(group: ReplicaGroup) -> bool:
     """Returns whether a replica of ``group`` may ask for layouts: whether any ever did.
 
@@ -193,8 +218,8 @@ def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices:
     if any(count < 1 for count in num_parts) or int(np.prod(num_parts)) != num_devices:
         raise ShapeMismatchError(
             f"partition_dimensions must be >= 1 and multiply to the {num_devices} logical device(s) of "
-            f"a replica, got {list(num_parts)}. Build a DeviceAssignment with another "
-            "computation_shape, or split into another number of parts."
+            f"a replica, got {list(num_parts)}. Use another devices_per_replica, or a DeviceAssignment "
+            "with another computation_shape, or split into another number of parts."
         )
     for dim, (size, count) in enumerate(zip(shape, num_parts, strict=True)):
         if size % count:
@@ -251,3 +276,6 @@ def _as_array(part: Any) -> Any:
 @functools.cache
 def _group(logical_devices: tuple[tuple[jax.Device, ...], ...]) -> PartitionedGroup:
     return PartitionedGroup(logical_devices)
+
+
+when_backend_ends(_group.cache_clear)

@@ -72,6 +72,12 @@ class ReplicaGroup:
         """Full names of the devices."""
         return tuple(canonical_name(device) for device in self.devices)
 
+    def placed(self, split: int | None) -> NamedSharding:
+        """Returns how an array lies of which each replica has a block along a dim, or for ``None`` all."""
+        if split is None:
+            return self.replicated
+        return NamedSharding(self.mesh, PartitionSpec(*[None] * split, REPLICA_AXIS))
+
     def global_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the global array that holds one ``shape`` for each replica."""
         if not shape:
@@ -128,6 +134,17 @@ class ReplicaGroup:
         placed = [jax.device_put(view, device) for device in self._local_copies]
         shape = np.shape(placed[0])
         return jax.make_array_from_single_device_arrays(shape, self.replicated, placed)
+
+    def divide_along(self, value: Any, dim: int) -> jax.Array:
+        """Returns ``value`` as one array of which each replica has a block along ``dim``."""
+        sharding = self.placed(dim)
+        if not self.spans_processes:
+            return jax.device_put(value, sharding)
+        # As in `replicate`.
+        local = self.local_view(value)
+        places = sharding.addressable_devices_indices_map(np.shape(local))
+        blocks = [jax.device_put(local[index], device) for device, index in places.items()]
+        return jax.make_array_from_single_device_arrays(np.shape(local), sharding, blocks)
 
     def local_view(self, value: Any) -> Any:
         """Returns a replicated array as one that this process can compute with on its own."""

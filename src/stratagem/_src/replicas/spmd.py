@@ -184,20 +184,21 @@ def run_spmd(
         jaxpr, captured = lifting.lift(jaxpr, captured)
     consts = [_placed(const, group) for const in captured]
     of_arrays = [item.per_replica for item in arrays]
-    check_taking_part(jaxpr, [*(v.sharded_in_program for v in variables), *of_arrays], group.size)
+    of_variables = [variable.split_in_program for variable in variables]
+    check_taking_part(jaxpr, [*(s is not None for s in of_variables), *of_arrays], group.size)
     variable_values = [parent.read(v) for v in variables] if parent is not None else []
     replicas = MappedJaxpr(
         jaxpr,
         group,
         [MappedInput(const, value) for const, value in zip(jaxpr.constvars, consts, strict=True)]
         + [
-            MappedInput(invar, value, sharded=variable.sharded_in_program)
-            for invar, variable, value in zip(
-                jaxpr.invars, variables, variable_values, strict=False
+            MappedInput(invar, value, split)
+            for invar, split, value in zip(
+                jaxpr.invars, of_variables, variable_values, strict=False
             )
         ]
         + [
-            MappedInput(invar, item.array, sharded=item.per_replica)
+            MappedInput(invar, item.array, 0 if item.per_replica else None)
             for invar, item in zip(jaxpr.invars[len(variables) :], arrays, strict=True)
         ],
         manual_axes={REPLICA_AXIS} if with_layouts else set(group.mesh.axis_names),
@@ -205,12 +206,12 @@ def run_spmd(
     if frame is None or parent is None:
         return outputs.rebuild(replicas.call(jaxpr.eqns, jaxpr.outvars), group)
     written = list(frame.written.values())
-    sharded = [
-        *[True] * outputs.num_arrays,
-        *(variable.sharded_in_program for variable in written),
-        *[False] * len(frame.created),
+    split = [
+        *[0] * outputs.num_arrays,
+        *(variable.split_in_program for variable in written),
+        *[None] * len(frame.created),
     ]
-    wanted = jaxpr.outvars[: len(sharded)]
+    wanted = jaxpr.outvars[: len(split)]
     updates = frame.remote.updates
     sent_last: list[NotedUpdate] = []
     if updates or find_reads(jaxpr):
@@ -220,10 +221,10 @@ def run_spmd(
         remaining = exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
         sent_last = [updates[update.position] for update in remaining.updates]
         operands = [atom for update in remaining.updates for atom in update.operands]
-        flags = [*sharded, *[False] * len(operands)]
-        values = iter(replicas.call(remaining.equations, [*wanted, *operands], flags))
+        dims = [*split, *[None] * len(operands)]
+        values = iter(replicas.call(remaining.equations, [*wanted, *operands], dims))
     else:
-        values = iter(replicas.call(jaxpr.eqns, wanted, sharded))
+        values = iter(replicas.call(jaxpr.eqns, wanted, split))
     own = [next(values) for _ in range(outputs.num_arrays)]
     new_values = [next(values) for _ in written]
     for variable in frame.created:

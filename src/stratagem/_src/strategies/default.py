@@ -69,6 +69,9 @@ class _DefaultExtended(StrategyExtended):
     def make_variable(self, **options: Any) -> Variable:
         return create_plain_variable(**options)
 
+    def check_divides_variables(self, what: str) -> None:
+        """Agrees: the only replica's part is all of it."""
+
     def variable_created_in_scope(self, v: Variable) -> bool:
         return not isinstance(variable_of(v), DistributedVariable)
 

@@ -13,7 +13,7 @@ from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.destinations import placed_on
 from stratagem._src.collectives.gathering import first_replica, gather
 from stratagem._src.core.communication_options import CommunicationOptions
-from stratagem._src.core.errors import VariableError
+from stratagem._src.core.errors import UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -34,6 +34,7 @@ from stratagem._src.values.regroup import map_values
 from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
 from stratagem._src.variables.asked_shape import check_shape
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.fully_sharded import current_placement, placing
 from stratagem._src.variables.stand_ins import variable_of
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
@@ -102,6 +103,21 @@ class StrategyExtended:
         """
         raise NotImplementedError
 
+    def check_divides_variables(self, what: str) -> None:
+        """Checks that each replica may have a part of a variable.
+
+        Args:
+            what: What asks for that, for messages.
+
+        Raises:
+            UnsupportedError: If not.
+        """
+        raise UnsupportedError(
+            f"{what} divides what every replica has a copy of between them, and "
+            f"{type(self._strategy).__name__} keeps variables elsewhere. Use a MirroredStrategy, "
+            "MultiWorkerMirroredStrategy or TPUStrategy, or leave it out."
+        )
+
     def create_variable(
         self,
         initial_value: Any = None,
@@ -126,11 +142,16 @@ class StrategyExtended:
             "aggregation": VariableAggregation(aggregation or VariableAggregation.NONE),
         }
 
+        placement = current_placement()
+        if placement is not None:
+            self.check_divides_variables(repr(placement))
+
         def make(value: Any) -> Variable:
             if options["synchronization"] is VariableSynchronization.ON_READ:
                 made = self._make_sync_on_read(initial_value=value, **options)
             else:
-                made = self.make_variable(initial_value=value, **options)
+                with placing(placement or current_placement()):  # a replica asks in its own thread
+                    made = self.make_variable(initial_value=value, **options)
             check_shape(made, shape)
             made.keep_constraint(constraint)
             return made

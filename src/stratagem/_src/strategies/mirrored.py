@@ -9,11 +9,17 @@ from typing import Any
 import jax
 
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
+from stratagem._src.collectives.hierarchical_copy_all_reduce import HierarchicalCopyAllReduce
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
+from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.mesh.devices import resolve_devices
-from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.strategies.base import Strategy
+from stratagem._src.mesh.logical_devices import grouped, num_logical_devices
 from stratagem._src.strategies.extended import StrategyExtended
+from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
+from stratagem._src.variables.fully_sharded import current_placement
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.initial_array import initial_array
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableSynchronization
@@ -23,14 +29,19 @@ __all__ = ["MirroredExtended", "MirroredStrategy"]
 _logger = logging.getLogger("stratagem")
 
 
-class MirroredStrategy(Strategy):
+class MirroredStrategy(LogicalDeviceLayouts):
     """Runs one replica on each device of this machine, in step, with variables mirrored on all.
+
+    With ``devices_per_replica`` a replica has several devices, its logical devices, and the
+    ``experimental_…_logical_device…`` methods say how values are laid out over them: parallelism within the
+    model, beside that over data.
 
     Args:
         devices: Names such as ``"GPU:0"``, ``jax.Device`` objects, or ``None`` for every accelerator,
             and where there is none every CPU device. CPU devices that do not exist are provided, if
             the JAX backend has not started yet.
         cross_device_ops: How values are reduced; default ``NcclAllReduce()``.
+        devices_per_replica: How many of the devices, one after the other, each replica has.
 
     JAX equivalent: ``jax.shard_map`` over a mesh of the devices, with replicated parameters.
 
@@ -44,8 +55,9 @@ class MirroredStrategy(Strategy):
         self,
         devices: Iterable[str | jax.Device] | None = None,
         cross_device_ops: CrossDeviceOps | None = None,
+        devices_per_replica: int = 1,
     ) -> None:
-        group = ReplicaGroup.of(resolve_devices(devices))
+        group = grouped(resolve_devices(devices), devices_per_replica)
         super().__init__(MirroredExtended(self, group, check_cross_device_ops(cross_device_ops)))
         _logger.info("Using %s with devices %s", type(self).__name__, group.device_names)
 
@@ -53,10 +65,35 @@ class MirroredStrategy(Strategy):
 class MirroredExtended(StrategyExtended):
     """Puts a copy of every variable on every replica's device."""
 
+    @property
+    def num_logical_devices(self) -> int:
+        """Number of devices of each replica."""
+        return num_logical_devices(self.replica_group)
+
     def make_variable(self, **options: Any) -> Variable:
         """Returns a mirrored variable."""
         options["synchronization"] = VariableSynchronization.ON_WRITE
-        return MirroredVariable(self._strategy, **options)
+        placement = current_placement()
+        if placement is None or self._group.size == 1:
+            return MirroredVariable(self._strategy, **options)
+        options["initial_value"] = value = initial_array(options["initial_value"], options["dtype"])
+        if not value.ndim or value.size < placement.min_size:
+            return MirroredVariable(self._strategy, **options)
+        return FullyShardedVariable(self._strategy, **options)
+
+    def check_divides_variables(self, what: str) -> None:
+        """Checks that values travel in a way that is known to add them up.
+
+        Raises:
+            UnsupportedError: If not.
+        """
+        ops = type(self._cross_device_ops)
+        if ops not in (NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice):
+            raise UnsupportedError(
+                f"{what} sums the parts of gradients by XLA's reduce-scatter, and not by "
+                f"{ops.__name__}, which {type(self._strategy).__name__} was made with. Use NcclAllReduce, "
+                "HierarchicalCopyAllReduce or ReductionToOneDevice, or leave it out."
+            )
 
 
 def check_cross_device_ops(ops: CrossDeviceOps | None) -> CrossDeviceOps:

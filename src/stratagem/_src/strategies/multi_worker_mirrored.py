@@ -18,8 +18,8 @@ from stratagem._src.core.errors import DeviceError, InvalidArgumentError
 from stratagem._src.membership.elastic_job import ElasticJob
 from stratagem._src.membership.join import JoinedCluster, join_cluster, joined_cluster
 from stratagem._src.mesh.devices import resolve_devices
-from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.strategies.base import Strategy
+from stratagem._src.mesh.logical_devices import grouped
+from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 
 __all__ = ["ExperimentalMultiWorkerMirroredStrategy", "MultiWorkerMirroredStrategy"]
@@ -27,7 +27,7 @@ __all__ = ["ExperimentalMultiWorkerMirroredStrategy", "MultiWorkerMirroredStrate
 _logger = logging.getLogger("stratagem")
 
 
-class MultiWorkerMirroredStrategy(Strategy):
+class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
     """Runs one replica on each device of each worker, in step, with variables mirrored on all.
 
     Every worker runs the same program. Make the strategy at its start, before anything computes: it
@@ -44,6 +44,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             first.
         communication_options: Packing, the implementation, and how many seconds a step may wait for
             other workers (``timeout_seconds``; default 300).
+        devices_per_replica: How many of a worker's devices each replica has, as in ``MirroredStrategy``.
 
     Raises:
         UnavailableError: If some worker does not come in time.
@@ -61,12 +62,14 @@ class MultiWorkerMirroredStrategy(Strategy):
         self,
         cluster_resolver: ClusterResolver | None = None,
         communication_options: CommunicationOptions | None = None,
+        devices_per_replica: int = 1,
     ) -> None:
         options = communication_options or CommunicationOptions()
         resolver = cluster_resolver or resolve_cluster().resolver
         self._cluster_resolver = resolver or TFConfigClusterResolver()
         self.elastic_job: ElasticJob | None = _join(resolver, options)
-        group = ReplicaGroup.of(_devices(joined_cluster()))
+        self._devices_per_replica = devices_per_replica
+        group = grouped(_devices(joined_cluster()), devices_per_replica)
         is_elastic = self.elastic_job is not None
         extended = MultiWorkerExtended(self, group, options, is_elastic=is_elastic)
         super().__init__(extended)
@@ -99,7 +102,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         assert self.elastic_job is not None
         self.elastic_job.next_generation()
         assert isinstance(self._extended, MultiWorkerExtended)
-        self._extended.use_group(ReplicaGroup.of(_devices(joined_cluster())))
+        self._extended.use_group(grouped(_devices(joined_cluster()), self._devices_per_replica))
 
     @property
     def cluster_resolver(self) -> ClusterResolver:

@@ -11,6 +11,7 @@ from stratagem._src.execution.conditionals import cond
 from stratagem._src.training.gradient_pairs import dense_gradient
 from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.state_variables import StateVariables
+from stratagem._src.variables.fully_sharded_variable import InParts
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["LocalUpdates"]
@@ -30,12 +31,36 @@ class LocalUpdates:
         self._step = jax.jit(recipe.update)
         self._step_with_sums = jax.jit(recipe.update_with_sums)
 
-    def apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Updates variables by gradients that are summed over the replicas already."""
+    def scattered(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> Sequence[Any]:
+        """Returns gradients of which each replica gets its part of the sum as that, others as they are.
+
+        Args:
+            gradients: What the replicas have, one for each variable.
+            variables: The variables.
+        """
         self._state.build(variables)
+        in_parts = self._state.step_in_parts()
+        return gradients if in_parts is None else in_parts.scattered(gradients)
+
+    def apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+        """Updates variables by gradients that are summed over the replicas already.
+
+        Args:
+            gradients: Arrays, or parts where ``scattered`` made them.
+            variables: The variables.
+        """
+        self._state.build(variables)
+        in_parts = self._state.step_in_parts()
+        if in_parts is not None:
+            whole = [
+                g if isinstance(g, InParts) else dense_gradient(g, v)
+                for g, v in zip(gradients, variables, strict=True)
+            ]
+            in_parts.take(whole, self._state.read_only())
+            return
         values = [variable.read_value() for variable in variables]
         dense = [dense_gradient(*each) for each in zip(gradients, variables, values, strict=True)]
-        if self._recipe.reduces_late:
+        if self._state.reduces_late(variables):
             self.accumulate(dense, variables)
         else:
             self._assign(*self._step(dense, self._state.read(), values))

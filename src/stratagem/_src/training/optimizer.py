@@ -34,6 +34,7 @@ from stratagem._src.training.server_updates import ServerUpdates, check_on_serve
 from stratagem._src.training.state_variables import StateVariables
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored
+from stratagem._src.variables.fully_sharded_variable import InParts
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["Optimizer"]
@@ -65,6 +66,9 @@ class Optimizer:
         loss_scale: For half precision: a factor, or ``"dynamic"`` for one that is halved, and the step
             left out, when a gradient is not finite, and doubled after 2000 finite steps. Differentiate
             ``optimizer.scale_loss(loss)``; gradients are scaled back before they are used.
+        shard_state: Whether each replica keeps and updates a part of the state only, which takes less
+            memory. The numbers stay the same, whatever the transformation does. The state of variables
+            that lie in parts themselves (``FullySharded``) does so in any case.
 
     >>> import optax
     >>> import stratagem as sg
@@ -90,6 +94,7 @@ class Optimizer:
         global_clipnorm: float | None = None,
         gradient_accumulation_steps: int | None = None,
         loss_scale: float | str | None = None,
+        shard_state: bool = False,
     ) -> None:
         recipe = OptimizerStep(
             transformation,
@@ -98,13 +103,16 @@ class Optimizer:
             1 if gradient_accumulation_steps is None else gradient_accumulation_steps,
             None if loss_scale is None else LossScale.of(loss_scale),
         )
-        self._set_up(ServerUpdates(self), recipe, name)
+        self._set_up(ServerUpdates(self), recipe, name, shard_state)
 
-    def _set_up(self, on_servers: ServerUpdates, recipe: OptimizerStep, name: str) -> None:
+    def _set_up(
+        self, on_servers: ServerUpdates, recipe: OptimizerStep, name: str, shard_state: bool
+    ) -> None:
         self._on_servers = on_servers
         self._recipe = recipe
         self.name: str = name
-        self._here = StateVariables(recipe, name)
+        self._shard_state = shard_state
+        self._here = StateVariables(recipe, name, shard_state=shard_state)
         self._form: Any = None
         self._updates_here = LocalUpdates(recipe, self._here)
         self._clip = jax.jit(recipe.clipping.apply)
@@ -122,7 +130,8 @@ class Optimizer:
     def __reduce__(self) -> tuple[Any, ...]:
         servers = self._on_servers
         servers.sent = True
-        return _receive, (servers.identity, servers.original, self._recipe, self.name)
+        sent = (servers.identity, servers.original, self._recipe, self.name, self._shard_state)
+        return _receive, sent
 
     @property
     def transformation(self) -> Any:
@@ -277,7 +286,8 @@ class Optimizer:
             return
         if not variables:
             return
-        accumulates = self._recipe.reduces_late and experimental_aggregate_gradients
+        late = self._here.reduces_late(variables)
+        accumulates = late and experimental_aggregate_gradients
         as_arrays = dense_gradient if accumulates else _arrays
         arrays = [as_arrays(g, v) for g, v in zip(gradients, variables, strict=True)]
 
@@ -297,10 +307,14 @@ class Optimizer:
     def _reduce_and_apply(
         self, strategy: Strategy, gradients: Sequence[Any], variables: Sequence[Variable]
     ) -> None:
-        reduced = strategy.extended.batch_reduce_to(
-            ReduceOp.SUM, list(zip(gradients, variables, strict=True))
-        )
-        values = [array_of(value) if isinstance(value, Mirrored) else value for value in reduced]
+        self._check_here(variables)
+        if not any(isinstance(variable, RemoteVariable) for variable in variables):
+            gradients = self._updates_here.scattered(gradients, variables)
+        pairs = zip(gradients, variables, strict=True)
+        unsummed = [pair for pair in pairs if not isinstance(pair[0], InParts)]
+        reduced = iter(strategy.extended.batch_reduce_to(ReduceOp.SUM, unsummed))
+        summed = [g if isinstance(g, InParts) else next(reduced) for g in gradients]
+        values = [array_of(value) if isinstance(value, Mirrored) else value for value in summed]
         self._apply(values, variables)
 
     def _apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
@@ -325,7 +339,7 @@ class Optimizer:
     def _check_here(self, variables: Sequence[Variable]) -> None:
         remote = [isinstance(variable, RemoteVariable) for variable in variables]
         if any(remote):
-            check_on_servers(self._recipe, all_variables=all(remote))
+            check_on_servers(self._recipe, all_variables=all(remote), shard_state=self._shard_state)
 
     def build(self, variables: Any) -> None:
         """Makes the state for variables that are not on parameter servers, if there is none yet.
@@ -389,12 +403,15 @@ def _arrays(gradient: Any, variable: Variable) -> Any:
     return gradient_arrays(gradient, variable.dtype)
 
 
-def _receive(identity: str, original: str, recipe: OptimizerStep, name: str) -> Optimizer:
+def _receive(
+    identity: str, original: str, recipe: OptimizerStep, name: str, shard_state: bool
+) -> Optimizer:
     """Returns this process's object for an optimizer that was sent to it."""
 
     def make() -> Optimizer:
         optimizer = Optimizer.__new__(Optimizer)
-        optimizer._set_up(ServerUpdates(optimizer, original, identity), recipe, name)
+        servers = ServerUpdates(optimizer, original, identity)
+        optimizer._set_up(servers, recipe, name, shard_state)
         return optimizer
 
     return received(original, make)

@@ -109,12 +109,13 @@ def received(original: str, make: Callable[[], _Holder]) -> _Holder:
         return optimizer
 
 
-def check_on_servers(recipe: OptimizerStep, *, all_variables: bool) -> None:
+def check_on_servers(recipe: OptimizerStep, *, all_variables: bool, shard_state: bool) -> None:
     """Checks that an optimizer can update variables on parameter servers.
 
     Args:
         recipe: What it does.
         all_variables: Whether it updates no others.
+        shard_state: Whether its state is to be divided between replicas.
 
     Raises:
         UnsupportedError: If not.
@@ -123,6 +124,11 @@ def check_on_servers(recipe: OptimizerStep, *, all_variables: bool) -> None:
         raise UnsupportedError(
             "gradient_accumulation_steps and loss_scale need state beside the replicas, but the "
             "variables are on parameter servers, whose workers do not step together. Leave them out."
+        )
+    if shard_state:
+        raise UnsupportedError(
+            "Optimizer(shard_state=True) divides state between replicas, but the variables are on "
+            "parameter servers, and so is their state. Leave it out."
         )
     if recipe.clipping and not all_variables:
         raise UnsupportedError(

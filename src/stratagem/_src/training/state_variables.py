@@ -12,6 +12,7 @@ import numpy as np
 
 from stratagem._src.core.errors import ContextError, VariableError
 from stratagem._src.runtime import context
+from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.training.local_state import (
     RestoredState,
     StateEntry,
@@ -21,8 +22,11 @@ from stratagem._src.training.local_state import (
 )
 from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.state_names import state_variable_names
+from stratagem._src.training.step_in_parts import StepInParts
 from stratagem._src.variables import access
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.fully_sharded import MIN_SIZE, FullySharded, placing
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
@@ -36,19 +40,23 @@ class StateVariables:
     Args:
         recipe: What the optimizer does.
         name: The optimizer's name.
+        shard_state: Whether each replica has a part of it, also where it has all of the variables.
 
     Attributes:
         held: The variables that hold the state.
         of: The variables that it is for.
     """
 
-    def __init__(self, recipe: OptimizerStep, name: str) -> None:
+    def __init__(self, recipe: OptimizerStep, name: str, *, shard_state: bool = False) -> None:
         self._recipe = recipe
+        self._shard_state = shard_state
+        self._in_parts: StepInParts | None = None
         self._name = name
         self.held: list[Variable] = []
         self.of: list[Variable] = []
         self._structure: Any = None
         self._places: list[StatePlace] = []
+        self._reduces_late = False
         self._restored: RestoredState | None = None
         self._assigned: dict[str, Any] = {}
 
@@ -71,23 +79,36 @@ class StateVariables:
                     "Optimizer for each group of variables."
                 )
             return
-        with jax.ensure_compile_time_eval():
-            initial = self._initial(variables)
+        if self._shard_state:
+            _check_divides(variables)
+        divided_shapes = {static_shape(v) for v in variables if isinstance(v, FullyShardedVariable)}
+        initial = self._initial(variables)
         places = state_places(initial, len(variables))
         leaves, structure = jax.tree.flatten(initial)
         leaves = [np.asarray(leaf) for leaf in leaves]
         if self._restored is not None:
             leaves = self._restored.fitted(places, leaves, variables, f"Optimizer {self._name!r}")
         shown = state_variable_names(initial, [v.name.removesuffix(":0") for v in variables])
-        with _scope_of(variables):
-            self.held = [
-                self._make_variable(place, leaf, f"{self._name}/{name}")
-                for place, name, leaf in zip(places, shown, leaves, strict=True)
-            ]
+        self._reduces_late = self.reduces_late(variables)
+        held = []
+        for place, name, leaf in zip(places, shown, leaves, strict=True):
+            large = self._shard_state and leaf.size >= MIN_SIZE
+            divided = large or leaf.shape in divided_shapes
+            with _scope_of(variables), placing(FullySharded(1) if divided else None):
+                held.append(self._make_variable(place, leaf, f"{self._name}/{name}"))
+        self.held = held
         self.of = list(variables)
         self._structure = structure
         self._places = places
         self._restored = None
+
+    def reduces_late(self, variables: Sequence[Variable]) -> bool:
+        """Returns whether gradients are added up apart in each replica, until they are used.
+
+        Not where state lies in parts: each replica would need room for the sums of all gradients.
+        """
+        divided = any(isinstance(variable, FullyShardedVariable) for variable in variables)
+        return self._recipe.reduces_late and not self._shard_state and not divided
 
     def _make_variable(self, place: StatePlace, value: Any, name: str) -> Variable:
         if not self._is_accumulator(place):
@@ -106,7 +127,7 @@ class StateVariables:
 
     def _is_accumulator(self, place: StatePlace) -> bool:
         """Returns whether each replica has its own part of what is there."""
-        return place.leaf == "accumulated" and self._recipe.reduces_late
+        return place.leaf == "accumulated" and self._reduces_late
 
     @property
     def _accumulators(self) -> list[Variable]:
@@ -126,8 +147,32 @@ class StateVariables:
         return sums
 
     def _initial(self, variables: Sequence[Variable]) -> Any:
-        state = self._recipe.init([np.asarray(v._eager_value()) for v in variables])
+        with jax.ensure_compile_time_eval(), _on_host():
+            state = self._recipe.init([v.value_on_host() for v in variables])
         return state | {name: np.asarray(value) for name, value in self._assigned.items()}
+
+    def step_in_parts(self) -> StepInParts | None:
+        """Returns what takes steps if variables or state lie in parts."""
+        frame = access.current_frame()
+        held = (*self.held, *self.of)
+        divided = next((v for v in held if isinstance(v, FullyShardedVariable)), None)
+        if divided is None or (frame is not None and not frame.in_parts):
+            return None
+        # Workers that form anew have other devices.
+        if self._in_parts is None or self._in_parts.group is not divided.group:
+
+            def step(gradients: list[Any], held: list[Any], values: list[Any]) -> Any:
+                state = jax.tree.unflatten(self._structure, held)
+                new_values, new_state = self._recipe.update(gradients, state, values)
+                return new_values, jax.tree.leaves(new_state)
+
+            name = f"step of Optimizer {self._name!r}"
+            self._in_parts = StepInParts(step, self.of, self.held, name)
+        return self._in_parts
+
+    def read_only(self) -> list[bool]:
+        """Returns of each array of the state whether steps only read it."""
+        return [place.leaf == "learning_rate" for place in self._places]
 
     def read(self) -> Any:
         """Returns the state, apart from sums of which each replica has a part."""
@@ -138,14 +183,14 @@ class StateVariables:
         return jax.tree.unflatten(self._structure, values)
 
     def write(self, state: Any) -> None:
-        """Sets what ``read`` returns, apart from the learning rate, which steps only read."""
+        """Sets what ``read`` returns, apart from what steps only read."""
         held = [
-            (place, variable)
-            for place, variable in zip(self._places, self.held, strict=True)
+            (keep, variable)
+            for place, keep, variable in zip(self._places, self.read_only(), self.held, strict=True)
             if not self._is_accumulator(place)
         ]
-        for (place, variable), value in zip(held, jax.tree.leaves(state), strict=True):
-            if place.leaf != "learning_rate":
+        for (keep, variable), value in zip(held, jax.tree.leaves(state), strict=True):
+            if not keep:
                 variable.assign(value)
 
     # --- numbers ------------------------------------------------------------------------------------
@@ -232,6 +277,22 @@ class StateVariables:
             values = restored.fitted(self._places, self.held, self.of, f"Optimizer {self._name!r}")
         for variable, value in zip(self.held, values, strict=True):
             variable.assign(np.asarray(value))
+
+
+def _check_divides(variables: Sequence[Variable]) -> None:
+    for variable in variables:
+        if isinstance(variable, DistributedVariable):
+            extended = variable.strategy.extended
+            assert isinstance(extended, StrategyExtended)
+            extended.check_divides_variables("Optimizer(shard_state=True)")
+
+
+def _on_host() -> contextlib.AbstractContextManager[Any]:
+    """Keeps what is computed in the block off accelerators, none of which might have room for all of it."""
+    try:
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # JAX was told to do without
+        return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from stratagem._src.core.tracing import trace_state
 
 if TYPE_CHECKING:
     from stratagem._src.mesh.replica_group import ReplicaGroup
+    from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
     from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
     from stratagem._src.variables.updates import Update
     from stratagem._src.variables.variable import Variable
@@ -42,11 +43,13 @@ class StateFrame(abc.ABC):
         spmd: Whether values are those of one replica, inside the program that all replicas run.
         eager: Whether no program is made, only a gradient taken.
         joins_collectives: Whether collectives of the program that is made are joined afterwards.
+        in_parts: Whether it holds fully sharded variables as programs do; else it holds them whole.
     """
 
     spmd = False
     eager = False
     joins_collectives = True
+    in_parts = False
 
     def __init__(self) -> None:
         self._trace_state: Any = None
@@ -59,9 +62,26 @@ class StateFrame(abc.ABC):
     def read(self, variable: Variable) -> Any:
         """Returns the variable's value in this frame."""
 
+    def whole(self, variable: FullyShardedVariable, row: Any = None) -> Any:
+        """Returns all of the value of a variable that programs have in parts, or one row of it."""
+        value = self.read(variable)
+        if self.in_parts:
+            return variable.joined(value, row, in_replica=self.spmd)
+        return value if row is None else value[row]
+
+    def known_sum(self, gradient: Any) -> Any | None:
+        """Returns this replica's part of the sum over the replicas of a gradient, if it is known."""
+        return None
+
     @abc.abstractmethod
     def write(self, variable: Variable, value: Any) -> None:
         """Sets the variable's value in this frame."""
+
+    def write_whole(self, variable: FullyShardedVariable, value: Any) -> None:
+        """Sets the value of a variable that programs have in parts, given all of it."""
+        if self.in_parts:
+            value = variable.taken_apart(value, in_replica=self.spmd)
+        self.write(variable, value)
 
     def check_writable(self, variable: Variable) -> None:
         """Checks that no other transformation stands between this frame and the caller.

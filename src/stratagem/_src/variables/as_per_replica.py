@@ -10,6 +10,7 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.variables import access as state
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
@@ -21,7 +22,7 @@ def per_replica_of(value: Any) -> Any:
     """Returns a distributed value or variable as per-replica values; anything else as it is."""
     if isinstance(value, SyncOnReadVariable):
         return value.per_replica()
-    if isinstance(value, MirroredVariable):
+    if isinstance(value, (MirroredVariable, FullyShardedVariable)):
         return _copies(value.group, value._value(), lambda: value.values)
     if isinstance(value, Variable):
         return value._value()

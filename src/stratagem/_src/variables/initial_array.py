@@ -11,7 +11,7 @@ import numpy as np
 from stratagem._src.core.errors import NotAnArrayError, VariableError
 from stratagem._src.core.narrowing import check_fits
 from stratagem._src.core.tracing import is_tracer
-from stratagem._src.values.array_operators import array_of
+from stratagem._src.values.array_operators import ArrayOperators, array_of
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.operands import kind_of
 
@@ -21,11 +21,18 @@ __all__ = ["initial_array"]
 def initial_array(value: Any, dtype: Any) -> Any:
     """Returns the first value of a variable, whose memory nobody else changes.
 
+    Args:
+        value: An array, a number, a variable, or a function that returns one.
+        dtype: The element type; ``None`` for that of the value.
+
     Raises:
         NotAnArrayError: If it is a value for each replica.
         VariableError: If there is none.
         InvalidArgumentError: If its numbers do not fit the dtype.
     """
+    if callable(value) and not isinstance(value, ArrayOperators):
+        with jax.ensure_compile_time_eval():
+            value = value()
     value = array_of(value)
     if value is None:
         raise VariableError("A variable needs an initial_value, got None.")

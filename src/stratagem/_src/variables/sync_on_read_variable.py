@@ -110,9 +110,9 @@ class SyncOnReadVariable(DistributedVariable):
             return tuple(self._parts)
 
     @property
-    def sharded_in_program(self) -> bool:
-        """Whether a program sees one value for each replica: yes."""
-        return True
+    def split_in_program(self) -> int | None:
+        """Along which dim of the array in a program each replica has a block: the first."""
+        return 0
 
     @property
     def program_shape(self) -> tuple[int, ...]:

@@ -100,9 +100,6 @@ class Variable(
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
     ) -> None:
-        if callable(initial_value) and not isinstance(initial_value, ArrayOperators):
-            with jax.ensure_compile_time_eval():
-                initial_value = initial_value()
         value = initial_array(initial_value, dtype)
         on_read = synchronization is VariableSynchronization.ON_READ
         self._name = name or UNNAMED
@@ -207,6 +204,10 @@ class Variable(
             An array of shape ``indices.shape + self.shape[1:]``.
         """
         return self._value()[jnp.asarray(operand_of(indices))]
+
+    def value_on_host(self) -> np.ndarray[Any, Any]:
+        """Returns the present value as a NumPy array, also while a function is traced."""
+        return np.asarray(self._eager_value())
 
     def _value(self) -> Any:
         frame = state.current_frame()
@@ -342,17 +343,26 @@ class Variable(
     # --- storage: what a compiled program needs ---------------------------------------------------
 
     @property
-    def sharded_in_program(self) -> bool:
-        """Whether a program sees one value for each replica instead of one for all."""
-        return False
+    def split_in_program(self) -> int | None:
+        """Along which dim of the array in a program each replica has a block; ``None`` if all have all."""
+        return None
 
     @property
     def program_shape(self) -> tuple[int, ...]:
         """Shape of the array that goes into a program."""
         return tuple(dim or 0 for dim in self._shape)
 
+    @property
+    def replica_shape(self) -> tuple[int, ...]:
+        """Shape of the array that one replica has inside a program."""
+        return tuple(dim or 0 for dim in self._shape)
+
     def program_value(self, value: Any) -> Any:
         """Returns a first value in the form that a program sees it."""
+        return value
+
+    def replica_value(self, value: Any) -> Any:
+        """Returns a first value in the form that one replica has it inside a program."""
         return value
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:

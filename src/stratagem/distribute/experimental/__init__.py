@@ -10,6 +10,7 @@ from stratagem._src.core.communication_options import (
 )
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.strategies.replica_context import ValueContext
+from stratagem._src.variables.fully_sharded import FullySharded
 
 if TYPE_CHECKING:
     from stratagem._src.checkpoint.preemption_handler import PreemptionCheckpointHandler
@@ -32,6 +33,7 @@ __all__ = [
     "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
+    "FullySharded",
     "MultiWorkerMirroredStrategy",
     "ParameterServerStrategy",
     "PreemptionCheckpointHandler",

@@ -9,9 +9,9 @@ from stratagem._src.batch_parallel.flat_program import Equation
 from stratagem._src.batch_parallel.layout import Split, Value
 from stratagem._src.batch_parallel.rules.rule import GATHER_ALL, Gather, first_split, rule
 
-__all__ = ["blocks_of"]
+__all__ = ["ELEMENTWISE", "blocks_of"]
 
-_NAMES = tuple(
+ELEMENTWISE = tuple(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
     bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh
@@ -51,7 +51,7 @@ def blocks_of(
     return Gather(tuple(others)) if others else blocks
 
 
-@rule(*_NAMES)
+@rule(*ELEMENTWISE)
 def elementwise(
     division: Division, equation: Equation, operands: Sequence[Value]
 ) -> list[Value] | Gather:

@@ -53,10 +53,10 @@ def exchange_for_replicas(
             if read.indices is not None and not _is_per_replica(replicas, read.indices)
         ]
         outvars = [*segment.outputs, *asked, *sent]
-        flags = [*[True] * (len(outvars) - len(sent)), *[False] * len(sent)]
-        values = iter(replicas.call(segment.jaxpr.eqns, outvars, flags))
+        split = [*[0] * (len(outvars) - len(sent)), *[None] * len(sent)]
+        values = iter(replicas.call(segment.jaxpr.eqns, outvars, split))
         for var in segment.outputs:
-            replicas.provide(MappedInput(var, next(values), sharded=True))
+            replicas.provide(MappedInput(var, next(values), 0))
         indices = {id(atom): next(values) for atom in asked}
         for update in stage.updates:
             updates[update.position].hand_on(values, around)
@@ -80,4 +80,4 @@ def _made(
         known = replicas.known(read.indices)
         assert known is not None
         numbers = known.value
-    return MappedInput(read.result, around.read_rows(read.variable, numbers), sharded=True)
+    return MappedInput(read.result, around.read_rows(read.variable, numbers), 0)

@@ -17,6 +17,7 @@ from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.variables import access as state
 from stratagem._src.variables.distributed_variable import AggregatingVariable
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
@@ -154,7 +155,10 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
             twin.commit(value)
         else:
             frame.check_writable(twin)
-            frame.write(twin, value)
+            if isinstance(twin, FullyShardedVariable):
+                frame.write_whole(twin, value)
+            else:
+                frame.write(twin, value)
 
     def _check_aggregated(self, method: str) -> None:
         twin = self.own_twin()

@@ -11,6 +11,7 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable_options import VariableAggregation
 
@@ -69,6 +70,8 @@ class KeptValues:
         ):
             if isinstance(variable, SyncOnReadVariable):
                 variable.restore_total(content)
+            elif isinstance(variable, FullyShardedVariable):
+                variable.restore_snapshot(variable.place(content))
             else:
                 if isinstance(content, np.ndarray):
                     content = self.contents[number] = variable.group.replicate(content)
@@ -80,7 +83,7 @@ def keep_values(extended: MultiWorkerExtended, before: KeptValues | None) -> Kep
     """Returns what the variables of a strategy have now.
 
     Mirrored ones are not copied. What replicas hold each for itself is combined, all of it together, if
-    it has changed: no worker's part can be lost then.
+    it has changed, and of what they have parts every worker gets the whole: no worker's part can be lost.
 
     Args:
         extended: Of the strategy.
@@ -104,7 +107,7 @@ def keep_values(extended: MultiWorkerExtended, before: KeptValues | None) -> Kep
     contents = list(stored)
     changed: list[int] = []
     for number, variable in enumerate(variables):
-        if isinstance(variable, SyncOnReadVariable):
+        if isinstance(variable, (SyncOnReadVariable, FullyShardedVariable)):
             of_before = known.get(id(variable))
             if of_before is not None and of_before[0] is stored[number]:
                 contents[number] = of_before[1]
@@ -122,19 +125,25 @@ def _totals(
 ) -> dict[int, Any]:
     totals: dict[int, Any] = {}
     for op in ReduceOp:
-        numbers = [n for n in changed if variables[n].aggregation.reduce_op is op]
-        values = [variables[n].per_replica() for n in numbers]  # type: ignore[attr-defined]
+        combined_by_op = {
+            n: variable.per_replica()
+            for n in changed
+            if isinstance(variable := variables[n], SyncOnReadVariable)
+            and variable.aggregation.reduce_op is op
+        }
+        numbers, values = list(combined_by_op), list(combined_by_op.values())
         if numbers:
             combined = extended.reduce_values(op, values)
             totals |= {n: np.asarray(value) for n, value in zip(numbers, combined, strict=True)}
     for number in changed:
         if number not in totals:
-            totals[number] = np.asarray(variables[number].read_value())
+            totals[number] = variables[number].value_on_host()
     return totals
 
 
-def _check_combines(variable: SyncOnReadVariable) -> None:
-    if variable.aggregation is VariableAggregation.NONE:
+def _check_combines(variable: DistributedVariable) -> None:
+    on_read = isinstance(variable, SyncOnReadVariable)
+    if on_read and variable.aggregation is VariableAggregation.NONE:
         raise InvalidArgumentError(
             f"Variable {variable.name!r} (ON_READ) has aggregation NONE, so that what a lost worker had of "
             "it would be gone. In an elastic run create it with aggregation SUM, MEAN or "
