@@ -11,7 +11,7 @@ PEERS ?= torch tensorflow-cpu
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray release-check lint types bench soak clean
+.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray release-check lint types bench bench-page soak clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -72,6 +72,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/parameter_server.py $(BENCH_FLAGS)
+
+bench-page: $(READY)
+	$(BIN)/python benchmarks/write_page.py docs/benchmarks.md
 
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
