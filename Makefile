@@ -11,7 +11,7 @@ PEERS ?= torch tensorflow-cpu
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray release-check lint types bench bench-peers soak clean
+.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray release-check lint types bench bench-page bench-peers soak clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -83,6 +83,9 @@ PEER_PYTHONS := --tensorflow-python $(PEERS_VENV)/bin/python --torch-python $(PE
 bench-peers: $(READY) $(PEERS_READY)
 	$(BIN)/python benchmarks/training.py $(PEER_PYTHONS) --output .bench/training
 	$(BIN)/python benchmarks/multi_worker.py $(PEER_PYTHONS)
+
+bench-page: $(READY)
+	$(BIN)/python benchmarks/write_page.py docs/benchmarks.md
 
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
