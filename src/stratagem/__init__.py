@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.core.version import __version__ as __version__
 from stratagem._src.core.when_imported import when_imported
-from stratagem._src.runtime import context
+from stratagem._src.current_strategy import context
 
 if TYPE_CHECKING:
     from stratagem import (

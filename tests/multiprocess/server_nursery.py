@@ -11,7 +11,7 @@ import sys
 import warnings
 
 import stratagem as sg
-import stratagem._src.server
+import stratagem._src.task_server
 
 
 def main():

@@ -6,14 +6,14 @@ from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
-from stratagem._src.distributed_input.input_context import InputContext
-from stratagem._src.distributed_input.input_options import InputOptions, InputReplicationMode
-from stratagem._src.runtime.context import (
+from stratagem._src.current_strategy.context import (
     experimental_set_strategy,
     has_strategy,
     in_cross_replica_context,
 )
+from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.distributed_input.input_context import InputContext
+from stratagem._src.distributed_input.input_options import InputOptions, InputReplicationMode
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.current import get_replica_context, get_strategy
 from stratagem._src.strategies.extended import StrategyExtended
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from stratagem._src.collectives.hierarchical_copy_all_reduce import HierarchicalCopyAllReduce
     from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
     from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
-    from stratagem._src.server.server import Server
     from stratagem._src.strategies.central_storage import CentralStorageStrategy
     from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
     from stratagem._src.strategies.parameter_server import ParameterServerStrategy
     from stratagem._src.strategies.tpu import TPUStrategy
+    from stratagem._src.task_server.server import Server
     from stratagem.distribute import cluster_resolver, coordinator, partitioners
 
 __all__ = [
@@ -101,7 +101,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
         "stratagem._src.strategies.parameter_server",
         "ParameterServerStrategy",
     ),
-    "Server": ("stratagem._src.server.server", "Server"),
+    "Server": ("stratagem._src.task_server.server", "Server"),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
     "coordinator": ("stratagem.distribute.coordinator", None),
     "partitioners": ("stratagem.distribute.partitioners", None),

@@ -23,8 +23,8 @@ from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
 from stratagem._src.checkpoint_format.reader import open_checkpoint
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.tracing import under_jit
+from stratagem._src.current_strategy import context
 from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, WholeVariable
-from stratagem._src.runtime import context
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable, create_plain_variable
 

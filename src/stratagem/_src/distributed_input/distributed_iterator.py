@@ -13,10 +13,10 @@ from stratagem._src.core.errors import (
     OutOfRangeError,
     ShippingError,
 )
+from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.optional import MISSING, Optional
 from stratagem._src.distributed_input.prefetcher import Prefetcher
 from stratagem._src.measurement.recorder import recorder
-from stratagem._src.runtime import context
 from stratagem._src.values.rows import num_local_rows
 from stratagem._src.variables import access as variable_state
 

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stratagem._src.runtime.protocols import StrategyProtocol
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 
 if TYPE_CHECKING:
     from stratagem._src.execution.function import Function

@@ -14,6 +14,8 @@ from stratagem._src.core import jax_settings
 from stratagem._src.core.errors import OutOfRangeError
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.tracing import under_jit
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.distributed_input.distributed_iterator import EndOfData
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
@@ -27,8 +29,6 @@ from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
-from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
 
 __all__ = ["Function", "function"]

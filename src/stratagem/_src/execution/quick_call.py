@@ -13,11 +13,11 @@ from typing import Any
 import jax
 
 from stratagem._src.core import jax_settings, structures
+from stratagem._src.current_strategy.context import Frame
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.execution.call_signature import ArrayLeaf, CallInputs
 from stratagem._src.execution.draws import DrawMiss, put_back
 from stratagem._src.execution.program import Program, place_on
-from stratagem._src.runtime.context import Frame
 from stratagem._src.values.distributed_values import is_value_leaf
 
 __all__ = ["MISSED", "QuickCall", "make_quick_call"]

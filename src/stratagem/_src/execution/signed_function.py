@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.function import Function
 from stratagem._src.execution.input_signature import InputSignature, check_specs
-from stratagem._src.runtime.protocols import StrategyProtocol
 
 __all__ = ["SignedFunction", "signed"]
 

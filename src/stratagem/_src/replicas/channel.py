@@ -10,7 +10,7 @@ import numpy as np
 
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.runtime.protocols import StrategyProtocol
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 
 __all__ = ["Channel"]
 

@@ -13,8 +13,8 @@ from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import StrategyProtocol
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 
 __all__ = ["SingleChannel", "reduce_alone"]
 

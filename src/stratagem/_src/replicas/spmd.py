@@ -19,6 +19,8 @@ from stratagem._src.core.hidden_tracers import hidden_tracers, refuse_hidden_tra
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import active_trace, is_tracer
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.execution.number_lifting import current_lifting
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.remote.remote_access import NotedUpdate
@@ -33,8 +35,6 @@ from stratagem._src.mesh.logical_devices import (
 )
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.replicas.channel import Channel
-from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica

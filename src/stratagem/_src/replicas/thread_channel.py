@@ -16,9 +16,9 @@ from stratagem._src.core.errors import ContextError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer, under_jit
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.replicas.threads import Meeting, ReplicaThreads
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import is_array, map_values, regroup, select_replica

@@ -21,9 +21,9 @@ import jax
 from stratagem._src.core import jax_settings
 from stratagem._src.core.background import Background, BackgroundThread
 from stratagem._src.core.errors import DeviceError, ReplicaMismatchError
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
 
 __all__ = ["Meeting", "ReplicaThreads"]

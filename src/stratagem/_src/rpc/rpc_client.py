@@ -13,7 +13,7 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.rpc.rpc_server import RPC_SERVER
 from stratagem._src.rpc.status_or_result import StatusOrResult
-from stratagem._src.server.protocol_credentials import credentials_for
+from stratagem._src.task_server.protocol_credentials import credentials_for
 from stratagem._src.transport import Caller, Credentials, Identity
 from stratagem._src.worker_protocol.shipping import pack, unpack
 from stratagem._src.worker_protocol.worker_messages import read_parcel, written_parcel

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.server.protocol_credentials import credentials_for
+from stratagem._src.task_server.protocol_credentials import credentials_for
 from stratagem._src.transport import Credentials, Endpoint, Handler, Identity, Message
 from stratagem._src.worker_protocol.shipping import pack, unpack
 from stratagem._src.worker_protocol.worker_messages import read_parcel, written_parcel

@@ -14,11 +14,11 @@ from stratagem._src.core.errors import ContextError
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import under_jit
+from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.input_options import InputOptions
 from stratagem._src.measurement.recorder import recorder
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.observation.observed_task import report_if_observed
-from stratagem._src.runtime import context
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.older_names import OlderNames
 from stratagem._src.strategies.reduce_along import reduce_along

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratagem._src.runtime import context
+from stratagem._src.current_strategy import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.replica_context import ReplicaContext
 

@@ -15,10 +15,10 @@ from stratagem._src.collectives.gathering import first_replica, gather
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.replicas.single import reduce_alone
-from stratagem._src.runtime import context
 from stratagem._src.strategies.reducible import (
     flatten_reducible,
     once_per_worker,

@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import ContextError, DeviceError, NotAnArrayError
+from stratagem._src.current_strategy import context
 from stratagem._src.mesh.logical_devices import (
     PartitionedGroup,
     check_partition,
     num_logical_devices,
 )
-from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.per_replica import PerReplica

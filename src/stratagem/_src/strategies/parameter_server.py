@@ -13,6 +13,7 @@ from stratagem._src.cluster import ClusterResolver, ClusterSpec, SimpleClusterRe
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
 from stratagem._src.distributed_input.input_context import InputContext
 from stratagem._src.distributed_input.input_options import InputOptions
@@ -25,7 +26,6 @@ from stratagem._src.parameter_server.client.part_initializer import PartInitiali
 from stratagem._src.parameter_server.client.remote_variable import UNNAMED, RemoteVariable
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
 from stratagem._src.partitioners import Partitioner, num_shards_along_axis_0
-from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.deferred_dataset import DeferredDataset
 from stratagem._src.strategies.extended import StrategyExtended

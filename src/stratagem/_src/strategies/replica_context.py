@@ -14,9 +14,9 @@ from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, UnsupportedError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.replicas.channel import Channel
-from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica

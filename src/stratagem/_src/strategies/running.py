@@ -10,6 +10,7 @@ import jax
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import is_tracer, under_jit
+from stratagem._src.current_strategy import context
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
 from stratagem._src.execution.tracing_frames import GradientFrame, TracingFrame
@@ -20,7 +21,6 @@ from stratagem._src.replicas.single import SingleChannel
 from stratagem._src.replicas.spmd import run_spmd
 from stratagem._src.replicas.thread_channel import ThreadChannel
 from stratagem._src.replicas.threads import ReplicaThreads
-from stratagem._src.runtime import context
 from stratagem._src.strategies.replica_context import ReplicaContext
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, check_size

@@ -10,9 +10,9 @@ import numpy as np
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.replica_context import ReplicaContext
 from stratagem._src.values.per_replica import SpmdPerReplica
 from stratagem._src.values.regroup import map_values, regroup, select_replica

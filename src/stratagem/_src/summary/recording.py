@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from stratagem._src.core.tracing import is_tracer
-from stratagem._src.runtime import context
+from stratagem._src.current_strategy import context
 from stratagem._src.summary import recording_state
 from stratagem._src.summary.writer import SummaryWriter
 from stratagem._src.values.distributed_values import DistributedValues

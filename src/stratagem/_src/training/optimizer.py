@@ -13,9 +13,9 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
 from stratagem._src.core.missing_names import missing_method, tensorflow_method
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
-from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.gradient_clipping import Clipping
 from stratagem._src.training.gradient_pairs import (

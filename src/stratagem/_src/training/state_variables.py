@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import ContextError, VariableError
-from stratagem._src.runtime import context
+from stratagem._src.current_strategy import context
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.training.local_state import (
     RestoredState,

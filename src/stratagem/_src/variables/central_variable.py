@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.mesh.devices import canonical_name
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.variable import STORAGE_LOCK, _register
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import OutOfRangeError
-from stratagem._src.runtime.protocols import StrategyProtocol
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.transport.remote_error import exception_to_bytes
 from stratagem._src.worker.worker_definitions import WorkerDefinitions
 from stratagem._src.worker_protocol.shipping import (

@@ -10,6 +10,7 @@ import jax
 
 from stratagem._src.coordinator.per_worker_variable import VariableOfWorker
 from stratagem._src.core.errors import UnavailableError
+from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.distributed_dataset import (
     DistributedDataset,
     distribute_from_function,
@@ -17,7 +18,6 @@ from stratagem._src.distributed_input.distributed_dataset import (
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.runtime import context
 from stratagem._src.worker_protocol.shipping import unpack
 from stratagem._src.worker_protocol.worker_messages import Define
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stratagem._src.core import jax_settings
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.call_signature import CallInputs, static_key
 from stratagem._src.execution.dataset_loops.loaded_names import changing_names
@@ -21,7 +22,6 @@ from stratagem._src.execution.program import Program
 from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
-from stratagem._src.runtime.protocols import StrategyProtocol
 
 __all__ = ["StepCache", "compiled_step", "looping"]
 

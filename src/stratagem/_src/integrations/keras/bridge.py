@@ -7,9 +7,9 @@ from typing import Any
 import keras
 
 from stratagem._src.core.errors import UnsupportedError
+from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.door import check_backend
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE
-from stratagem._src.runtime import context
 
 __all__ = ["bridge"]
 

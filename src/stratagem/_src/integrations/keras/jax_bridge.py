@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from stratagem._src.core.errors import UnsupportedError
+from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras import building, layer_losses, optimizing, seeds
 from stratagem._src.integrations.keras.keras_internals import OPTIMIZER
 from stratagem._src.integrations.keras.metric_updates import skip_empty_updates
@@ -14,7 +15,6 @@ from stratagem._src.integrations.keras.placed_variable import PlacedVariable, ch
 from stratagem._src.integrations.keras.plain_variables import twin_of, watch_plain_variables
 from stratagem._src.integrations.keras.saving import variables_of
 from stratagem._src.integrations.keras.trainer import install_trainer
-from stratagem._src.runtime import context
 from stratagem._src.strategies.current import get_strategy
 from stratagem._src.variables import access as state
 from stratagem._src.variables.stand_ins import register_holder, register_stand_in

@@ -7,13 +7,13 @@ from typing import Any
 
 import keras
 
+from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import (
     ADD_LOSS,
     CLEAR_LOSSES,
     OWN_LOSSES,
     in_stateless_scope,
 )
-from stratagem._src.runtime import context
 from stratagem._src.variables import access as state
 
 __all__ = ["add_loss", "clear_losses", "own_losses"]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.placed_variable import check_strategy, strategy_of
-from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.current import get_strategy
 

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
+from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, in_stateless_scope
 from stratagem._src.integrations.keras.replicas import eager_replica, one_of_several
-from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.variables import access as state

@@ -8,9 +8,9 @@ import jax
 import keras
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, stateless_value
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable
-from stratagem._src.runtime import context
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem._src.runtime import context
+from stratagem._src.current_strategy import context
 from stratagem._src.strategies.replica_context import ReplicaContext
 
 __all__ = ["eager_replica", "one_of_several"]

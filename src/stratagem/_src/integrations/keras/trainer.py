@@ -17,6 +17,7 @@ from typing import Any
 import keras
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
 from stratagem._src.integrations.keras.batch_callbacks import install_batch_callbacks
 from stratagem._src.integrations.keras.batch_placement import place_batch
@@ -53,7 +54,6 @@ from stratagem._src.integrations.keras.worker_callbacks import (
     is_elastic,
     leads,
 )
-from stratagem._src.runtime import context
 from stratagem._src.strategies.base import Strategy
 
 __all__ = ["install_trainer"]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.parameter_server.client.holdings import HeldVariable
 from stratagem._src.parameter_server.client.initial_value import InitialValue
 from stratagem._src.parameter_server.client.parameter_client import (
@@ -23,7 +24,6 @@ from stratagem._src.parameter_server.client.parameter_client import (
 from stratagem._src.parameter_server.client.shards import ShardedRows, VariableShard, make_shards
 from stratagem._src.parameter_server.server.server_function import INITIALIZE
 from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables import access as state
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update

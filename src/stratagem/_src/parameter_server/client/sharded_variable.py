@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.parameter_server.client.initial_value import InitialValue
 from stratagem._src.parameter_server.client.parameter_client import ParameterClient, UpdateRequest
 from stratagem._src.parameter_server.client.remote_variable import (
@@ -16,7 +17,6 @@ from stratagem._src.parameter_server.client.shards import VariableShard, shard_n
 from stratagem._src.parameter_server.server.server_function import concerns_rows
 from stratagem._src.parameter_server.server.stored_array import Array
 from stratagem._src.partitioners import shard_sizes
-from stratagem._src.runtime.protocols import StrategyProtocol
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 

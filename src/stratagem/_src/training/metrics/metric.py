@@ -11,8 +11,8 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.runtime import context
-from stratagem._src.runtime.protocols import StrategyProtocol
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.distributed_variable import DistributedVariable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from stratagem._src.core.errors import ContextError
 
 if TYPE_CHECKING:
-    from stratagem._src.runtime.protocols import ReplicaContextProtocol, StrategyProtocol
+    from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 
 __all__ = [
     "Frame",

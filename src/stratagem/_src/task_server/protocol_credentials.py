@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.server.task_definition import check_protocol
+from stratagem._src.task_server.task_definition import check_protocol
 from stratagem._src.transport import Credentials
 
 __all__ = ["credentials_for"]

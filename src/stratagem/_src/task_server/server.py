@@ -11,8 +11,8 @@ from stratagem._src.cluster.errors import TaskError
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.observation.observed_task import report_if_observed
 from stratagem._src.parameter_server.server.parameter_service import ParameterService
-from stratagem._src.server.protocol_credentials import credentials_for
-from stratagem._src.server.task_definition import define_server
+from stratagem._src.task_server.protocol_credentials import credentials_for
+from stratagem._src.task_server.task_definition import define_server
 from stratagem._src.transport import Endpoint, Handler, Identity
 from stratagem._src.worker.worker_service import WorkerService
 

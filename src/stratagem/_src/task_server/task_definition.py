@@ -24,7 +24,7 @@ def define_server(
     """Returns the definition of one task's server, with what was not said filled in.
 
     >>> from stratagem.train import ClusterSpec
-    >>> from stratagem._src.server.task_definition import define_server
+    >>> from stratagem._src.task_server.task_definition import define_server
     >>> spec = ClusterSpec({"ps": ["ps0:2222", "ps1:2222"]})
     >>> define_server(spec, None, 1, None).job_name
     'ps'
