@@ -357,7 +357,8 @@ def test_a_server_that_is_lost_while_it_writes_is_named(servers, tmp_path, monke
     def end(directory, held):
         if "ps_1" in directory.name:
             servers.endpoints[1].shutdown()
-        write(directory, held)
+        else:
+            write(directory, held)
 
     monkeypatch.setattr(checkpoint_pieces, "_write_all", end)
     checkpoint.save(tmp_path / "ckpt")

@@ -119,6 +119,8 @@ class CheckpointPieces:
         """Writes what was taken."""
         with self._lock:
             held, self._held = (self._held, []) if save == self._save else ([], self._held)
+        # The chief may have given up meanwhile, and removed it.
+        _check_seen(Path(directory).parent, "saved")
         _write_all(Path(directory), held)
 
     def forget(self, save: str) -> None:
