@@ -36,6 +36,11 @@ def _make_record_of_text(*args, **kwargs):
 logging.setLogRecordFactory(_make_record_of_text)
 
 
+def pytest_collection_modifyitems(items):
+    """Has the longest tests begin first, so that at the end nobody waits for one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Leaves out tests with libraries that are not installed, and imports those that are.

@@ -8,7 +8,7 @@ from task_functions import task
 
 from stratagem.testing import ClusterTestError, run_cluster
 
-pytestmark = [pytest.mark.timeout(360), pytest.mark.usefixtures("mark")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(360), pytest.mark.usefixtures("mark")]
 
 TESTS = Path(__file__).parent.parent
 
