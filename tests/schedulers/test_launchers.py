@@ -84,6 +84,7 @@ def test_parameter_servers_by_rank(run, program, launcher):
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_task_that_fails_ends_all_and_is_named_once(run, program, launcher):
     source = "import os, time\nif 'ps' in os.environ['TF_CONFIG'][-30:]: exit(7)\ntime.sleep(100)"
-    job = run(*launcher(3), sys.executable, "-m", "stratagem", "run", *ROLES, program(source))
+    flags = [*ROLES, "--max-worker-restarts", "0"]
+    job = run(*launcher(3), sys.executable, "-m", "stratagem", "run", *flags, program(source))
     assert job.returncode != 0
     assert job.stderr.count("stratagem: ps 0 failed with exit code 7") == 1
