@@ -184,7 +184,7 @@ def test_writers_of_one_directory_do_not_overwrite_each_other(tmp_path):
     assert sorted(scalars_in(tmp_path)) == [(n, "a", n) for n in range(3)]
 
 
-def test_a_killed_process_leaves_whole_records(writer, tmp_path):
+def test_what_was_flushed_is_whole_records_also_if_the_writer_is_never_closed(writer, tmp_path):
     with writer.as_default():
         sg.summary.scalar("a", 1.0, step=0)
     (path,) = tmp_path.iterdir()

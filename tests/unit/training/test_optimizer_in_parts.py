@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from without_division import without_division
 
 import stratagem as sg
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
@@ -16,8 +17,8 @@ FullySharded = sg.distribute.experimental.FullySharded
 slow = pytest.mark.slow
 
 
-def mirrored(count, **options):
-    return sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)], **options)
+def mirrored(count):
+    return sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
 
 
 class Training:
@@ -220,21 +221,7 @@ def test_outside_of_replicas():
     ] * 2
 
 
-class Largest(sg.distribute.CrossDeviceOps):
-    def reduce_implementation(self, reduce_op, per_replica_value, destinations, options):
-        return jnp.stack(per_replica_value.values).max(axis=0)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (
-            lambda: sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"]),
-            "CentralStorageStrategy",
-        ),
-        (lambda: mirrored(2, cross_device_ops=Largest()), "not by Largest"),
-    ],
-)
+@without_division
 def test_state_that_cannot_be_divided_is_refused_before_anything_changes(make, said):
     strategy = make()
     with strategy.scope():

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from without_division import without_division
 
 import stratagem as sg
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
@@ -17,8 +18,8 @@ from stratagem._src.variables.mirrored_variable import MirroredVariable
 FullySharded = sg.distribute.experimental.FullySharded
 
 
-def mirrored(count, **options):
-    return sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)], **options)
+def mirrored(count):
+    return sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
 
 
 def compiled(function):
@@ -100,21 +101,7 @@ def test_the_block_may_be_inside_or_around_the_replicas(wrap):
     assert [type(v) for v in made.values()] == [FullyShardedVariable] * 2
 
 
-class Largest(sg.distribute.CrossDeviceOps):
-    def reduce_implementation(self, reduce_op, per_replica_value, destinations, options):
-        return jnp.stack(per_replica_value.values).max(axis=0)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (
-            lambda: sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"]),
-            "CentralStorageStrategy",
-        ),
-        (lambda: mirrored(2, cross_device_ops=Largest()), "not by Largest"),
-    ],
-)
+@without_division
 def test_where_variables_cannot_be_divided(make, said):
     with make().scope(), FullySharded(), pytest.raises(NotImplementedError, match=said):
         sg.Variable(jnp.ones(4096))

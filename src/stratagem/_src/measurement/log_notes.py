@@ -10,7 +10,7 @@ __all__ = ["LogNotes"]
 
 
 class LogNotes(logging.Handler):
-    """Notes warnings and errors of the logger ``stratagem`` while it is entered.
+    """Notes the warnings and errors of a logger, as a handler of it.
 
     >>> import logging
     >>> from stratagem._src.measurement.log_notes import LogNotes

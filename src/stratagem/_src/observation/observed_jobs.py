@@ -71,8 +71,6 @@ def _read(path: Path) -> ObservedJob | None:
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # gone, or its number is another user's now
         return False
-    except PermissionError:
-        return False  # the number has gone to a process of another user
     return True
