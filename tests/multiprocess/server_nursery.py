@@ -4,6 +4,7 @@ Reads ``start job index cluster`` from its input and answers with the process id
 input it ends, and every server with it.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import stratagem._src.task_server
 def main():
     warnings.simplefilter("ignore")  # JAX warns of forks, but has not started anything yet
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1)  # shows where the threads of a server are
     os.setpgid(0, 0)
     for line in sys.stdin:
         job, index, cluster = line.split(" ", 2)

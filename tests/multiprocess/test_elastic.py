@@ -41,8 +41,19 @@ class Job:
         found.sort(key=lambda event: event["time"])
         return [event for event in found if event["event"] in kinds]
 
+    def wait_until(self, condition):
+        """Waits until a condition is true and returns its value; fails if the job ends before."""
+
+        def holds():
+            if self.launcher.process.poll() is not None:
+                ended = self.launcher.finish()
+                pytest.fail(f"the job has ended: {ended.stdout}{ended.stderr}")
+            return condition()
+
+        return poll(holds, SECONDS)
+
     def wait_for_step(self, number):
-        poll(lambda: any(e["step"] >= number for e in self.events("step")), SECONDS)
+        self.wait_until(lambda: any(e["step"] >= number for e in self.events("step")))
 
     def send(self, number, *tasks):
         """Sends a signal; returns when."""
@@ -59,7 +70,7 @@ class Job:
 
     def wait_for_workers(self, number, since):
         """Waits until so many workers have made a step together; returns when."""
-        return poll(lambda: self.steps_with(number, since), SECONDS)[0]["time"]
+        return self.wait_until(lambda: self.steps_with(number, since))[0]["time"]
 
     def end(self):
         """Has the job come to its end; returns the tasks whose workers did."""
@@ -198,7 +209,7 @@ def test_a_worker_that_has_come_back_is_killed_again(start, tmp_path, reference,
     job = Job(start, tmp_path, "--workers", "1:3")
     job.wait_for_step(5)
     job.send(signal.SIGKILL, 2)
-    poll(lambda: len([e for e in job.events("start") if e["task"] == 2]) == 2, SECONDS)
+    job.wait_until(lambda: len([e for e in job.events("start") if e["task"] == 2]) == 2)
     time.sleep(delay)  # while it is let in, or has just been
     job.wait_for_workers(3, job.send(signal.SIGKILL, 2))
     job.end()
@@ -292,8 +303,8 @@ def test_the_other_nodes_go_on_without_the_first(start, tmp_path, reference):
     job = JobOfNodes(start, tmp_path)
     job.wait_for_step(5)
     job.launchers[0].process.kill()
-    job.wait_for_workers(2, time.time())
     job.launcher = job.launchers[1]
+    job.wait_for_workers(2, time.time())
     assert job.end() == {1, 2}
     job.check(reference)
     assert job.launchers[2].finish(SECONDS).returncode == 0

@@ -5,7 +5,9 @@
 Processes are killed and started again, stopped for a while (SIGSTOP, SIGCONT), and cut off from each other
 (a relay holds back what goes to one of them). At the end every item must be marked as it should be, no
 process may have grown, and no process or file may be left. The same seed makes the same disturbances in the
-same order; what they meet depends on the machine. Exit code 0 if all is well.
+same order; what they meet depends on the machine. On a slow one there are fewer of them: after some, it is
+waited for a round. Where nothing goes on any more, every process shows where its threads are. Exit code 0
+if all is well.
 """
 
 import argparse
@@ -29,7 +31,8 @@ CHIEF, RELAY = HERE / "soak_chief.py", HERE / "relay.py"
 WORKERS, SERVERS = 3, 2
 FEWEST_SECONDS, MOST_SECONDS = 0.5, 4.0
 LONGEST_PAUSE = 5.0
-SECONDS_TO_END = 150.0
+MOST_DISTURBANCES_WITHOUT_A_ROUND = 5
+SECONDS_WITHOUT_A_ROUND = 240.0
 GROWTH = 1.3
 SLACK = 48 << 20
 
@@ -75,6 +78,37 @@ class Soak:
         """Starts a coordinator, again perhaps."""
         arguments = [json.dumps(self.cluster), self._directory, str(seconds)]
         self.chief = _start([CHIEF, *arguments])
+        self._unread = b""
+
+    def next_line(self):
+        """Returns what the coordinator has said next; ``None`` if it says nothing for a moment."""
+        while b"\n" not in self._unread:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.chief.stdout, selectors.EVENT_READ)
+                if not selector.select(0.05):
+                    return None
+            read = os.read(self.chief.stdout.fileno(), 1 << 16)
+            if not read:
+                time.sleep(0.05)
+                return None
+            self._unread += read
+        line, self._unread = self._unread.split(b"\n", 1)
+        return json.loads(line)
+
+    def end_chief(self):
+        """Ends the coordinator."""
+        self.chief.kill()
+        self.chief.wait()
+        self.chief.stdin.close()
+        self.chief.stdout.close()
+
+    def show_threads(self):
+        """Has every process write where its threads are."""
+        self.undo(float("inf"))
+        for name, pid in (("chief", self.chief.pid), *self.pids.items()):
+            print(f"--- {name}, process {pid}", file=sys.stderr, flush=True)
+            _signal(pid, signal.SIGUSR1)
+            time.sleep(1.0)
 
     def disturb(self, now, seconds_left):
         """Does one thing to one process; what is to be undone is noted."""
@@ -94,10 +128,7 @@ class Soak:
             self._say_to_relay(f"pause {index}")
             self._later.append((now + seconds, task, lambda: self._say_to_relay(f"resume {index}")))
         else:
-            self.chief.kill()
-            self.chief.wait()
-            self.chief.stdin.close()
-            self.chief.stdout.close()
+            self.end_chief()
             self.start_chief(seconds_left)
             return "kill chief"
         return f"{kind} {task[0]}"
@@ -112,8 +143,8 @@ class Soak:
     def close(self):
         """Ends every process."""
         self.undo(float("inf"))
-        self.chief.kill()
-        for process in (self.chief, self._nursery, self._relay):
+        self.end_chief()
+        for process in (self._nursery, self._relay):
             process.stdin.close()
             process.wait(20)
             process.stdout.close()
@@ -177,34 +208,34 @@ def _children():
 
 def _run(soak, seconds, report):
     soak.start_chief(seconds)
-    first = _first_line_of(soak.chief)
-    if first is None:
-        return ["the chief has not begun"]
-    begun = time.monotonic()
-    problems, samples, counts, lines = [], [], {}, [first]
-    next_disturbance, end, last = begun, None, first
+    begun = last_round = time.monotonic()
+    problems, samples, counts, lines = [], [], {}, []
+    next_disturbance, since_round, end = begun, MOST_DISTURBANCES_WITHOUT_A_ROUND, None
     while end is None:
         now = time.monotonic()
         soak.undo(now)
-        if now >= next_disturbance and now < begun + 0.85 * seconds:
+        may_disturb = since_round < MOST_DISTURBANCES_WITHOUT_A_ROUND
+        if may_disturb and next_disturbance <= now < begun + 0.85 * seconds:
             kind = soak.disturb(now, max(1.0, begun + seconds - now))
             counts[kind] = counts.get(kind, 0) + 1
+            since_round += 1
             next_disturbance = now + soak.rng.uniform(FEWEST_SECONDS, MOST_SECONDS)
             samples.append((now, soak.memory()))
-        line = _line_of(soak.chief)
+        line = soak.next_line()
         if line is None:
             if soak.chief.poll() is not None:
                 # As a launcher would: it may have been started while a server was away.
                 counts["chief failed"] = counts.get("chief failed", 0) + 1
                 if counts["chief failed"] > 1 + counts.get("kill chief", 0):
                     return [*problems, f"the chief ended with {soak.chief.returncode}"]
-                soak.chief.stdin.close()
-                soak.chief.stdout.close()
+                soak.end_chief()
                 soak.start_chief(max(1.0, begun + seconds - now))
-            if now > begun + seconds + SECONDS_TO_END:
-                return [*problems, f"the chief has not ended; its last line: {last}"]
+            if now > last_round + SECONDS_WITHOUT_A_ROUND:
+                soak.show_threads()
+                said = lines[-1] if lines else "nothing"
+                return [*problems, f"nothing goes on; the last that the chief has said: {said}"]
             continue
-        last = line
+        last_round, since_round = now, 0
         if line.get("end"):
             end = line
             break
@@ -226,25 +257,8 @@ def _run(soak, seconds, report):
     return problems
 
 
-def _first_line_of(chief):
-    deadline = time.monotonic() + SECONDS_TO_END
-    while time.monotonic() < deadline and chief.poll() is None:
-        if line := _line_of(chief):
-            return line
-    return None
-
-
 def _listed(counts):
     return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
-
-
-def _line_of(chief):
-    with selectors.DefaultSelector() as selector:
-        selector.register(chief.stdout, selectors.EVENT_READ)
-        if not selector.select(0.05):
-            return None
-    line = chief.stdout.readline()
-    return json.loads(line) if line.strip() else None
 
 
 def _growth_of_chief(lines):

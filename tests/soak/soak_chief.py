@@ -7,7 +7,9 @@ that is known: so the end shows whether each was done, and a function that runs 
 that is lost takes rows with it: after each round the chief looks which ones, and does them again.
 """
 
+import faulthandler
 import json
+import signal
 import sys
 import time
 
@@ -27,6 +29,7 @@ def value_of(items, cycle):
 
 
 def main():
+    faulthandler.register(signal.SIGUSR1)
     cluster, directory, seconds = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     resolver = sg.distribute.cluster_resolver.SimpleClusterResolver(sg.train.ClusterSpec(cluster))
     strategy = sg.distribute.ParameterServerStrategy(

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from stratagem._src.checkpoint import under_way
 from stratagem._src.checkpoint_format import directories
 from stratagem._src.checkpoint_format.array_store import ArrayWriter
+from stratagem._src.core.background import Background
 
 AT_ONCE = sg.train.CheckpointOptions(enable_async=False)
 
@@ -197,6 +199,22 @@ def test_the_program_goes_on_while_it_is_written(tmp_path, monkeypatch):
     may_finish.set()
     checkpoint.restore(path)
     assert (v.numpy() == 1).all()
+
+
+def test_another_thread_may_look_for_checkpoints_at_the_moment_a_save_begins(tmp_path, monkeypatch):
+    found = []
+
+    class LookedForInBetween(Background):
+        def start(self, *args, **kwargs):
+            look.start()
+            look.join(0.2)  # it comes in between, or waits until the save has begun
+            return super().start(*args, **kwargs)
+
+    look = threading.Thread(target=lambda: found.append(sg.train.latest_checkpoint(tmp_path)))
+    monkeypatch.setattr(under_way, "Background", LookedForInBetween)
+    path = sg.train.Checkpoint(v=sg.Variable(1.0)).save(tmp_path / "ckpt")
+    look.join(100)
+    assert found == [path]
 
 
 def test_an_evaluator_sees_each_new_checkpoint(tmp_path):

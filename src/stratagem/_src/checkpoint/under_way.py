@@ -39,8 +39,9 @@ class SaveUnderWay:
                 atexit.register(wait_for_saves)
                 _waits_at_exit.append(True)
             _under_way.append(self)
-        background = Background(f"the checkpoint {self.path}")
-        self._thread = background.start(self._run, name="saving a checkpoint")
+            # Within the lock: who finds it under way waits for the thread.
+            background = Background(f"the checkpoint {self.path}")
+            self._thread = background.start(self._run, name="saving a checkpoint")
 
     def _run(self) -> None:
         try:

@@ -53,7 +53,7 @@ class ArrayWriter:
         self._directory = directory
         self._show_sign = show_sign
         self._context = array_context()
-        # What is small is written at one moment, into one file.
+        # What is small, and what describes the arrays, is written at one moment, into one file.
         self._small = tensorstore().Transaction(atomic=True)
         self._on_the_way: list[tuple[Any, int, str]] = []
         self._opened: dict[tuple[str, bool], Any] = {}
@@ -113,27 +113,36 @@ class ArrayWriter:
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], is_small: bool
     ) -> Any:
         if (name, is_small) not in self._opened:
-            self._opened[name, is_small] = self._open(name, shape, dtype, is_small)
+            spec = self._specification(name, shape, dtype)
+            # What describes it goes with what is small: alone, it would wait for the disk before its rows.
+            array = self._open(name, dtype, {**spec, "create": True}, self._small)
+            if not is_small:
+                array = self._open(name, dtype, {**spec, "assume_metadata": True}, None)
+            self._opened[name, is_small] = array
         return self._opened[name, is_small]
 
-    def _open(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], is_small: bool) -> Any:
+    def _specification(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> dict[str, Any]:
         endian = {"endian": "little"}
         codecs = [{"name": "bytes", "configuration": endian}, {"name": "crc32c"}]
         chunk = chunk_shape(shape, dtype.itemsize)
         grid = {"name": "regular", "configuration": {"chunk_shape": chunk}}
-        spec = {
+        return {
             "driver": "zarr3",
             "kvstore": {**_key_value_store(self._directory), **_NEW_STORE, "path": f"{name}/"},
             "metadata": {"shape": list(shape), "chunk_grid": grid, "codecs": codecs},
             "dtype": dtype.name,
-            "create": True,
             "open": True,
             "store_data_equal_to_fill_value": True,
             "recheck_cached_metadata": False,
             "recheck_cached_data": False,
         }
+
+    def _open(
+        self, name: str, dtype: np.dtype[Any], spec: Mapping[str, Any], transaction: Any
+    ) -> Any:
         try:
-            transaction = self._small if is_small else None
             opening = tensorstore().open(spec, context=self._context, transaction=transaction)
             return opening.result()
         except Exception as error:

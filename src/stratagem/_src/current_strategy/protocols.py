@@ -42,6 +42,10 @@ class ReplicaRuntime(Protocol):
     def leader_value(self, value: Any, name: str) -> Any:
         """Returns the first value of the variable ``name`` as the leading process has it."""
 
+    @property
+    def expects_values(self) -> bool:
+        """Whether the next variable that is created gets another first value than its own."""
+
     def expected_value(self, value: Any, name: str) -> Any | None:
         """Returns what the variable ``name`` is to have in place of its first value, if something."""
 

@@ -334,7 +334,9 @@ def _initialize_created(
     arrays: list[Any],
     group: ReplicaGroup | None,
 ) -> None:
-    """Computes the initial values of variables that were created while tracing."""
+    """Computes the initial values of variables that were created while tracing, and have none yet."""
+    if all(variable.initialized for variable in frame.created):
+        return
     count = len(frame.created)
     jaxpr = _only_for_last_outputs(traced, count)
     mentioned = mentioned_variables(jaxpr)

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.core.errors import ContextError, VariableError
@@ -114,9 +115,13 @@ class TracingFrame(StateFrame):
         """Notes a new variable, which gets its value after tracing, if that is traced."""
         self.created.append(variable)
         self._initial_values.append(initial_value)
-        if not is_tracer(initial_value):
+        if not variable.initialized and not is_tracer(initial_value):
             with jax.ensure_compile_time_eval():
                 variable.initialize(initial_value)
+        elif not variable.initialized and variable.expects_value:
+            # The others, which have it already, compute no first value with this process.
+            with jax.ensure_compile_time_eval():
+                variable.initialize(np.zeros(initial_value.shape, initial_value.dtype))
         in_program = variable.replica_value if self.spmd else variable.program_value
         self._values[id(variable)] = in_program(initial_value)
 

@@ -295,6 +295,11 @@ class StrategyExtended:
         """Returns a value as the leader has it: here, the only one there is."""
         return value
 
+    @property
+    def expects_values(self) -> bool:
+        """Whether the next variable gets another first value than it is created with: never."""
+        return False
+
     def expected_value(self, value: Any, name: str) -> Any | None:
         """Returns what a variable is to have in place of its first value: here, nothing else."""
         return None

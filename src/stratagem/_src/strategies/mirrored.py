@@ -70,11 +70,16 @@ class MirroredExtended(StrategyExtended):
         """Number of devices of each replica."""
         return num_logical_devices(self.replica_group)
 
+    @property
+    def divides_variables(self) -> bool:
+        """Whether variables that are to lie in parts do: not where there is one replica."""
+        return self._group.size > 1
+
     def make_variable(self, **options: Any) -> Variable:
-        """Returns a mirrored variable."""
+        """Returns a mirrored variable, or one that lies in parts."""
         options["synchronization"] = VariableSynchronization.ON_WRITE
         placement = current_placement()
-        if placement is None or self._group.size == 1:
+        if placement is None or not self.divides_variables:
             return MirroredVariable(self._strategy, **options)
         options["initial_value"] = value = initial_array(options["initial_value"], options["dtype"])
         if not value.ndim or value.size < placement.min_size:

@@ -74,6 +74,11 @@ class MultiWorkerExtended(MirroredExtended):
         """Whether this worker should write summaries: the leader."""
         return self.should_checkpoint
 
+    @property
+    def divides_variables(self) -> bool:
+        """Whether variables that are to lie in parts do: also where other workers are yet to come."""
+        return self.is_elastic or super().divides_variables
+
     def worker_position(self) -> WorkerPosition:
         """Returns where this process stands among those that read the same input."""
         joined = joined_cluster()
@@ -105,7 +110,9 @@ class MultiWorkerExtended(MirroredExtended):
         """Returns the variables that were created in the scope and still exist, in that order."""
         alive = [(reference, reference()) for reference in self._created]
         self._created = [reference for reference, variable in alive if variable is not None]
-        return [variable for _, variable in alive if variable is not None]
+        return sorted(
+            (variable for _, variable in alive if variable is not None), key=_creation_number
+        )
 
     def expect(self, values: Iterable[np.ndarray[Any, Any]]) -> None:
         """Gives these values to the next variables that are created here: other workers have them."""
@@ -115,6 +122,11 @@ class MultiWorkerExtended(MirroredExtended):
     def expected(self) -> list[np.ndarray[Any, Any]]:
         """The values that have not been given to a variable yet."""
         return list(self._expected)
+
+    @property
+    def expects_values(self) -> bool:
+        """Whether other workers have the next variable that is created here already."""
+        return bool(self._expected)
 
     def expected_value(self, value: Any, name: str) -> Any | None:
         """Returns what other workers have of a variable that is created here later than there."""
@@ -131,7 +143,10 @@ class MultiWorkerExtended(MirroredExtended):
     def first_values(self) -> list[tuple[DistributedVariable, Any]]:
         """Returns the variables that were created since ``forget_first_values``, with what they had."""
         alive = [(reference(), first) for reference, first in self._first]
-        return [(variable, first) for variable, first in alive if variable is not None]
+        return sorted(
+            ((variable, first) for variable, first in alive if variable is not None),
+            key=lambda pair: _creation_number(pair[0]),
+        )
 
     def forget_first_values(self) -> None:
         """Forgets what new variables had at first."""
@@ -200,6 +215,11 @@ def _check_same_variable(every: list[Any]) -> None:
             )
             + "."
         )
+
+
+def _creation_number(variable: DistributedVariable) -> int:
+    # A traced function gives variables their first values in another order than an eager one.
+    return variable.creation_number
 
 
 def _check_expected(expected: np.ndarray[Any, Any], value: Any, name: str) -> Any:

@@ -148,7 +148,7 @@ class StateVariables:
 
     def _initial(self, variables: Sequence[Variable]) -> Any:
         with jax.ensure_compile_time_eval(), _on_host():
-            state = self._recipe.init([v.value_on_host() for v in variables])
+            state = self._recipe.init([_value_to_begin_with(v) for v in variables])
         return state | {name: np.asarray(value) for name, value in self._assigned.items()}
 
     def step_in_parts(self) -> StepInParts | None:
@@ -277,6 +277,17 @@ class StateVariables:
             values = restored.fitted(self._places, self.held, self.of, f"Optimizer {self._name!r}")
         for variable, value in zip(self.held, values, strict=True):
             variable.assign(np.asarray(value))
+
+
+def _value_to_begin_with(variable: Variable) -> np.ndarray[Any, Any]:
+    """Returns the value of a variable; of state that other workers have and give, only the shape counts."""
+    if isinstance(variable, FullyShardedVariable):
+        extended = variable.strategy.extended
+        assert isinstance(extended, StrategyExtended)
+        if extended.expects_values:
+            # To read it would take all workers, and the others have done that already.
+            return np.zeros(static_shape(variable), variable.dtype)
+    return variable.value_on_host()
 
 
 def _check_divides(variables: Sequence[Variable]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Self
 
 import jax.numpy as jnp
@@ -22,15 +23,27 @@ from stratagem._src.variables.variable_options import VariableAggregation
 
 __all__ = ["AggregatingVariable", "DistributedVariable"]
 
+_creation_numbers = itertools.count()
+
 
 class DistributedVariable(Variable, DistributedValues):
-    """A variable that belongs to a strategy."""
+    """A variable that belongs to a strategy.
 
-    __slots__ = ("_strategy",)
+    Attributes:
+        creation_number: Larger than that of every variable that was created before in this process.
+    """
+
+    __slots__ = ("_strategy", "creation_number")
 
     def __init__(self, strategy: StrategyProtocol, *args: Any, **kwargs: Any) -> None:
         self._strategy = strategy
+        self.creation_number: int = next(_creation_numbers)
         super().__init__(*args, **kwargs)
+
+    @property
+    def expects_value(self) -> bool:
+        """Whether other workers have it already, and have given its value."""
+        return self._strategy.extended.expects_values
 
     def __reduce__(self) -> Any:
         raise ShippingError(

@@ -285,6 +285,11 @@ class Variable(
         """Whether it has a first value."""
         return self._array is not None
 
+    @property
+    def expects_value(self) -> bool:
+        """Whether it will be given another first value than its own: never."""
+        return False
+
     def initialize(self, value: Any) -> None:
         """Stores the first value."""
         self._array = self.place(value)
