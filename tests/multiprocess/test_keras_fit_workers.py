@@ -11,6 +11,7 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
+from stratagem._src.measurement.recorder import begin_recording, end_recording
 from stratagem.testing import run_cluster
 
 pytestmark = [
@@ -93,7 +94,11 @@ def eager_training(strategy):
 
 
 def in_worker(train):
-    return listed(train(make_strategy()))
+    recorder = begin_recording()
+    try:
+        return listed(train(make_strategy())), recorder.take().examples
+    finally:
+        end_recording()
 
 
 @pytest.mark.parametrize(
@@ -106,10 +111,11 @@ def in_worker(train):
     ],
 )
 def test_two_workers_are_as_one_device(train, devices):
-    first, second = run_cluster(
+    (first, examples), (second, others) = run_cluster(
         in_worker, workers=2, args=(train,), devices_per_worker=devices, timeout=150
     )
     assert first == second
+    assert min(examples, others) > 0  # of a job that is observed
     expected = listed(train(None))
     jax.tree.map(
         lambda one, other: np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5),

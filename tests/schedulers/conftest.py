@@ -1,6 +1,9 @@
 """Programs for the tasks of a job, and a check that no test leaves a process behind."""
 
+import contextlib
+import json
 import os
+import signal
 import sys
 import uuid
 from pathlib import Path
@@ -11,6 +14,10 @@ MULTIPROCESS = Path(__file__).parents[1] / "multiprocess"
 sys.path.insert(0, str(MULTIPROCESS))
 
 from processes import MARK, marked, poll  # noqa: E402
+
+from stratagem._src.cluster.held_ports import HeldPorts  # noqa: E402
+from stratagem._src.core.errors import UnavailableError  # noqa: E402
+from stratagem._src.observation.view_client import ViewClient  # noqa: E402
 
 IN_STEP = """
 import os
@@ -31,6 +38,29 @@ rank = strategy.cluster_resolver.process_id
 values = strategy.experimental_distribute_values_from_function(lambda _: np.float32(rank + 1))
 sums = [float(x) for x in strategy.experimental_local_results(total(values))]
 print("workers", strategy.cluster_resolver.num_processes, "sum", sums, flush=True)
+"""
+
+OBSERVED = """
+import time
+from pathlib import Path
+import numpy as np
+import stratagem as sg
+
+strategy = sg.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    count = sg.Variable(0.0, aggregation=sg.VariableAggregation.SUM)
+
+
+@sg.function
+def step():
+    strategy.run(lambda: count.assign_add(np.float32(1.0)))
+
+
+for _ in range(3):
+    step()
+sg.train.report(count=float(count.read_value()))
+while not Path("go").exists():
+    time.sleep(0.05)
 """
 
 SERVERS = """
@@ -61,6 +91,37 @@ print("counted", float(count.numpy()), flush=True)
 
 
 @pytest.fixture
+def watch(tmp_path):
+    """Starts ``OBSERVED`` in two workers, and sees that its page and its events show both."""
+
+    def watch(start):
+        program = tmp_path / "train.py"
+        program.write_text(OBSERVED)
+        events = tmp_path / "events.jsonl"
+        with HeldPorts(1) as [port]:
+            page = f"127.0.0.1:{port}"
+        flags = ["--workers", "2", "--events", str(events), "--dashboard-address", page]
+        job = start(*flags, str(program))
+
+        def shown():
+            with contextlib.suppress(UnavailableError):
+                tasks = ViewClient(page).view()["tasks"]
+                return {t["task"]: (t["steps"], t["reported"].get("count")) for t in tasks}
+
+        both = {"worker 0": (3, 6.0), "worker 1": (3, 6.0)}
+        poll(lambda: shown() == both or job.poll() is not None, 120)
+        (tmp_path / "go").touch()
+        out, err = job.communicate(timeout=150)
+        assert job.returncode == 0, out + err
+        assert f"http://{page}/" in out + err
+        told = [json.loads(line) for line in events.read_text().splitlines()]
+        kinds = [event["event"] for event in told if event["event"] != "sample"]
+        assert kinds == ["job_started", "attempt_started", "task_ended", "task_ended", "job_ended"]
+
+    return watch
+
+
+@pytest.fixture
 def mark(monkeypatch):
     """Marks every process that the test starts, and fails the test if one is left."""
     mark = uuid.uuid4().hex
@@ -83,6 +144,14 @@ def program(tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c():
+    """Lets what a test starts hear Ctrl-C: what a shell starts in the background does not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

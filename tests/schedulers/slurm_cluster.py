@@ -14,7 +14,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 CryptoType=crypto/munge
 CredType=cred/munge
 StateSaveLocation={folder}/state
@@ -100,25 +100,34 @@ class SlurmCluster:
             "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *munge
         )
         wait_for((self.folder / "munge.socket").exists)
-        self._start("slurmctld", "-D")
+        self.start_controller()
         for name in self.names:
             mount = f"mount --bind {self.folder}/hosts /etc/hosts && exec slurmd -D -N {name}"
             self._start("unshare", "--mount", "sh", "-c", mount)
         wait_for(lambda: self.run("sinfo", "-h", "-o", "%T").strip() == "idle", 60)
 
+    def start_controller(self):
+        """Starts the daemon that has the queue."""
+        self._controller = self._start("slurmctld", "-D")
+
+    def stop_controller(self):
+        """Ends the daemon that has the queue; jobs go on."""
+        self.daemons.remove(self._controller)
+        _end(self._controller)
+
     def _start(self, *command):
-        log = (self.folder / f"daemon-{len(self.daemons)}.log").open("wb")
-        self.daemons.append(
-            subprocess.Popen(
-                command,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        log = (self.folder / f"daemon-{len(self.daemons)}.log").open("ab")
+        daemon = subprocess.Popen(
+            command,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         log.close()
+        self.daemons.append(daemon)
+        return daemon
 
     def run(self, *command, check=False):
         """Returns what one of Slurm's commands prints."""
@@ -135,12 +144,16 @@ class SlurmCluster:
         while self.run("squeue", "-h").strip() and time.monotonic() < deadline:
             time.sleep(0.2)
         for daemon in reversed(self.daemons):
-            daemon.terminate()
-            try:
-                daemon.wait(10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            _end(daemon)
+
+
+def _end(daemon):
+    daemon.terminate()
+    try:
+        daemon.wait(10)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
 
 
 def free_ports(number):

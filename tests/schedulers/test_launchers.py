@@ -1,5 +1,6 @@
 """The real ``mpirun`` and ``torchrun``: workers in step as they are, servers with roles by rank."""
 
+import functools
 import os
 import re
 import shutil
@@ -48,21 +49,40 @@ LAUNCHERS = [
 
 
 @pytest.fixture
-def run(mark, tmp_path):
-    """Runs a command to its end, with a secret in a file."""
+def start(mark, tmp_path):
+    """Starts a command, with a secret in a file."""
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef" * 2)
     secret.chmod(0o600)
+    started = []
 
-    def run(*command):
-        return subprocess.run(
+    def start(*command):
+        process = subprocess.Popen(
             command,
             env={**os.environ, "STRATAGEM_CLUSTER_SECRET_FILE": str(secret), "NO_COLOR": "1"},
             cwd=tmp_path,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=200,
         )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=30)
+
+
+@pytest.fixture
+def run(start):
+    """Runs a command to its end."""
+
+    def run(*command):
+        process = start(*command)
+        process.out, process.err = process.communicate(timeout=200)
+        return process
 
     return run
 
@@ -70,15 +90,21 @@ def run(mark, tmp_path):
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_workers_in_step_as_they_are(run, program, launcher):
     job = run(*launcher(3), sys.executable, program(IN_STEP))
-    assert job.returncode == 0, job.stdout + job.stderr
-    assert job.stdout.count("workers 3 sum [6.0]") == 3
+    assert job.returncode == 0, job.out + job.err
+    assert job.out.count("workers 3 sum [6.0]") == 3
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_parameter_servers_by_rank(run, program, launcher):
     job = run(*launcher(3), sys.executable, "-m", "stratagem", "run", *ROLES, program(SERVERS))
-    assert job.returncode == 0, job.stdout + job.stderr
-    assert re.search(r"\[chief 0\].* counted 20.0", job.stdout)
+    assert job.returncode == 0, job.out + job.err
+    assert re.search(r"\[chief 0\].* counted 20.0", job.out)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_observed_job_is_shown_and_told_of(start, watch, launcher):
+    command = [*launcher(2), sys.executable, "-m", "stratagem", "run", "--task", "by-rank"]
+    watch(functools.partial(start, *command))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -87,4 +113,4 @@ def test_task_that_fails_ends_all_and_is_named_once(run, program, launcher):
     flags = [*ROLES, "--max-worker-restarts", "0"]
     job = run(*launcher(3), sys.executable, "-m", "stratagem", "run", *flags, program(source))
     assert job.returncode != 0
-    assert job.stderr.count("stratagem: ps 0 failed with exit code 7") == 1
+    assert job.err.count("stratagem: ps 0 failed with exit code 7") == 1

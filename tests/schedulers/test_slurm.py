@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,12 +15,25 @@ import pytest
 from processes import marked, poll
 from slurm_cluster import SlurmCluster, why_not
 
+from belongings import Belongings, command_of
 from conftest import IN_STEP, SERVERS
 
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "Slurm is here"),
 ]
+
+
+@pytest.fixture(scope="session")
+def kept_for_the_session():
+    """Returns the controller of Slurm, which a test starts again."""
+
+    def kept():
+        controller = ("slurmctld", ": slurmscriptd")
+        ours = (p for p in Belongings.now().processes if command_of(p).startswith(controller))
+        return Belongings(processes=frozenset(ours))
+
+    return kept
 
 
 @pytest.fixture(scope="module")
@@ -219,28 +233,79 @@ print("finished after restart", count, flush=True)
 
 def test_signal_before_the_time_limit_queues_the_job_again(run, slurm, program, tmp_path):
     source = HANG + "print('restart', os.environ.get('SLURM_RESTART_COUNT'), flush=True)"
-    job = run("--workers", 1, "--requeue", "--slurm-option=--begin=now", program(source))
+    job = run("--workers", 1, "--requeue", program(source))
     poll(lambda: text_of(tmp_path / "worker-0.0"), 60)
     job_id = slurm.run("squeue", "-h", "-o", "%A").strip()
     # What --signal=B:TERM@65 does when 65 seconds are left.
     slurm.run("scancel", "--batch", "--signal=TERM", job_id, check=True)
     poll(lambda: "BeginTime" in slurm.run("squeue", "-h", "-o", "%r"), 60)
     (tmp_path / "go").touch()
-    slurm.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=True)
     finished(job, 240)
     assert job.returncode == 0, job.out + job.err
     assert "is queued again" in job.out
     assert "[worker 0] restart 1" in job.out
 
 
-def test_ctrl_c_cancels_the_job(run, slurm, program, tmp_path):
-    job = run("--workers", 1, program(HANG))
+@pytest.mark.parametrize("flags", [(), ("--requeue",)], ids=["", "requeue"])
+def test_ctrl_c_cancels_the_job(run, slurm, program, tmp_path, flags):
+    job = run("--workers", 1, *flags, program(HANG))
     poll(lambda: text_of(tmp_path / "worker-0.0"), 60)
     job.send_signal(signal.SIGINT)
     finished(job)
     assert job.returncode == 130
     assert "cancelled job" in job.err
     poll(lambda: not slurm.run("squeue", "-h").strip(), 60)
+    [shown] = re.findall(r"JobState=(\w+)", last_job(slurm))
+    assert shown == "CANCELLED"
+
+
+def test_ctrl_c_while_the_job_is_submitted_leaves_none(run, slurm, program, tmp_path):
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    submitted, answer = tmp_path / "submitted", tmp_path / "answer"
+    sbatch.write_text(
+        f'#!/bin/sh\n{shutil.which("sbatch")} "$@" && touch {submitted}\n'
+        f"until [ -e {answer} ]; do sleep 0.1; done\n"
+    )
+    sbatch.chmod(0o755)
+    path = f"{sbatch.parent}:{os.environ['PATH']}"
+    job = run("--workers", 1, program(HANG), env={"PATH": path})
+    poll(submitted.exists, 60)
+    job.send_signal(signal.SIGINT)
+    answer.touch()
+    finished(job)
+    assert job.returncode == 130
+    assert "cancelled job" in job.err
+    poll(lambda: not slurm.run("squeue", "-h").strip(), 60)
+
+
+def test_job_that_slurm_cancels_is_not_queued_again(run, slurm, program, tmp_path):
+    job = run("--workers", 1, "--requeue", program(HANG))
+    poll(lambda: text_of(tmp_path / "worker-0.0"), 60)
+    slurm.run("scancel", slurm.run("squeue", "-h", "-o", "%A").strip(), check=True)
+    finished(job)
+    assert job.returncode != 0
+    assert ": cancelled" in job.err
+    assert "queued again" not in job.out
+
+
+def test_job_is_followed_over_a_restart_of_the_controller(run, slurm, program, tmp_path):
+    job = run("--workers", 1, program(HANG))
+    poll(lambda: text_of(tmp_path / "worker-0.0"), 60)
+    slurm.stop_controller()
+    for line in job.stderr:
+        if "unknown" in line:
+            break
+    assert "Unable to contact slurm controller" in line
+    slurm.start_controller()
+    (tmp_path / "go").touch()
+    finished(job)
+    assert job.returncode == 0, job.out + job.err
+    assert ": completed" in job.err
+
+
+def test_observed_job_is_shown_and_told_of(run, watch):
+    watch(run)
 
 
 def test_what_slurm_refuses_is_said(run, program):
@@ -286,6 +351,10 @@ def test_file_of_the_examples_is_accepted(slurm):
     )
     assert done.returncode == 0, done.stderr
     assert "to start at" in done.stderr
+
+
+def last_job(slurm):
+    return slurm.run("scontrol", "--oneliner", "show", "job").splitlines()[-1]
 
 
 def text_of(path: Path):

@@ -168,3 +168,15 @@ def test_report():
 def test_report_of_a_silent_task():
     silent = TaskEnding(W0, -9)
     assert failure_report(silent, []) == "worker 0 was killed by SIGKILL and printed nothing."
+
+
+def test_private_message_closes_its_file_to_others(tmp_path):
+    path = tmp_path / "errors"
+    with path.open("w") as errors:
+        path.chmod(0o644)
+        console = Console(errors, errors)
+        console.message("for all")
+        assert path.stat().st_mode & 0o777 == 0o644
+        console.private_message("for one")
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text() == "stratagem: for all\nstratagem: for one\n"

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import socket
 from urllib.parse import urlsplit
 
@@ -179,8 +178,8 @@ def test_nobody_there_is_said():
 def test_jobs_are_found_while_their_launchers_live(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert observed_jobs() == []
-    here = ObservedJob("train", "http://127.0.0.1:1/?key=x", os.getpid())
-    gone = ObservedJob("gone", "http://127.0.0.1:2/", 2**22 + 1)  # no such process can be
+    here = ObservedJob.of_this_process("train", "http://127.0.0.1:1/?key=x")
+    gone = here._replace(launcher=2**22 + 1)  # no such process can be
     with announce_job(here), announce_job(gone):
         assert observed_jobs() == [here]
         [path] = (tmp_path / "stratagem" / "jobs").iterdir()  # the other's was removed
@@ -188,3 +187,11 @@ def test_jobs_are_found_while_their_launchers_live(monkeypatch, tmp_path):
         (path.parent / "broken.json").write_text("{")
         assert observed_jobs() == [here]
     assert observed_jobs() == []
+
+
+def test_jobs_of_other_machines_in_a_shared_home_are_left_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    there = ObservedJob("train", "http://127.0.0.1:1/", 2**22 + 1, "another-host")
+    with announce_job(there):
+        assert observed_jobs() == []
+        assert len(list((tmp_path / "stratagem" / "jobs").iterdir())) == 1

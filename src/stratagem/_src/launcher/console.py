@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -14,6 +15,7 @@ __all__ = ["Console", "uses_colour"]
 
 _CLEAR_LINE = "\r\x1b[K"
 _RESET = "\x1b[0m"
+_OTHERS = 0o077
 # Not red, which stands for errors, nor black and white, which vanish on some terminals.
 _COLOURS = tuple(f"\x1b[{code}m" for code in (36, 33, 35, 32, 34, 96, 93, 95, 92, 94))
 
@@ -92,6 +94,15 @@ class Console:
             line if line.startswith(" ") else f"stratagem: {line}" for line in text.split("\n")
         )
         self._write(self._streams[1], "\n".join(lines) + "\n")
+
+    def private_message(self, text: str) -> None:
+        """Writes a message that is for this user: a file that it goes to is closed to others first."""
+        with contextlib.suppress(OSError, ValueError):  # no file, or not this user's to close
+            descriptor = self._streams[1].fileno()
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
+        self.message(text)
 
     def _write(
         self,

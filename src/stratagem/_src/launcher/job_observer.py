@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from stratagem._src.observation.collector import Collector
 from stratagem._src.observation.dashboard.dashboard_server import DashboardServer
 from stratagem._src.observation.observed_jobs import ObservedJob, announce_job
 from stratagem._src.observation.open_telemetry import OpenTelemetryMetrics
+from stratagem._src.transport.loopback import loopback_address
 
 __all__ = ["OBSERVATION", "JobObserver", "observe_job"]
 
@@ -41,10 +41,17 @@ class JobObserver:
 
     Args:
         collector: Who takes it in, if the job is observed.
+        name_of_node: What a node is called.
     """
 
-    def __init__(self, collector: Collector | None = None) -> None:
+    def __init__(
+        self,
+        collector: Collector | None = None,
+        name_of_node: Callable[[int], str] = "node {}".format,
+    ) -> None:
         self._collector = collector
+        self._name_of_node = name_of_node
+        self._is_over = False
 
     @property
     def address(self) -> str:
@@ -53,7 +60,7 @@ class JobObserver:
 
     def observe(self, happened: Report | Order) -> None:
         """Takes in a report or an order."""
-        if self._collector is None:
+        if self._collector is None or self._is_over:  # at the end every node leaves
             return
         note = self._collector.note
         match happened:
@@ -75,11 +82,13 @@ class JobObserver:
                     text=_describe(ending),
                 )
             case NodeLost():
-                note("note", kind="error", text=f"The launcher of node {happened.node} is gone.")
+                name = self._name_of_node(happened.node)
+                note("note", kind="error", text=f"The launcher of {name} is gone.")
             case JoinAgain():
                 text = f"{happened.reason}; restart {happened.attempt} of the job"
                 note("note", kind="recovery", text=text)
             case Finish():
+                self._is_over = True
                 note("job_ended", exit_code=happened.exit_code, text=happened.message)
 
 
@@ -91,7 +100,11 @@ def _describe(ending: TaskEnding) -> str:
 
 @contextlib.contextmanager
 def observe_job(
-    options: ObservationOptions, host: str, secret_of: Callable[[str], str], console: Console
+    options: ObservationOptions,
+    host: str,
+    secret_of: Callable[[str], str],
+    console: Console,
+    name_of_node: Callable[[int], str] = "node {}".format,
 ) -> Iterator[JobObserver]:
     """Observes a job as its options say, until the end of the block.
 
@@ -100,6 +113,7 @@ def observe_job(
         host: By which its tasks reach this machine.
         secret_of: Gives a secret of the job by an id.
         console: Where it is said how to look at the job.
+        name_of_node: What a node is called.
 
     Raises:
         LaunchError: If what is wanted cannot be.
@@ -115,11 +129,14 @@ def observe_job(
             address = Address.parse(options.dashboard)
             server = DashboardServer(address, collector.view, secret_of(_DASHBOARD))
             link = stack.enter_context(server).link
-            console.message(f"dashboard: {link}")
-            _announce(stack, ObservedJob(options.name, link, os.getpid()), console)
+            is_elsewhere = server.is_local and loopback_address(host) is None
+            where = f"dashboard, on {host} itself" if is_elsewhere else "dashboard"
+            say = console.message if server.is_local else console.private_message
+            say(f"{where}: {link}")
+            _announce(stack, ObservedJob.of_this_process(options.name, link), console)
         if options.opentelemetry:
             stack.enter_context(OpenTelemetryMetrics(options.name, collector.view))
-        yield JobObserver(collector)
+        yield JobObserver(collector, name_of_node)
 
 
 def _announce(stack: contextlib.ExitStack, job: ObservedJob, console: Console) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.transport.private_folder import make_private_folder
 
 __all__ = ["private_secret_file"]
 
@@ -25,7 +26,7 @@ def private_secret_file(folder: Path, secret: str) -> Iterator[Path]:
         LaunchError: If the file cannot be made.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         own = tempfile.TemporaryDirectory(prefix="job-", dir=folder)  # for its owner only
     except OSError as error:
         raise LaunchError(

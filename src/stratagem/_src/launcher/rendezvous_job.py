@@ -121,7 +121,8 @@ class _Leader:
             rendezvous.nodes_come_back,
             observer.address,
         )
-        self._host = JobHost(self._state, observer.observe)
+        self._observe = observer.observe
+        self._host = JobHost(self._state, self._observe)
         node = JobNode(0, _own_host(rendezvous), counts)
         secret_of = _secret_of(rendezvous)
         self._runner = NodeRunner(loop, node, program, self._host.report, secret_of, console)
@@ -149,7 +150,9 @@ class _Leader:
 
     def _give_up(self, reason: str) -> None:
         if self._runner.finished is None:
-            self._runner.obey(Finish(1, reason))
+            order = Finish(1, reason)
+            self._observe(order)
+            self._runner.obey(order)
 
     def _expect_nodes(self, attempt: int) -> None:
         moment = time.monotonic() + self._rendezvous.timeout_seconds
@@ -172,7 +175,13 @@ def _own_host(rendezvous: Rendezvous) -> str:
 def _observe(
     observation: ObservationOptions, rendezvous: Rendezvous, console: Console
 ) -> AbstractContextManager[JobObserver]:
-    return observe_job(observation, _own_host(rendezvous), _secret_of(rendezvous), console)
+    return observe_job(
+        observation,
+        _own_host(rendezvous),
+        _secret_of(rendezvous),
+        console,
+        rendezvous.name_of_node,
+    )
 
 
 def _secret_of(rendezvous: Rendezvous) -> Callable[[str], str]:

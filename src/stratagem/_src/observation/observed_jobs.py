@@ -6,21 +6,34 @@ import contextlib
 import json
 import os
 import secrets
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from stratagem._src.transport.local_secret import local_secret_path
+from stratagem._src.transport.private_folder import make_private_folder
 
 __all__ = ["ObservedJob", "announce_job", "observed_jobs"]
 
 
 class ObservedJob(NamedTuple):
-    """A job that runs, and the link by which it is looked at."""
+    """A job that runs, the link by which it is looked at, and the process and host that serve it."""
 
     name: str
     link: str
     launcher: int
+    host: str
+
+    @classmethod
+    def of_this_process(cls, name: str, link: str) -> ObservedJob:
+        """Returns a job that this process serves."""
+        return cls(name, link, os.getpid(), socket.gethostname())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is served on this machine."""
+        return self.host == socket.gethostname()
 
 
 def _folder() -> Path:
@@ -36,8 +49,7 @@ def announce_job(job: ObservedJob) -> Iterator[None]:
         PermissionDeniedError: If this user has no home.
     """
     folder = _folder()
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_private_folder(folder)
     path = folder / f"{job.launcher}-{secrets.token_hex(4)}.json"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
@@ -49,21 +61,25 @@ def announce_job(job: ObservedJob) -> Iterator[None]:
 
 
 def observed_jobs() -> list[ObservedJob]:
-    """Returns the jobs whose launchers are alive, the newest last."""
+    """Returns the jobs on this machine whose launchers are alive, the newest last.
+
+    Homes may be shared, so there may be files of other machines, where one cannot see who is alive.
+    """
     with contextlib.suppress(FileNotFoundError):
         paths = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime)
-        found = [(path, _read(path)) for path in paths]
-        for path, job in found:
-            if job is not None and not _is_alive(job.launcher):
+        here = [(path, job) for path in paths if (job := _read(path)) and job.is_here]
+        for path, job in here:
+            if not _is_alive(job.launcher):
                 path.unlink(missing_ok=True)  # the launcher was killed
-        return [job for _, job in found if job is not None and _is_alive(job.launcher)]
+        return [job for _, job in here if _is_alive(job.launcher)]
     return []
 
 
 def _read(path: Path) -> ObservedJob | None:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        return ObservedJob(str(said["name"]), str(said["link"]), int(said["launcher"]))
+        name, link, host = (str(said[key]) for key in ("name", "link", "host"))
+        return ObservedJob(name, link, int(said["launcher"]), host)
     except (OSError, ValueError, KeyError, TypeError):  # it is being written, or is no such file
         return None
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stratagem._src.core.errors import PermissionDeniedError
+from stratagem._src.transport.private_folder import make_private_folder
 from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE, new_secret
 
 __all__ = ["local_secret", "local_secret_path"]
@@ -48,8 +49,7 @@ def local_secret() -> str:
     """
     path = local_secret_path()
     try:
-        path.parent.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        make_private_folder(path.parent)
         _check_private(path.parent, os.lstat(path.parent), stat.S_ISDIR)
         secret = _read(path)
         while secret is None:

@@ -51,7 +51,11 @@ def _local_rows(leaf: Any) -> int:
         return 0 if leaf.scalar else leaf.local_shape[0] * group.local_size
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         # Of a global array over the workers' devices, the rows that lie here.
-        shards = {shard.index[:1]: _rows(shard.data) for shard in leaf.addressable_shards}
+        # Slices cannot be keys before Python 3.12.
+        shards = {
+            tuple(rows.start for rows in shard.index[:1]): _rows(shard.data)
+            for shard in leaf.addressable_shards
+        }
         return sum(shards.values())
     return _rows(leaf)
 

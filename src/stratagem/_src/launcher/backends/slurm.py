@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.environment_variables import is_set
 from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.launcher.backends.slurm_batch import batch_script, slurm, submit_and_follow
+from stratagem._src.launcher.backends.slurm_batch import (
+    batch_script,
+    queue_again,
+    submit_and_follow,
+)
 from stratagem._src.launcher.backends.slurm_options import SlurmOptions
 from stratagem._src.launcher.backends.slurm_step import StepStarter, step_command
 from stratagem._src.launcher.console import Console
@@ -73,13 +77,8 @@ class SlurmBackend:
             )
         code = result.exit_code
         if self.options.requeue and code == _TERMINATED:
-            self._queue_again(console)
+            queue_again(os.environ["SLURM_JOB_ID"], console)
         return code
-
-    def _queue_again(self, console: Console) -> None:
-        job_id = os.environ["SLURM_JOB_ID"]
-        console.message(f"job {job_id} is queued again")
-        slurm("scontrol", "requeue", job_id)
 
 
 def _own_host() -> str:

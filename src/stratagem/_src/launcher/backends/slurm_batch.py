@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stratagem._src.cluster.errors import LaunchError
@@ -22,11 +24,12 @@ from stratagem._src.launcher.job_flags import job_flags
 from stratagem._src.launcher.lines import LineSplitter
 from stratagem._src.transport.secret import SECRET_VARIABLE
 
-__all__ = ["batch_script", "slurm", "submit_and_follow"]
+__all__ = ["batch_script", "queue_again", "submit_and_follow"]
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_FOR_A_COMMAND = 60.0
-_SECONDS_TO_QUEUE_AGAIN = 3.0
+# A controller that is started again takes less.
+_SECONDS_WITHOUT_ANSWER = 300.0
 _OVER = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"),
     *("DEADLINE", "PREEMPTED", "REVOKED"),
@@ -63,22 +66,52 @@ def submit_and_follow(job: JobDescription, options: SlurmOptions, console: Conso
     environment = {name: text for name, text in os.environ.items() if name != SECRET_VARIABLE}
     if job.log_dir is not None:
         Path(job.log_dir).mkdir(parents=True, exist_ok=True)
-    script = batch_script(job, options)
-    said = slurm("sbatch", "--parsable", script=script, environment=environment)
-    job_id = said.strip().split(";")[0]
-    output = _output_file(job, f"{job.name}-{job_id}")
-    console.message(f"submitted job {job_id}; its output goes to {output}")
-    if options.detach:
-        return 0
+    job_id = ""
     try:
-        return _follow(job_id, output, console)
+        with _interrupts_held():
+            said = _slurm(
+                "sbatch",
+                "--parsable",
+                script=batch_script(job, options),
+                environment=environment,
+            )
+            job_id = said.strip().split(";")[0]
+            output = _output_file(job, f"{job.name}-{job_id}")
+            console.message(f"submitted job {job_id}; its output goes to {output}")
+        return 0 if options.detach else _follow(job_id, output, console)
     except KeyboardInterrupt:
-        slurm("scancel", job_id)
-        console.message(f"cancelled job {job_id}")
+        if job_id:
+            _slurm("scancel", job_id)
+            console.message(f"cancelled job {job_id}")
         raise
 
 
-def slurm(
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Lets Ctrl-C wait until the end of the block."""
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def queue_again(job_id: str, console: Console) -> None:
+    """Has Slurm queue the job again in which this process runs.
+
+    One that is being cancelled is left alone, and so is one that Slurm queues again by itself.
+    """
+    if _look(job_id)[0] == "RUNNING":
+        console.message(f"job {job_id} is queued again")  # Slurm ends this process now
+        _slurm("scontrol", "requeue", job_id)
+
+
+def _slurm(
     command: str,
     *arguments: str,
     script: str | None = None,
@@ -103,6 +136,7 @@ def slurm(
             text=True,
             timeout=_SECONDS_FOR_A_COMMAND,
             check=False,
+            start_new_session=True,  # Ctrl-C is for this process
         )
     except subprocess.TimeoutExpired:
         raise LaunchError(
@@ -115,31 +149,36 @@ def slurm(
 
 
 def _follow(job_id: str, output: Path, console: Console) -> int:
-    splitter, position, last_state = LineSplitter(), 0, ""
+    splitter, position, last_said, answered = LineSplitter(), 0, "", time.monotonic()
     while True:
-        state, reason, exit_code = _look(job_id)
+        try:
+            state, reason, exit_code = _look(job_id)
+        except LaunchError as error:
+            if time.monotonic() - answered > _SECONDS_WITHOUT_ANSWER:
+                raise LaunchError(
+                    f"Slurm must say how job {job_id} is, but has not for "
+                    f"{_SECONDS_WITHOUT_ANSWER:g} s; the job may still run. {error}"
+                ) from None
+            state, reason, exit_code = "unknown", str(error), 0
+        else:
+            answered = time.monotonic()
         position = _show_new_output(output, position, splitter, console)
-        if state in _OVER and (state == "COMPLETED" or _stays_over(job_id)):
+        # A job that is to be queued again is COMPLETING until it is PENDING.
+        if state in _OVER:
             for line in splitter.flush():
                 console.foreign_line(line, is_error=False)
             console.message(f"job {job_id}: {state.lower()}")
             return exit_code
         said = f"{state.lower()}{f' ({reason})' if reason else ''}"
-        if said != last_state:
+        if said != last_said:
             console.message(f"job {job_id}: {said}")
-        last_state = said
+        last_said = said
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def _stays_over(job_id: str) -> bool:
-    """Returns whether a job is over; one that is to be queued again is so for a moment only."""
-    time.sleep(_SECONDS_TO_QUEUE_AGAIN)
-    return _look(job_id)[0] in _OVER
 
 
 def _look(job_id: str) -> tuple[str, str, int]:
     """Returns the state of a job, why it is in it, and its exit code as a shell would give it."""
-    shown = slurm("scontrol", "--oneliner", "show", "job", job_id)
+    shown = _slurm("scontrol", "--oneliner", "show", "job", job_id)
     found = dict(re.findall(r"(JobState|Reason|ExitCode)=(\S+)", shown))
     state, reason = found.get("JobState", ""), found.get("Reason", "None")
     code, _, number = found.get("ExitCode", "0:0").partition(":")

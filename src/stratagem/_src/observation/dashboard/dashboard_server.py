@@ -48,6 +48,9 @@ class DashboardServer:
         view: Gives what is known of the job, and of the past what came after a moment.
         key: What has to be known where it listens beyond loopback.
 
+    Attributes:
+        is_local: Whether only this machine reaches it.
+
     Raises:
         LaunchError: If it cannot listen there.
     """
@@ -55,8 +58,8 @@ class DashboardServer:
     def __init__(
         self, address: Address, view: Callable[[float], Mapping[str, Any]], key: str
     ) -> None:
-        is_local = loopback_address(address.host) is not None
-        self._key = None if is_local else key
+        self.is_local = loopback_address(address.host) is not None
+        self._key = None if self.is_local else key
         self._access = PageAccess(self._key)
         self._files = {path: (_read(name), kind) for path, (name, kind) in _PAGE.items()}
         self._view = view

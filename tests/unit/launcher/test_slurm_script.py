@@ -13,6 +13,7 @@ from stratagem._src.launcher.private_file import private_secret_file
 from stratagem._src.launcher.python_program import PythonProgram
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_resources import TaskResources
+from stratagem._src.transport.local_secret import local_secret
 
 JOB = JobDescription(
     PythonProgram("train.py", ("--note", "two words; rm")),
@@ -71,6 +72,12 @@ def test_secret_is_for_its_owner_and_goes(tmp_path):
         assert path.stat().st_mode & 0o077 == 0
         assert path.parent.stat().st_mode & 0o077 == 0
     assert not path.parent.exists()
+
+
+def test_folder_of_the_state_that_a_job_made_serves_for_the_local_secret(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with private_secret_file(SlurmOptions().secret_dir(), "the secret"):
+        assert local_secret()
 
 
 def test_folder_that_cannot_be_is_refused(tmp_path):
