@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.collectives.all_reduce import all_reduce
-from stratagem._src.collectives.packing import Packing, apply_in_packs
+from stratagem._src.collectives.all_reduce import all_reduce_each
+from stratagem._src.collectives.collective_order import CollectiveOrder
+from stratagem._src.collectives.packing import Packing, packed, unpacked
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.shared_memory.shared_exchange import Combination
 
 __all__ = ["Exchange", "Kind", "exchange_together", "kind_of", "known_if_equal", "of_equal"]
 
@@ -62,7 +64,9 @@ def kind_of(eqn: Any, packing: Packing) -> Kind | None:
     return Kind(name, packing) if name in _REDUCTIONS or name == "all_gather" else None
 
 
-def exchange_together(exchanges: Sequence[Exchange], group: ReplicaGroup) -> list[Any]:
+def exchange_together(
+    exchanges: Sequence[Exchange], group: ReplicaGroup, order: CollectiveOrder
+) -> list[Any]:
     """Returns the result of each collective; those of one kind travel in packs."""
     results: list[Any] = [None] * len(exchanges)
     by_kind: dict[Kind, list[int]] = {}
@@ -71,7 +75,7 @@ def exchange_together(exchanges: Sequence[Exchange], group: ReplicaGroup) -> lis
     for kind, positions in by_kind.items():
         arrays = [exchanges[position].array for position in positions]
         packs = kind.packing.plan(arrays, group)
-        sent = apply_in_packs(_collective(kind, group), arrays, packs)
+        sent = unpacked(_collective(kind, packed(arrays, packs), group, order), arrays, packs)
         for position, result in zip(positions, sent, strict=True):
             results[position] = _finished(kind, exchanges[position].params, result)
     return results
@@ -100,12 +104,18 @@ def of_equal(kind: Kind, array: Any, params: Any, group: ReplicaGroup) -> Any:
     return array
 
 
-def _collective(kind: Kind, group: ReplicaGroup) -> Callable[[Any], Any]:
+def _collective(
+    kind: Kind, packs: Sequence[Any], group: ReplicaGroup, order: CollectiveOrder
+) -> list[Any]:
+    if kind.name in _REDUCTIONS:
+        return all_reduce_each(_REDUCTIONS[kind.name], packs, group, order)
     if kind.name == "ppermute":
-        return lambda pack: jax.lax.ppermute(pack, REPLICA_AXIS, kind.routes)
-    if kind.name == "all_gather":
-        return lambda pack: jax.lax.all_gather(pack, REPLICA_AXIS)
-    return lambda pack: all_reduce(_REDUCTIONS[kind.name], pack, group)
+        return [
+            order.run(lambda p: jax.lax.ppermute(p, REPLICA_AXIS, kind.routes), p) for p in packs
+        ]
+    if packs and all(order.can_share(Combination.GATHER, pack) for pack in packs):
+        return order.exchange(Combination.GATHER, packs)
+    return [order.run(lambda p: jax.lax.all_gather(p, REPLICA_AXIS), pack) for pack in packs]
 
 
 def _finished(kind: Kind, params: Any, result: Any) -> Any:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.collectives.collective_order import CollectiveOrder
 from stratagem._src.collectives.exchanges import (
     Exchange,
     Kind,
@@ -30,11 +31,11 @@ from stratagem._src.collectives.flat_jaxpr import (
     FlatEquation,
     FlatJaxpr,
     Operand,
-    evaluate,
     needed,
     value_of,
     with_bodies,
 )
+from stratagem._src.collectives.ordered_equations import evaluate_in_order
 from stratagem._src.collectives.packing import DEFAULT_PACKING, packing_of_call
 from stratagem._src.collectives.replica_flow import (
     Body,
@@ -167,9 +168,10 @@ class JoinedProgram(FlatJaxpr):
         """Returns the outputs, given the inputs; to be called inside the program of the replicas."""
         known = dict(zip(self._inputs, arrays, strict=True))
         equations = needed(self.equations, outputs, lasting_effects)
+        order = CollectiveOrder(self._group)
         for level in self._levels(equations):
-            evaluate([self._with_joined_bodies(equation) for equation in level.equations], known)
-            self._exchange(level.collectives, known)
+            evaluate_in_order(level.equations, known, order, self._with_joined_bodies)
+            self._exchange(level.collectives, known, order)
         return [value_of(output, known) for output in outputs]
 
     def _levels(self, equations: Iterable[FlatEquation]) -> list[_Level]:
@@ -191,7 +193,9 @@ class JoinedProgram(FlatJaxpr):
             level_of.update((number, level) for number in equation.results)
         return levels
 
-    def _exchange(self, collectives: Sequence[FlatEquation], known: dict[int, Any]) -> None:
+    def _exchange(
+        self, collectives: Sequence[FlatEquation], known: dict[int, Any], order: CollectiveOrder
+    ) -> None:
         # In the order in which they are ready, so that the first can be on their way early.
         ready = sorted(collectives, key=lambda c: self._made_at.get(c.operands[0], 0))
         exchanges = [
@@ -202,7 +206,7 @@ class JoinedProgram(FlatJaxpr):
             )
             for c in ready
         ]
-        results = exchange_together(exchanges, self._group)
+        results = exchange_together(exchanges, self._group, order)
         known.update((c.results[0], result) for c, result in zip(ready, results, strict=True))
 
     def _with_joined_bodies(self, equation: FlatEquation) -> FlatEquation:

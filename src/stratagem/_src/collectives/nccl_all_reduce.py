@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stratagem._src.collectives.all_reduce import PLAIN_ALL_REDUCE, all_reduce
+from stratagem._src.collectives.all_reduce import PLAIN_ALL_REDUCE, all_reduce_each
+from stratagem._src.collectives.collective_order import CollectiveOrder
 from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
-from stratagem._src.collectives.packing import Packing, apply_in_packs, in_packs
+from stratagem._src.collectives.packing import Packing, apply_in_packs, in_packs, packed, unpacked
 from stratagem._src.collectives.replica_programs import run_on_replicas
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
@@ -60,7 +61,9 @@ class NcclAllReduce(PackedOps):
 
         def reduce_parts(*parts: Any) -> list[Any]:
             packs = packing.plan(parts, group)
-            return apply_in_packs(lambda pack: all_reduce(reduce_op, pack, group), parts, packs)
+            order = CollectiveOrder(group)
+            reduced = all_reduce_each(reduce_op, packed(parts, packs), group, order)
+            return unpacked(reduced, parts, packs)
 
         name = f"all-reduce {reduce_op.name}{_described(packing)}"
         key = (packing, reduce_op, len(values))

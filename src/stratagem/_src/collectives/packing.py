@@ -22,8 +22,10 @@ __all__ = [
     "apply_in_packs",
     "default_pack_bytes",
     "in_packs",
+    "packed",
     "packing_of_call",
     "plan_packs",
+    "unpacked",
 ]
 
 _BYTES_ON_CPU = 4 * 2**20
@@ -157,12 +159,31 @@ def apply_in_packs(
 
     ``fn`` must work element by element, and may put other dimensions before those of its argument.
     """
+    return unpacked([fn(flat) for flat in packed(arrays, packs)], arrays, packs)
+
+
+def packed(arrays: Sequence[Any], packs: Sequence[Sequence[int]]) -> list[Any]:
+    """Returns a flat array for each pack; an array that is alone stays as it is."""
+    return [
+        arrays[pack[0]]
+        if len(pack) == 1
+        else jnp.concatenate([arrays[position].ravel() for position in pack])
+        for pack in packs
+    ]
+
+
+def unpacked(
+    flats: Sequence[Any], arrays: Sequence[Any], packs: Sequence[Sequence[int]]
+) -> list[Any]:
+    """Returns what became of each array, given what became of each pack.
+
+    Packs may have got other dimensions before their own.
+    """
     results: list[Any] = [None] * len(arrays)
-    for pack in packs:
+    for flat, pack in zip(flats, packs, strict=True):
         if len(pack) == 1:
-            results[pack[0]] = fn(arrays[pack[0]])
+            results[pack[0]] = flat
             continue
-        flat = fn(jnp.concatenate([arrays[position].ravel() for position in pack]))
         start = 0
         for position in pack:
             stop = start + arrays[position].size

@@ -27,6 +27,8 @@ from stratagem._src.membership.peer_watch import ClusterWatch
 from stratagem._src.membership.relay import Relay
 from stratagem._src.mesh.devices import name_processes
 from stratagem._src.mesh.program_queue import watch_processes
+from stratagem._src.shared_memory.opening import open_exchange
+from stratagem._src.shared_memory.workers import use_exchange
 from stratagem._src.transport import Credentials
 
 __all__ = [
@@ -184,9 +186,22 @@ def meet(
         ),
     )
     watch.use_platform(platform or jax.default_backend())
+    _share_memory(watch, process_id, len(workers))
     watch_processes(watch)
     name_processes([(worker.job, worker.index) for worker in workers])
     return _joined
+
+
+def _share_memory(watch: ClusterWatch, process_id: int, num_workers: int) -> None:
+    # Only where one program ends before the next one begins do all workers exchange in one order.
+    if num_workers == 1 or not watch.waits_for_programs:
+        return
+    exchange = open_exchange(
+        process_id, lambda said: watch.exchange("memory", said, "the sharing of memory")
+    )
+    if exchange is not None:
+        watch.when_given_up(exchange.abandon)
+    use_exchange(exchange)
 
 
 def part() -> None:
@@ -196,6 +211,7 @@ def part() -> None:
     if joined is None:
         return
     joined.watch.abandon()
+    use_exchange(None)
     if joined.watch.is_stuck():
         _stuck.append(joined.watch)
     if joined.host is not None:

@@ -80,6 +80,7 @@ class ClusterWatch:
         self._has_left = False
         self._is_told = False
         self._when_stuck: Callable[[], None] = lambda: None
+        self._when_given_up: Callable[[], None] = lambda: None
         self.use_platform(platform)
         self._background = Background("the watch over the workers")
         self._runner = ProgramRunner(self._background)
@@ -113,6 +114,10 @@ class ClusterWatch:
     def when_stuck(self, function: Callable[[], None]) -> None:
         """Has ``function`` called when an error is raised while a program is stuck."""
         self._when_stuck = function
+
+    def when_given_up(self, function: Callable[[], None]) -> None:
+        """Has ``function`` called when this worker gives up on the others or leaves them."""
+        self._when_given_up = function
 
     def check_usable(self) -> None:
         """Checks that this worker has not given up on the others.
@@ -356,6 +361,7 @@ class ClusterWatch:
         if self._failure is None:
             at = self._names[self._worker]
             self._failure = UnavailableError(f"{at} has left these workers to meet others.")
+        self._when_given_up()
         self._client.close()
         self._runner.close(0.0)
         self._watchdog.close()
@@ -451,6 +457,7 @@ class ClusterWatch:
         at, reason = self._status.at, reason.rstrip(".")
         self._status = WorkerStatus(FAILED, self._launched, at, culprit, reason)
         self._client.set_status(self._status, tell_now=True)
+        self._when_given_up()
 
 
 def _lost_connection(error: BaseException) -> bool:

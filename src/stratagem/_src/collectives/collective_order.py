@@ -1,0 +1,66 @@
+"""``CollectiveOrder``: the collectives of one program, one after the other where that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.shared_memory.shared_exchange import Combination
+from stratagem._src.shared_memory.workers import (
+    can_exchange,
+    exchange_in_program,
+    pass_after,
+    token_after,
+    workers_exchange,
+)
+
+__all__ = ["CollectiveOrder"]
+
+
+class CollectiveOrder:
+    """The order in which a replica takes part in collectives, while its program is traced.
+
+    Workers that share memory wait for each other in it, and XLA would have one of them wait there and
+    another elsewhere. So there every collective begins after the one before it. Where XLA itself does all
+    of them, nothing is added.
+
+    Args:
+        group: The replicas.
+    """
+
+    def __init__(self, group: ReplicaGroup) -> None:
+        exchange = workers_exchange()
+        self.shares_memory = (
+            exchange is not None
+            and group.spans_processes
+            and group.on_cpu
+            and group.local_size == 1
+            and group.size == exchange.num_processes
+        )
+        self._token: Any = None
+
+    def can_share(self, combination: Combination, array: Any) -> bool:
+        """Returns whether an array is exchanged through memory."""
+        return self.shares_memory and array.size > 0 and can_exchange(combination, array.dtype)
+
+    def exchange(self, combination: Combination, arrays: Sequence[Any]) -> list[Any]:
+        """Returns what becomes of arrays that are exchanged through memory."""
+        before = np.zeros((1,), np.int32) if self._token is None else self._token
+        results, self._token = exchange_in_program(combination, arrays, before)
+        return results
+
+    def run(self, collective: Callable[[Any], Any], operand: Any) -> Any:
+        """Returns what a collective of XLA's makes of an array.
+
+        Args:
+            collective: A function with collectives in it.
+            operand: An array that it needs before it begins.
+        """
+        if not self.shares_memory or not can_exchange(Combination.GATHER, operand.dtype):
+            return collective(operand)
+        result = collective(operand if self._token is None else pass_after(operand, self._token))
+        self._token = token_after(result)
+        return result

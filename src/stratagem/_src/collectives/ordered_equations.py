@@ -1,0 +1,98 @@
+"""Equations with collectives in them, of XLA's own or in loops, kept in one order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.collectives.collective_order import CollectiveOrder
+from stratagem._src.collectives.flat_jaxpr import FlatEquation, evaluate, value_of
+from stratagem._src.collectives.replica_flow import has_collectives
+from stratagem._src.core.tracing import jax_core
+from stratagem._src.shared_memory.shared_exchange import Combination
+from stratagem._src.shared_memory.workers import can_exchange
+
+__all__ = ["evaluate_in_order"]
+
+_NEW_VALUE = -1
+
+
+def evaluate_in_order(
+    equations: Sequence[FlatEquation],
+    known: dict[int, Any],
+    order: CollectiveOrder,
+    change: Callable[[FlatEquation], FlatEquation],
+) -> None:
+    """Computes what the equations make; where it is needed, those with collectives in turn.
+
+    Args:
+        equations: The equations.
+        known: Values by their numbers, to which theirs are added.
+        order: The order of the collectives.
+        change: Returns the equation to be evaluated in place of one with collectives.
+    """
+    waiting: list[FlatEquation] = []
+    for equation in equations:
+        has_some = has_collectives([equation.eqn])
+        changed = change(equation) if has_some else equation
+        if not (has_some and order.shares_memory):
+            waiting.append(changed)
+            continue
+        evaluate(waiting, known)
+        waiting = []
+        _evaluate_collective(changed, known, order)
+    evaluate(waiting, known)
+
+
+def _evaluate_collective(
+    equation: FlatEquation, known: dict[int, Any], order: CollectiveOrder
+) -> None:
+    position = _smallest(equation.eqn.invars)
+    result = _smallest(equation.eqn.outvars)
+    if position is None or result is None:
+        evaluate([equation], known)
+        return
+    aval = equation.eqn.invars[position].aval
+    operand = jnp.asarray(value_of(equation.operands[position], known), aval.dtype)
+    bound = _with_new_operand(equation, position)
+
+    def compute(given: Any) -> Any:
+        known[_NEW_VALUE] = given
+        evaluate([bound], known)
+        del known[_NEW_VALUE]
+        return known[equation.results[result]]
+
+    order.run(compute, operand)
+
+
+def _with_new_operand(equation: FlatEquation, position: int) -> FlatEquation:
+    """Returns an equation that takes one operand from another value, also where it is a literal."""
+    atom, eqn = equation.eqn.invars[position], equation.eqn
+    replaced = {i for i, other in enumerate(eqn.invars) if i == position or other is atom}
+    if isinstance(atom, jax_core().Literal):
+        [variable] = jax.make_jaxpr(lambda x: x)(atom.aval).jaxpr.invars
+        eqn = eqn.replace(
+            invars=[variable if i in replaced else v for i, v in enumerate(eqn.invars)]
+        )
+    operands = tuple(
+        _NEW_VALUE if i in replaced else operand for i, operand in enumerate(equation.operands)
+    )
+    return dataclasses.replace(equation, eqn=eqn, operands=operands)
+
+
+def _smallest(atoms: Sequence[Any]) -> int | None:
+    """Returns the position of the smallest array that is used and can be passed on."""
+    sizes = {
+        i: atom.aval.size * np.dtype(atom.aval.dtype).itemsize
+        for i, atom in enumerate(atoms)
+        if type(atom).__name__ != "DropVar"
+        and isinstance(atom.aval, jax.core.ShapedArray)
+        and can_exchange(Combination.GATHER, atom.aval.dtype)
+        and atom.aval.size
+    }
+    return min(sizes, key=sizes.__getitem__) if sizes else None

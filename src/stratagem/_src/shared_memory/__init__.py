@@ -1,0 +1,1 @@
+"""What workers on one machine exchange through memory that they share."""

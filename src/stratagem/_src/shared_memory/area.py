@@ -1,0 +1,121 @@
+"""``OwnArea`` and ``PeerArea``: memory that one process writes and others on its machine read.
+
+It has no name in the file system: others find it through the process that owns it, which the kernel
+allows to its user alone, and it is gone with the last process that has it open.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, Self
+
+import numpy as np
+
+__all__ = ["OwnArea", "PeerArea", "can_share"]
+
+_HEADER_BYTES = 4096
+_KEY_BYTES = 32
+_KEY_START = 64
+_PIECE_BYTES = 2 * 2**20
+
+
+def can_share() -> bool:
+    """Returns whether this system has such memory."""
+    return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
+
+
+class _Area:
+    _map: mmap.mmap
+    _words: memoryview
+    _data: np.ndarray[Any, Any]
+
+    def __init__(self, file: int, access: int) -> None:
+        self._file = file
+        self._access = access
+        self._reopen()
+
+    @property
+    def mark(self) -> int:
+        """How far the owner is."""
+        return self._words[0]
+
+    @property
+    def note(self) -> int:
+        """What the owner says of what it has put there."""
+        return self._words[1]
+
+    @property
+    def key(self) -> bytes:
+        """Tells the area from others."""
+        return self._map[_KEY_START : _KEY_START + _KEY_BYTES]
+
+    def view(self, start: int, num_bytes: int) -> np.ndarray[Any, Any]:
+        """Returns a part of the memory, which the owner has made large enough."""
+        if start + num_bytes > len(self._data):
+            self._reopen()
+        return self._data[start : start + num_bytes]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the memory back, once nobody uses a view of it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _reopen(self) -> None:
+        # The map of before goes with the last view of it.
+        self._map = mmap.mmap(self._file, os.fstat(self._file).st_size, prot=self._access)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._words = memoryview(self._map)[:_KEY_START].cast("q")
+        self._data = np.frombuffer(self._map, np.uint8)[_HEADER_BYTES:]
+
+
+class OwnArea(_Area):
+    """Memory of this process."""
+
+    def __init__(self) -> None:
+        file = os.memfd_create("stratagem-exchange", os.MFD_CLOEXEC)
+        os.ftruncate(file, _PIECE_BYTES)
+        super().__init__(file, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._map[_KEY_START : _KEY_START + _KEY_BYTES] = os.urandom(_KEY_BYTES)
+
+    @property
+    def path(self) -> str:
+        """Where other processes of the same user find it."""
+        return f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def set_mark(self, mark: int) -> None:
+        """Says how far this process is."""
+        self._words[0] = mark
+
+    def set_note(self, note: int) -> None:
+        """Says something of what follows."""
+        self._words[1] = note
+
+    def reserve(self, num_bytes: int) -> None:
+        """Makes the memory large enough."""
+        if num_bytes > len(self._data):
+            pieces = -(-(_HEADER_BYTES + num_bytes) // _PIECE_BYTES)
+            os.ftruncate(self._file, pieces * _PIECE_BYTES)
+            self._reopen()
+
+
+class PeerArea(_Area):
+    """Memory of another process, to read.
+
+    Args:
+        path: Where it is.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(os.open(path, os.O_RDONLY | os.O_CLOEXEC), mmap.PROT_READ)

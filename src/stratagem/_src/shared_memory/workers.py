@@ -1,0 +1,118 @@
+"""The exchange of the workers that this process is one of, and how their programs reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.jax_internals.host_calls import call_host, can_pass, register_host_function
+from stratagem._src.shared_memory.shared_exchange import Combination, SharedExchange
+
+__all__ = [
+    "can_exchange",
+    "exchange_in_program",
+    "pass_after",
+    "token_after",
+    "use_exchange",
+    "workers_exchange",
+]
+
+_EXCHANGE, _PASS, _TOKEN = "stratagem_exchange", "stratagem_pass", "stratagem_token"
+_TOKEN_SHAPE = jax.ShapeDtypeStruct((1,), np.int32)
+
+_exchange: SharedExchange | None = None
+_is_registered = False
+
+
+def use_exchange(exchange: SharedExchange | None) -> None:
+    """Sets the exchange of this process, before programs are made that use it; closes the one before."""
+    global _exchange
+    if _exchange is not None:
+        _exchange.close()
+    _exchange = exchange
+    if exchange is not None:
+        _register()
+
+
+def workers_exchange() -> SharedExchange | None:
+    """Returns the exchange of this process, if it has one."""
+    return _exchange
+
+
+def can_exchange(combination: Combination, dtype: Any) -> bool:
+    """Returns whether arrays can be exchanged so: truth values and complex numbers are only gathered."""
+    if jnp.issubdtype(dtype, jax.dtypes.extended) or not can_pass(dtype):
+        return False
+    is_real = not jnp.issubdtype(dtype, jnp.complexfloating) and np.dtype(dtype) != np.bool_
+    return is_real or combination is Combination.GATHER
+
+
+def exchange_in_program(
+    combination: Combination, arrays: Sequence[Any], token: Any
+) -> tuple[list[Any], Any]:
+    """Exchanges arrays inside a program that every worker runs on one device.
+
+    Args:
+        combination: What becomes of them.
+        arrays: What this worker brings.
+        token: Of what happens before; see ``token_after``.
+
+    Returns:
+        What becomes of each array, with a dimension for the workers in front if they are gathered; and
+        the token of what happens after.
+    """
+    assert _exchange is not None
+    front = (_exchange.num_processes,) if combination is Combination.GATHER else ()
+    shapes = [jax.ShapeDtypeStruct((*front, *array.shape), array.dtype) for array in arrays]
+    how = np.full((1,), combination, np.int32)
+    *results, after = call_host(_EXCHANGE, [*shapes, _TOKEN_SHAPE], *arrays, how, token)
+    return results, after
+
+
+def pass_after(value: Any, token: Any) -> Any:
+    """Returns a value that is not there before the token is."""
+    shape = jax.ShapeDtypeStruct(value.shape, value.dtype)
+    return call_host(_PASS, [shape], value, token, in_place={0: 0})[0]
+
+
+def token_after(value: Any) -> Any:
+    """Returns a token that is not there before the value is.
+
+    XLA runs what does not depend on one another in any order, and in another one in each process. Whoever
+    waits for another process needs a token, so that all wait for the same.
+    """
+    return call_host(_TOKEN, [_TOKEN_SHAPE], value)[0]
+
+
+def _register() -> None:
+    global _is_registered
+    if not _is_registered:
+        register_host_function(_EXCHANGE, _run_exchange)
+        register_host_function(_PASS, _run_pass)
+        register_host_function(_TOKEN, _run_token)
+        _is_registered = True
+
+
+def _run_exchange(
+    operands: list[np.ndarray[Any, Any]], results: list[np.ndarray[Any, Any]]
+) -> str | None:
+    *arrays, how, _ = operands
+    *exchanged, token = results
+    token[:] = 0
+    if _exchange is None:
+        return "The workers are not together any more."
+    return _exchange.exchange(Combination(int(how[0])), arrays, exchanged)
+
+
+def _run_pass(operands: list[np.ndarray[Any, Any]], results: list[np.ndarray[Any, Any]]) -> None:
+    [value, _], [result] = operands, results
+    if value.ctypes.data != result.ctypes.data:
+        result[:] = value
+
+
+def _run_token(operands: list[np.ndarray[Any, Any]], results: list[np.ndarray[Any, Any]]) -> None:
+    results[0][:] = 0

@@ -1,0 +1,74 @@
+"""Where workers share memory, every collective of a program begins after the one before it."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stratagem._src.collectives.joining import joined
+from stratagem._src.collectives.replica_flow import has_collectives
+from stratagem._src.core.tracing import inner_jaxprs
+from stratagem._src.shared_memory import workers
+
+AXIS = "replica"
+GROUP = types.SimpleNamespace(size=2, local_size=1, on_cpu=True, spans_processes=True)
+X = np.zeros(3, np.float32)
+
+
+@pytest.fixture(autouse=True)
+def exchange(monkeypatch):
+    monkeypatch.setattr(workers, "_exchange", types.SimpleNamespace(num_processes=2))
+
+
+def twice(value):
+    return lax.fori_loop(0, 2, lambda _, v: v + lax.psum(v, AXIS), value)
+
+
+PROGRAMS = {
+    "levels": lambda x: lax.psum(x, AXIS) + lax.psum(lax.psum(x, AXIS) * x, AXIS),
+    "kinds": lambda x: (lax.psum(x, AXIS), lax.pmax(x, AXIS), lax.all_gather(x, AXIS)),
+    "types": lambda x: (lax.psum(x, AXIS), lax.psum(x + 1j, AXIS), lax.pmin(x, AXIS)),
+    "own and XLA's": lambda x: (
+        lax.psum(x, AXIS),
+        lax.ppermute(x, AXIS, [(0, 1), (1, 0)]),
+        lax.psum_scatter(jnp.stack([x, x]), AXIS, tiled=True),
+    ),
+    "loops": lambda x: (twice(x), twice(x + 1), lax.psum(x, AXIS)),
+    "a loop over numbers alone": lambda x: (
+        lax.psum(x, AXIS),
+        lax.fori_loop(0, 2, lambda _, v: v + lax.psum(v * lax.axis_index(AXIS), AXIS), 1.0),
+    ),
+    "an operand twice": lambda x: (
+        lax.psum(x, AXIS),
+        lax.fori_loop(0, 2, lambda _, v: (v[1], lax.psum(v[0], AXIS)), (x, x)),
+    ),
+}
+
+
+def waits(eqn):
+    """Returns whether other workers are waited for in an equation, or in a loop that it is."""
+    if has_collectives([eqn]) or eqn.params.get("target_name") == "stratagem_exchange":
+        return True
+    return any(waits(inner) for jaxpr in inner_jaxprs(eqn) for inner in jaxpr.eqns)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_collective_depends_on_the_one_before(name):
+    def program(x):
+        closed = jax.make_jaxpr(PROGRAMS[name], axis_env=[(AXIS, 2)])(x)
+        return joined(closed, [True], GROUP)(x)
+
+    jaxpr = jax.make_jaxpr(program, axis_env=[(AXIS, 2)])(X).jaxpr
+    before: dict[object, set[int]] = {}
+    waiting = []
+    for eqn in jaxpr.eqns:
+        known = set().union(*(before.get(v, set()) for v in eqn.invars if not hasattr(v, "val")))
+        if waits(eqn):
+            assert set(waiting) <= known
+            waiting.append(id(eqn))
+            known = known | {id(eqn)}
+        before.update((v, known) for v in eqn.outvars)
+    assert len(waiting) > 1

@@ -1,0 +1,196 @@
+"""Threads stand in for the processes: each has an area of its own and opens those of the others."""
+
+import threading
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratagem._src.shared_memory.area import OwnArea, PeerArea
+from stratagem._src.shared_memory.shared_exchange import Combination, SharedExchange
+
+LARGE = 40_000
+SECONDS = 30.0
+
+
+class Processes:
+    """Exchanges that share memory."""
+
+    def __init__(self, count):
+        self._own = [OwnArea() for _ in range(count)]
+        self.exchanges = [
+            SharedExchange(
+                rank,
+                [area if i == rank else PeerArea(area.path) for i, area in enumerate(self._own)],
+            )
+            for rank in range(count)
+        ]
+
+    def each(self, work):
+        """Returns what ``work(rank, exchange)`` returns in every process."""
+        results = [None] * len(self.exchanges)
+
+        def run(rank):
+            results[rank] = work(rank, self.exchanges[rank])
+
+        threads = [
+            threading.Thread(target=run, args=(rank,), daemon=True)
+            for rank in range(len(self.exchanges))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+        return results
+
+    def close(self):
+        for exchange in self.exchanges:
+            exchange.close()
+
+
+@pytest.fixture
+def processes():
+    made = []
+
+    def make(count):
+        made.append(Processes(count))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def exchanged(exchange, combination, arrays):
+    count = exchange.num_processes if combination is Combination.GATHER else 1
+    results = [np.empty(count * array.size, array.dtype) for array in arrays]
+    assert exchange.exchange(combination, arrays, results) is None
+    return results
+
+
+def random_arrays(rank, sizes, dtype, seed=0):
+    random = np.random.default_rng([rank, seed])
+    return [(random.normal(size=size) * 100).astype(dtype) for size in sizes]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("sizes", [[1], [3, 0, 5], [LARGE], [7, LARGE, LARGE + 1]])
+def test_sums_have_the_same_bits_everywhere_and_are_added_in_order(processes, count, sizes):
+    def work(rank, exchange):
+        return exchanged(exchange, Combination.SUM, random_arrays(rank, sizes, np.float32))
+
+    results = processes(count).each(work)
+    brought = [random_arrays(rank, sizes, np.float32) for rank in range(count)]
+    for position in range(len(sizes)):
+        expected = brought[0][position].copy()
+        for rank in range(1, count):
+            expected += brought[rank][position]
+        for result in results:
+            assert result[position].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("size", [5, LARGE])
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float64, np.int8, np.uint32, np.int64, ml_dtypes.bfloat16]
+)
+@pytest.mark.parametrize("combination", list(Combination))
+def test_every_combination_of_every_type(processes, combination, dtype, size):
+    def work(rank, exchange):
+        return exchanged(exchange, combination, random_arrays(rank, [size], dtype))[0]
+
+    results = processes(2).each(work)
+    a, b = (random_arrays(rank, [size], dtype)[0] for rank in range(2))
+    expected = {
+        Combination.SUM: lambda: a + b,
+        Combination.MIN: lambda: np.minimum(a, b),
+        Combination.MAX: lambda: np.maximum(a, b),
+        Combination.GATHER: lambda: np.concatenate([a, b]),
+    }[combination]()
+    for result in results:
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_nan_is_not_lost(processes):
+    def work(rank, exchange):
+        array = np.array([1.0, np.nan if rank == 1 else 2.0], np.float32)
+        return [exchanged(exchange, c, [array])[0] for c in (Combination.MIN, Combination.MAX)]
+
+    for least, most in processes(3).each(work):
+        assert np.isnan(least[1])
+        assert np.isnan(most[1])
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    turns=st.lists(
+        st.tuples(
+            st.sampled_from([Combination.SUM, Combination.MAX, Combination.GATHER]),
+            st.lists(st.sampled_from([1, 100, LARGE, 8 * LARGE]), min_size=1, max_size=3),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    slow=st.integers(0, 2),
+)
+def test_turns_of_any_size_one_after_the_other_beside_a_slow_process(turns, slow):
+    processes = Processes(3)
+
+    def work(rank, exchange):
+        results = []
+        for turn, (combination, sizes) in enumerate(turns):
+            if rank == slow:
+                time.sleep(0.002)
+            arrays = random_arrays(rank, sizes, np.int32, seed=turn)
+            results += exchanged(exchange, combination, arrays)
+        return results
+
+    try:
+        first, *others = processes.each(work)
+    finally:
+        processes.close()
+    for other in others:
+        for mine, theirs in zip(first, other, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_who_waits_is_let_go(processes):
+    two = processes(2)
+    array = np.zeros(3, np.float32)
+
+    def work(rank, exchange):
+        if rank == 1:
+            time.sleep(0.05)
+            two.exchanges[0].abandon()
+            return None
+        return exchange.exchange(Combination.SUM, [array], [np.empty_like(array)])
+
+    problem, _ = two.each(work)
+    assert "given up" in problem
+    assert "given up" in two.exchanges[0].exchange(Combination.SUM, [array], [array.copy()])
+
+
+def test_different_arrays_are_refused(processes):
+    def work(rank, exchange):
+        array = np.zeros(4 + rank, np.float32)
+        return exchange.exchange(Combination.SUM, [array], [np.empty_like(array)])
+
+    assert all("different arrays" in problem for problem in processes(2).each(work))
+
+
+def test_an_area_is_for_the_processes_of_one_user_and_for_its_owner_to_write():
+    with OwnArea() as own, PeerArea(own.path) as peer:
+        own.view(0, 3)[:] = [1, 2, 3]
+        assert peer.view(0, 3).tolist() == [1, 2, 3]
+        assert peer.key == own.key
+        with pytest.raises(ValueError, match="read-only"):
+            peer.view(0, 3)[:] = 0
+        own.reserve(10_000_000)
+        own.view(9_999_999, 1)[:] = 7
+        assert peer.view(9_999_999, 1).tolist() == [7]
+        path = own.path
+    with pytest.raises(OSError):
+        PeerArea(path)
