@@ -3,12 +3,14 @@
 Arguments: the folder for the files, how many epochs at most, and for how many seconds a step pauses.
 It ends after the epoch in which a worker finds a file ``enough`` in the folder. One more argument may say
 for how many seconds workers wait for each other, or "parts": then each worker has a part of the weights
-and of the optimizer's state.
+and of the optimizer's state; or "saves": then all is saved after every epoch, in the folder ``saved``, and
+a worker that finds a file ``die`` in the other folder is killed while it writes.
 """
 
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,16 +20,17 @@ import numpy as np
 import optax
 
 import stratagem as sg
+from stratagem._src.checkpoint_format.array_store import ArrayWriter
 
 # Two, three and four workers divide a batch evenly, and run one compiled step; five do not.
 ROWS, BATCH = 48, 12
 
 folder, epochs, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 more = sys.argv[4] if len(sys.argv) > 4 else None
-in_parts = more == "parts"
+in_parts, saves = more == "parts", more == "saves"
 strategy = sg.distribute.MultiWorkerMirroredStrategy(
     communication_options=sg.distribute.experimental.CommunicationOptions(
-        timeout_seconds=None if more is None or in_parts else float(more)
+        timeout_seconds=None if more is None or in_parts or saves else float(more)
     )
 )
 task = strategy.cluster_resolver.task_id or 0
@@ -80,6 +83,21 @@ def is_enough():
     return float(strategy.reduce("SUM", told, axis=None)) > 0
 
 
+finish_writing = ArrayWriter.finish
+
+
+def finish_or_die(writer):
+    if (folder / "die").exists() and task == 1:
+        (folder / "die").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return finish_writing(writer)
+
+
+ArrayWriter.finish = finish_or_die
+checkpoint = sg.train.Checkpoint(w=w, optimizer=optimizer, counted=counted)
+manager = sg.train.CheckpointManager(checkpoint, folder / "saved", max_to_keep=2)
+
+
 @sg.train.elastic(strategy)
 def train(loop):
     for epoch in loop.range(epochs):
@@ -90,6 +108,8 @@ def train(loop):
             time.sleep(pause)
         numbers = np.asarray(counted.read_value()).tolist()
         note("epoch", epoch=epoch, counted=numbers, w=w.numpy().tolist())
+        if saves:
+            manager.save()
         if is_enough():
             break
 

@@ -119,6 +119,14 @@ def save_and_restore(directory):
     except ValueError as error:
         found["unequal"] = str(error)
 
+    # A worker that has come later has not created everything yet: the others save it.
+    extended, extra = training.strategy.extended, {"extra": np.arange(3.0)}
+    extended.expect([np.zeros(1)] if worker == 1 else [])
+    later = sg.train.Checkpoint(w=training.w, **({} if worker == 1 else extra))
+    found["behind"] = later.save(f"{directory}/behind")
+    extended.expect([])
+    later.sync()
+
     # When the others are gone, a survivor can still save what it has.
     if worker == 0:
         with pytest.raises(sg.errors.UnavailableError):
@@ -154,6 +162,10 @@ def test_workers_save_and_restore_as_one(tmp_path):
     w = sg.Variable([0.0, 0.0])
     sg.train.Checkpoint(w=w).restore(results[0]["survivor"])
     assert w.numpy().tolist() == [1, 2]
+    for found in results:
+        behind = sg.train.Checkpoint(w=w, extra=np.zeros(3))
+        behind.restore(found["behind"]).assert_consumed()
+        assert behind.extra.tolist() == [0, 1, 2]
     # Each has written its part of what is large.
     for worker, found in enumerate(results):
         files = Path(found["large"], f"ocdbt.process_{worker}").rglob("*")
@@ -163,7 +175,8 @@ def test_workers_save_and_restore_as_one(tmp_path):
     assert (checkpoint.large.reshape(-1) == np.arange(6_000_000, dtype=np.float32)).all()
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
-        *(f"ckpt-{k}" for k in range(1, 6)), "damaged-1", "file", "large-1", "of_worker_0", "of_worker_1",
+        *(f"ckpt-{k}" for k in range(1, 6)), "behind-1", "damaged-1", "file", "large-1", "of_worker_0",
+        "of_worker_1",
     }  # fmt: skip
 
 

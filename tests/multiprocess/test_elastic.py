@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from processes import poll
 
+import stratagem as sg
 from stratagem._src.cluster.held_ports import HeldPorts
 
 pytestmark = pytest.mark.timeout(600)
@@ -157,6 +158,22 @@ def test_what_a_killed_worker_had_a_part_of_is_not_lost(start, tmp_path, referen
     job.wait_for_workers(left + 1, went_on)
     assert job.end() == set(range(left + 1))
     job.check(reference)
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed_while_it_saves(start, tmp_path, reference):
+    job = Job(start, tmp_path, "--workers", "1:3", more=["saves"])
+    job.wait_for_step(5)
+    (tmp_path / "die").touch()
+    went_on = job.wait_for_workers(2, time.time())
+    job.wait_for_workers(3, went_on)
+    assert job.end() == {0, 1, 2}
+    job.check(reference)
+    assert "was not saved" in job.launcher.stdout + job.launcher.stderr
+    assert len(list((tmp_path / "saved").iterdir())) == 2
+    w, latest = sg.Variable(np.zeros(3, np.float32)), sg.train.latest_checkpoint(tmp_path / "saved")
+    sg.train.Checkpoint(w=w).restore(latest)
+    np.testing.assert_allclose(w.numpy(), job.events("epoch")[-1]["w"], rtol=1e-6)
 
 
 @pytest.mark.slow

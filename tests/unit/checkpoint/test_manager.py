@@ -201,6 +201,23 @@ def test_the_program_goes_on_while_it_is_written(tmp_path, monkeypatch):
     assert (v.numpy() == 1).all()
 
 
+def test_the_program_may_change_its_directory_while_it_is_written(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    checkpoint = sg.train.Checkpoint(v=sg.Variable(1.0))
+    finish = ArrayWriter.finish
+
+    def finish_elsewhere(self):
+        os.chdir(elsewhere)
+        return finish(self)
+
+    monkeypatch.setattr(ArrayWriter, "finish", finish_elsewhere)
+    assert checkpoint.save("ckpt") == "ckpt-1"
+    checkpoint.sync()
+    assert {path.name for path in tmp_path.iterdir()} == {"ckpt-1", "elsewhere"}
+
+
 def test_another_thread_may_look_for_checkpoints_at_the_moment_a_save_begins(tmp_path, monkeypatch):
     found = []
 

@@ -54,6 +54,24 @@ def test_arrays_and_numbers_of_a_tree_are_replaced(tmp_path):
     assert type(checkpoint.on) is bool
 
 
+def test_a_restore_looks_at_each_of_many_arrays_a_few_times(tmp_path, monkeypatch):
+    looked_at = []
+    flatten = jax.tree_util.tree_flatten_with_path
+
+    def counting(*args, **kwargs):
+        ways, structure = flatten(*args, **kwargs)
+        looked_at.append(len(ways))
+        return ways, structure
+
+    checkpoint = sg.train.Checkpoint(numbers=list(range(200)))
+    path = checkpoint.save(tmp_path / "ckpt")
+    checkpoint.numbers = [0] * 200
+    monkeypatch.setattr(jax.tree_util, "tree_flatten_with_path", counting)
+    checkpoint.restore(path).assert_consumed()
+    assert checkpoint.numbers == list(range(200))
+    assert sum(looked_at) <= 5 * 200
+
+
 def test_numbers_that_do_not_fit_are_refused(tmp_path):
     path = sg.train.Checkpoint(a=1, b=2.5, c=np.ones(3)).save(tmp_path / "ckpt")
     checkpoint = sg.train.Checkpoint(a=2.0, b=3, c=np.ones(2))

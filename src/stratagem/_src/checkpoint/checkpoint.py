@@ -81,7 +81,7 @@ class Checkpoint:
         self._take(objects)
 
     def _take(self, given: Mapping[str, Any]) -> None:
-        found = named_objects(given, self._take)
+        found = named_objects(given)
         self._given = dict(given)
         self._objects = found
         for name, variable in found.variables.items():
@@ -266,8 +266,11 @@ class Checkpoint:
                 "Give them the path of a directory that all of them see."
             )
         changes.reverse()
-        while changes:
-            changes.pop()()  # and with it goes the memory for what it has read
+        try:
+            while changes:
+                changes.pop()()  # and with it goes the memory for what it has read
+        finally:
+            self._take(self._objects.structure())
         return RestoreStatus(None if save_path is None else left)
 
     # --- what there is to save ----------------------------------------------------------------------
@@ -294,7 +297,8 @@ class Checkpoint:
             values.update(local_values(name, objects))
             remote.update(remote_arrays(name, objects))
         optimizers = {name: known_variables(name, objects) for name in objects.optimizers}
-        return Contents(values, remote, {"optimizers": optimizers})
+        is_behind = any(variable.expects_value for variable in objects.variables.values())
+        return Contents(values, remote, {"optimizers": optimizers}, is_behind)
 
 
 def _check_context(what: str) -> None:

@@ -42,12 +42,14 @@ class CheckpointObjects(NamedTuple):
         plain: Arrays and numbers.
         optimizers: The optimizers.
         keys: The way to each in the structure.
+        structure: Returns the structure, with the arrays and numbers that were put in places of others.
     """
 
     variables: dict[str, Variable]
     plain: dict[str, SavedValue]
     optimizers: dict[str, Optimizer]
     keys: dict[str, Keys]
+    structure: Callable[[], Mapping[str, Any]]
 
     @property
     def remote(self) -> dict[str, RemoteVariable]:
@@ -69,34 +71,30 @@ class CheckpointObjects(NamedTuple):
         return next((name for name, v in self.variables.items() if v is variable), None)
 
 
-def named_objects(
-    objects: Mapping[str, Any], replace: Callable[[Mapping[str, Any]], None]
-) -> CheckpointObjects:
+def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
     """Returns what there is in a structure, with the ways to them as names.
 
     Of a metric they are its variables.
 
     >>> import stratagem as sg
     >>> model = {"w": sg.Variable(1.0), "b": sg.Variable(0.0)}
-    >>> list(named_objects({"model": model, "epoch": 3}, print).keys)
+    >>> list(named_objects({"model": model, "epoch": 3}).keys)
     ['epoch', 'model/b', 'model/w']
 
     Args:
         objects: The structure.
-        replace: Takes a structure in which an array or number was replaced.
 
     Raises:
         InvalidArgumentError: If there is something else, or two of them have the same name.
     """
     ways, structure = jax.tree_util.tree_flatten_with_path(dict(objects), is_leaf=_is_object)
     leaves = [leaf for _, leaf in ways]
-    found = CheckpointObjects({}, {}, {}, {})
+    found = CheckpointObjects({}, {}, {}, {}, lambda: jax.tree.unflatten(structure, leaves))
     shown: dict[str, str] = {}
 
     def replacing(position: int) -> Callable[[Any], None]:
         def put(value: Any) -> None:
             leaves[position] = value
-            replace(jax.tree.unflatten(structure, leaves))
 
         return put
 

@@ -49,11 +49,14 @@ class Contents(NamedTuple):
         values: What is in this process, by the ways to it.
         remote: What is on parameter servers.
         own: What is noted beside.
+        is_behind: Whether other workers have variables that this one, which has come later, has not
+            created yet.
     """
 
     values: dict[Keys, SavedValue]
     remote: dict[Keys, RemoteArray]
     own: dict[str, Any]
+    is_behind: bool = False
 
 
 class Target(NamedTuple):
@@ -73,12 +76,13 @@ class Target(NamedTuple):
 
     def make(self) -> tuple[NewDirectory, int | None]:
         """Makes the directory, and returns its number if it has one."""
-        remove_left_overs(self.prefix.parent)
+        prefix = self.prefix.absolute()  # the program may change its directory while it is written
+        remove_left_overs(prefix.parent)
         if self.is_exact:
-            return NewDirectory(self.prefix, replace=True), None
+            return NewDirectory(prefix, replace=True), None
         if self.number is None:
-            return NewDirectory.numbered(self.prefix, self.after)
-        path = self.prefix.with_name(f"{self.prefix.name}-{self.number}")
+            return NewDirectory.numbered(prefix, self.after)
+        path = prefix.with_name(f"{prefix.name}-{self.number}")
         return NewDirectory(path, replace=True), self.number
 
 
@@ -102,7 +106,8 @@ def begin_save(
 
     Of the workers that give the same prefix the first makes the directory. What all of them have in
     common is divided between them, and each writes what it has of its own. The directory appears when
-    all have written; if one fails, all raise and nothing is left.
+    all have written; if one fails, all raise and nothing is left. A worker that is behind leaves it to the
+    others.
 
     Args:
         target: Where to save.
@@ -113,15 +118,17 @@ def begin_save(
     found: list[Contents] = []
 
     def plan() -> Any:
-        found.append(contents())
-        return [os.path.abspath(target.prefix), _digest(found[0])]
+        found.append(mine := contents())
+        together = [array_key(keys) for keys, v in mine.values.items() if v.is_read_together]
+        return [os.path.abspath(target.prefix), mine.is_behind, _digest(mine), together]
 
     plans = agreement.settle(plan)
-    values, remote, own = found[0]
-    if len({digest for _, digest in plans}) > 1:
+    values, remote, own, _ = found[0]
+    whole = [digest for _, is_behind, digest, _ in plans if not is_behind]
+    if len(set(whole)) > 1 or any(together != plans[0][3] for *_, together in plans):
         _refuse_different(agreement, found[0])
-    prefixes = [path for path, _ in plans]
-    members = [k for k, path in enumerate(prefixes) if path == prefixes[agreement.worker]]
+    same = [k for k, plan in enumerate(plans) if plan[0] == plans[agreement.worker][0]]
+    members = [k for k in same if not plans[k][1]] or same
     leader = members[0]
     leads = leader == agreement.worker
     directories: list[NewDirectory] = []
@@ -197,7 +204,7 @@ def begin_save(
             new.appear()
             then()
 
-    return SaveUnderWay(Path(path), write), number
+    return SaveUnderWay(Path(path), write, lambda: agreement.is_of_the_past), number
 
 
 class _Taken:
@@ -216,6 +223,8 @@ class _Taken:
 
 def _take(values: Mapping[Keys, ValueToSave], worker: int, members: list[int]) -> Iterator[_Piece]:
     """Takes what this worker has to write."""
+    if worker not in members:
+        return
     common = {
         array_key(keys): (value.shape, value.dtype.itemsize)
         for keys, value in values.items()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stratagem._src.core.background import Background, BackgroundThread
+from stratagem._src.core.errors import UnavailableError
 
 __all__ = ["SaveUnderWay", "wait_for_saves"]
 
@@ -23,11 +24,15 @@ class SaveUnderWay:
     Args:
         path: The checkpoint's path.
         write: Writes it.
+        is_of_the_past: Whether the workers that save it have formed anew since.
     """
 
-    def __init__(self, path: Path, write: Callable[[], None]) -> None:
+    def __init__(
+        self, path: Path, write: Callable[[], None], is_of_the_past: Callable[[], bool]
+    ) -> None:
         self.path = path
         self._write = write
+        self._is_of_the_past = is_of_the_past
         self._error: BaseException | None = None
         self._thread: BackgroundThread | None = None
 
@@ -62,9 +67,10 @@ class SaveUnderWay:
                 _logger.warning("Still waiting for the checkpoint %s to be written.", self.path)
 
     def check(self) -> None:
-        """Raises what has gone wrong, once."""
+        """Raises what has gone wrong, once; not that workers were lost, if the rest have gone on since."""
         error, self._error = self._error, None
-        if error is not None:
+        is_known = isinstance(error, UnavailableError) and self._is_of_the_past()
+        if error is not None and not is_known:
             raise error
 
 

@@ -53,6 +53,11 @@ class WorkerAgreement:
         """How many workers there are."""
         return 1 if self._joined is None else len(self._joined.workers)
 
+    @property
+    def is_of_the_past(self) -> bool:
+        """Whether the workers have formed anew since, without those that were lost."""
+        return self._joined is not None and joined_cluster() is not self._joined
+
     def go_on_in_background(self) -> None:
         """Says that from now on a thread of its own settles things, while programs run."""
         self._in_background = True

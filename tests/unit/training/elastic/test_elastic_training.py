@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from stratagem._src.training.elastic.elastic_loop import ElasticLoop, first_place
 
 
 @pytest.fixture
@@ -101,3 +102,31 @@ def test_an_error_of_the_function_is_its_own_and_leaves_no_thread(strategy):
 def test_something_else_than_a_strategy_is_refused():
     with pytest.raises(ValueError, match="needs the strategy that trains"):
         sg.train.elastic(lambda loop: None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((8,), [5, 6, 7]),
+        ((3, 8), [5, 6, 7]),
+        ((6, 8), [5, 6, 7]),  # begins where a variable says how many are done
+        ((1, 10, 2), [5, 7, 9]),
+        ((9, 3, -1), [5, 4]),
+        ((5,), []),
+    ],
+)
+def test_a_range_goes_on_at_its_number_wherever_it_would_begin(strategy, arguments, expected):
+    place = {**first_place(1), "loops": [[0, 5]]}
+    loop = ElasticLoop(strategy, place, lambda _: None, lambda: None)
+    assert list(loop.range(*arguments)) == expected
+
+
+def test_a_range_notes_the_number_that_it_begins_with(strategy):
+    places = []
+    loop = ElasticLoop(
+        strategy, first_place(1), lambda place: places.append(place["loops"]), lambda: None
+    )
+    for _ in loop.range(3, 5):
+        for _ in loop.range(2):
+            pass
+    assert places[:3] == [[[0, 3], [0, 1]], [[0, 3], [0, 2]], [[0, 4]]]

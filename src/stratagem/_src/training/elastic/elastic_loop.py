@@ -60,7 +60,9 @@ class ElasticLoop:
     def range(self, *args: int) -> Iterator[int]:
         """Like Python's ``range``, going on where it was: for epochs, and for steps.
 
-        Every number begins at a boundary: what was done for the one before is not done again.
+        Every number begins at a boundary: what was done for the one before is not done again. A range that
+        goes on does so at the number that it had come to, wherever it would begin now:
+        ``loop.range(int(epochs_done), 100)`` may count what is done in a variable.
         """
         return _Range(self, range(*args))
 
@@ -88,9 +90,9 @@ class ElasticLoop:
 
     # --- for the loops ----------------------------------------------------------------------------------
 
-    def begin(self) -> Opened:
-        """Begins a loop."""
-        return self._places.open()
+    def begin(self, first: Any = None) -> Opened:
+        """Begins a loop, a new one at the position ``first``."""
+        return self._places.open(first)
 
     def come(self, depth: int, position: Any, *, batches: int = 0) -> None:
         """Comes to a boundary."""
@@ -145,7 +147,7 @@ class _Range:
         self._loop = loop
         self._numbers = numbers
         self._opened: Opened | None = None
-        self._next = 0
+        self._next = numbers.start
 
     def __iter__(self) -> Self:
         return self
@@ -153,21 +155,21 @@ class _Range:
     def __next__(self) -> int:
         loop = self._loop
         if self._opened is None:
-            self._opened = opened = loop.begin()
-            self._next = opened.position or 0
+            self._opened = opened = loop.begin(self._numbers.start)
             if opened.is_done:
                 raise StopIteration
+            self._next = opened.position
             loop.arrive(opened)
         elif self._opened.is_done:
             raise StopIteration
         else:
-            self._next += 1
+            self._next += self._numbers.step
             loop.come(self._opened.depth, self._next)
-        if self._next >= len(self._numbers):
+        if not range(self._next, self._numbers.stop, self._numbers.step):
             loop.end(self._opened.depth)
             self._opened = self._opened._replace(is_done=True)
             raise StopIteration
-        return self._numbers[self._next]
+        return self._next
 
 
 class _Batches:

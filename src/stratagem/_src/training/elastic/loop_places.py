@@ -19,7 +19,7 @@ class Opened(NamedTuple):
 
     Attributes:
         depth: How many loops are around it.
-        position: Where it goes on; ``None`` if at its beginning.
+        position: Where it goes on or begins.
         is_done: Whether it came to its end before, so that nothing is left of it.
         is_there: Whether the program has come to the place that it was to come to.
     """
@@ -68,15 +68,18 @@ class LoopPlaces:
         """How many loops are open."""
         return len(self._open)
 
-    def open(self) -> Opened:
+    def open(self, first: Any = None) -> Opened:
         """Begins a loop inside those that are open.
+
+        Args:
+            first: The position of a loop that does not go on, but begins.
 
         Raises:
             ContextError: If the program has other loops than when it was there.
         """
         depth = self.depth
         ordinal, self._begun[depth] = self._begun[depth], self._begun[depth] + 1
-        position: Any = None
+        position: Any = first
         is_there = False
         if self._goal:
             goal_ordinal, goal_position = self._goal[depth]
