@@ -81,7 +81,8 @@ bench: $(READY)
 # Whole training loops and all-reduces, with torch and TensorFlow beside in the same run.
 PEER_PYTHONS := --tensorflow-python $(PEERS_VENV)/bin/python --torch-python $(PEERS_VENV)/bin/python
 bench-peers: $(READY) $(PEERS_READY)
-	$(BIN)/python benchmarks/training.py $(PEER_PYTHONS) --output .bench/training
+	$(BIN)/python -m pip install --quiet matplotlib
+	$(BIN)/python benchmarks/training.py $(PEER_PYTHONS) --output .bench/training --plot docs/images/training.svg
 	$(BIN)/python benchmarks/multi_worker.py $(PEER_PYTHONS)
 
 bench-page: $(READY)
