@@ -1,7 +1,11 @@
 """Threads stand in for the processes: each has an area of its own and opens those of the others."""
 
+import json
+import subprocess
+import sys
 import threading
 import time
+from subprocess import PIPE
 
 import ml_dtypes
 import numpy as np
@@ -10,9 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratagem._src.shared_memory.area import OwnArea, PeerArea
-from stratagem._src.shared_memory.shared_exchange import Combination, SharedExchange
+from stratagem._src.shared_memory.shared_exchange import PEER_ENDED, Combination, SharedExchange
 
 LARGE = 40_000
+OFFERER = """
+import json, time
+from stratagem._src.shared_memory.area import OwnArea
+own = OwnArea()
+print(json.dumps(own.place), flush=True)
+time.sleep(60)
+"""
 SECONDS = 30.0
 
 
@@ -24,7 +35,7 @@ class Processes:
         self.exchanges = [
             SharedExchange(
                 rank,
-                [area if i == rank else PeerArea(area.path) for i, area in enumerate(self._own)],
+                [area if i == rank else PeerArea(*area.place) for i, area in enumerate(self._own)],
             )
             for rank in range(count)
         ]
@@ -173,6 +184,21 @@ def test_who_waits_is_let_go(processes):
     assert "given up" in two.exchanges[0].exchange(Combination.SUM, [array], [array.copy()])
 
 
+def test_a_process_that_has_ended_is_not_waited_for():
+    with (
+        OwnArea() as own,
+        subprocess.Popen([sys.executable, "-c", OFFERER], stdout=PIPE) as offerer,
+    ):
+        place = json.loads(offerer.stdout.readline())
+        exchange = SharedExchange(0, [own, PeerArea(*place)])
+        timer = threading.Timer(0.05, offerer.kill)
+        timer.start()
+        array = np.zeros(3, np.float32)
+        assert exchange.exchange(Combination.SUM, [array], [array.copy()]) == PEER_ENDED
+        exchange.close()
+        timer.join()
+
+
 def test_different_arrays_are_refused(processes):
     def work(rank, exchange):
         array = np.zeros(4 + rank, np.float32)
@@ -182,7 +208,7 @@ def test_different_arrays_are_refused(processes):
 
 
 def test_an_area_is_for_the_processes_of_one_user_and_for_its_owner_to_write():
-    with OwnArea() as own, PeerArea(own.path) as peer:
+    with OwnArea() as own, PeerArea(*own.place) as peer:
         own.view(0, 3)[:] = [1, 2, 3]
         assert peer.view(0, 3).tolist() == [1, 2, 3]
         assert peer.key == own.key
@@ -191,6 +217,6 @@ def test_an_area_is_for_the_processes_of_one_user_and_for_its_owner_to_write():
         own.reserve(10_000_000)
         own.view(9_999_999, 1)[:] = 7
         assert peer.view(9_999_999, 1).tolist() == [7]
-        path = own.path
+        place = own.place
     with pytest.raises(OSError):
-        PeerArea(path)
+        PeerArea(*place)

@@ -28,6 +28,7 @@ from stratagem._src.membership.worker_status import (
     WorkerStatus,
 )
 from stratagem._src.mesh.program_queue import Comparison
+from stratagem._src.shared_memory.shared_exchange import PEER_ENDED
 
 __all__ = ["ClusterWatch"]
 
@@ -462,4 +463,6 @@ class ClusterWatch:
 
 def _lost_connection(error: BaseException) -> bool:
     """Returns whether a program failed because of another worker, and not on its own."""
-    return isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and "Gloo" in str(error)
+    text = str(error)
+    is_of_program = isinstance(error, (jax.errors.JaxRuntimeError, ValueError))
+    return is_of_program and ("Gloo" in text or PEER_ENDED in text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +23,8 @@ _PIECE_BYTES = 2 * 2**20
 
 def can_share() -> bool:
     """Returns whether this system has such memory."""
-    return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
+    has_calls = hasattr(os, "memfd_create") and hasattr(os, "pidfd_open")
+    return has_calls and os.path.isdir("/proc/self/fd")
 
 
 class _Area:
@@ -87,9 +89,9 @@ class OwnArea(_Area):
         self._map[_KEY_START : _KEY_START + _KEY_BYTES] = os.urandom(_KEY_BYTES)
 
     @property
-    def path(self) -> str:
-        """Where other processes of the same user find it."""
-        return f"/proc/{os.getpid()}/fd/{self._file}"
+    def place(self) -> tuple[int, int]:
+        """Where other processes of the same user find it: this process, and its number for the file."""
+        return os.getpid(), self._file
 
     def set_mark(self, mark: int) -> None:
         """Says how far this process is."""
@@ -111,11 +113,28 @@ class PeerArea(_Area):
     """Memory of another process, to read.
 
     Args:
-        path: Where it is.
+        process: The number of the process.
+        file: What the process itself calls the file.
 
     Raises:
         OSError: If it cannot be opened.
     """
 
-    def __init__(self, path: str) -> None:
-        super().__init__(os.open(path, os.O_RDONLY | os.O_CLOEXEC), mmap.PROT_READ)
+    def __init__(self, process: int, file: int) -> None:
+        self._process = os.pidfd_open(process)
+        try:
+            opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._process)
+            raise
+        super().__init__(opened, mmap.PROT_READ)
+
+    def has_ended(self) -> bool:
+        """Returns whether its process has."""
+        return bool(select.select([self._process], [], [], 0)[0])
+
+    def close(self) -> None:
+        """Gives the memory back, once nobody uses a view of it."""
+        if self._file >= 0:
+            os.close(self._process)
+        super().close()

@@ -25,7 +25,7 @@ def open_exchange(rank: int, tell: Callable[[Any], list[Any]]) -> SharedExchange
     """
     with contextlib.ExitStack() as opened:
         own = opened.enter_context(OwnArea()) if can_share() else None
-        offers = tell(None if own is None else [_machine(), own.path, own.key.hex()])
+        offers = tell(None if own is None else [_machine(), own.place, own.key.hex()])
         areas = None if own is None else _open(rank, own, offers, opened)
         if not all(tell(areas is not None)):
             return None
@@ -41,9 +41,9 @@ def _open(
     if any(offer is None or offer[0] != _machine() for offer in offers):
         return None
     areas: list[OwnArea | PeerArea] = []
-    for number, (_, path, key) in enumerate(offers):
+    for number, (_, place, key) in enumerate(offers):
         try:
-            area = own if number == rank else opened.enter_context(PeerArea(path))
+            area = own if number == rank else opened.enter_context(PeerArea(*place))
         except (OSError, ValueError):
             return None
         if area.key.hex() != key:

@@ -21,7 +21,7 @@ import numpy as np
 
 from stratagem._src.shared_memory.area import OwnArea, PeerArea
 
-__all__ = ["Combination", "SharedExchange"]
+__all__ = ["PEER_ENDED", "Combination", "SharedExchange"]
 
 _ALIGNMENT = 64
 _MARKS_PER_TURN = 3
@@ -30,9 +30,11 @@ _SMALL_BYTES = 64 * 1024
 _LOOKS = 50
 _YIELDS = 50
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
+_SECONDS_PER_LOOK = 0.01
 _ABANDONED = (
     "The exchange through shared memory was given up: the workers are not together any more."
 )
+PEER_ENDED = "The process of another worker has ended in an exchange through shared memory."
 
 
 class Combination(IntEnum):
@@ -65,7 +67,7 @@ class SharedExchange:
         self._rank = rank
         self._areas = areas
         self._own = own
-        self._others = [area for area in areas if area is not own]
+        self._others = [area for area in areas if isinstance(area, PeerArea)]
         self._turn = 0
         self._is_abandoned = False
         self._fence = threading.Lock()
@@ -103,8 +105,8 @@ class SharedExchange:
             What went wrong, if anything.
         """
         offsets, total = _places(arrays)
-        if not self._await(0):
-            return _ABANDONED
+        if (problem := self._await(0)) is not None:
+            return problem
         self._own.reserve(total)
         self._own.set_note(_fingerprint(combination, arrays))
         is_whole = combination is Combination.GATHER or total <= _SMALL_BYTES
@@ -159,8 +161,8 @@ class SharedExchange:
             _combine(_FUNCTIONS[combination], brought, result[part])
             self._seen(self._own, array, offset)[part] = result[part]
         self._mark(_REDUCED)
-        if not self._await(_REDUCED):
-            return _ABANDONED
+        if (problem := self._await(_REDUCED)) is not None:
+            return problem
         for array, result, offset, cuts in places:
             for rank, part in enumerate(cuts):
                 if rank != self._rank:
@@ -169,8 +171,8 @@ class SharedExchange:
 
     def _bring(self) -> str | None:
         self._mark(_BROUGHT)
-        if not self._await(_BROUGHT):
-            return _ABANDONED
+        if (problem := self._await(_BROUGHT)) is not None:
+            return problem
         if any(area.note != self._own.note for area in self._others):
             self.abandon()
             return "The workers exchange different arrays: every worker must run the same program."
@@ -193,30 +195,37 @@ class SharedExchange:
         self._order_memory()
         self._own.set_mark(_MARKS_PER_TURN * self._turn + step)
 
-    def _await(self, step: int) -> bool:
-        """Waits until all others are as far; returns whether they are, and nobody gave up."""
+    def _await(self, step: int) -> str | None:
+        """Waits until all others are as far; returns why they will not be."""
         mark = _MARKS_PER_TURN * self._turn + step
         for area in self._others:
-            if area.mark < mark and not self._await_one(area, mark):
-                return False
+            if area.mark < mark and (problem := self._await_one(area, mark)) is not None:
+                self.abandon()
+                return problem
         self._order_memory()
-        return not self._is_abandoned
+        return _ABANDONED if self._is_abandoned else None
 
-    def _await_one(self, area: OwnArea | PeerArea, mark: int) -> bool:
+    def _await_one(self, area: PeerArea, mark: int) -> str | None:
         for _ in range(_LOOKS):
             if area.mark >= mark:
-                return True
+                return None
         for _ in range(_YIELDS):
             os.sched_yield()
             if area.mark >= mark:
-                return True
+                return None
         pause = _SHORTEST_SLEEP
+        next_look = time.monotonic() + _SECONDS_PER_LOOK
         while area.mark < mark:
             if self._is_abandoned:
-                return False
+                return _ABANDONED
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_SLEEP)
-        return True
+            if time.monotonic() > next_look:
+                # It may have come this far and ended since.
+                if area.has_ended() and area.mark < mark:
+                    return PEER_ENDED
+                next_look = time.monotonic() + _SECONDS_PER_LOOK
+        return None
 
     def _order_memory(self) -> None:
         """Keeps processors from moving reads and writes of memory across this line."""
