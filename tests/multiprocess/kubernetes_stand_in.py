@@ -50,6 +50,8 @@ class StandIn:
                 }
             )
         )
+        self.has_room = True
+        self.held = set()
         self.threads = [
             threading.Thread(target=self.server.serve_forever, args=(0.05,)),
             threading.Thread(target=self._control),
@@ -95,6 +97,8 @@ class StandIn:
             check(item)
         except ValueError as error:
             return 422, status(422, "Invalid", f'{kind} "{name}" is invalid: {error}')
+        while kind in self.held:
+            time.sleep(0.02)
         with self.lock:
             if (kind, namespace, name) in self.objects:
                 return 409, status(409, "AlreadyExists", f'{kind} "{name}" already exists')
@@ -257,7 +261,7 @@ class StandIn:
 
     def _run_pod(self, pod):
         name, phase = pod["metadata"]["name"], pod["status"]["phase"]
-        if phase == "Pending":
+        if phase == "Pending" and self.has_room:
             self._start_pod(pod)
         elif phase == "Running":
             process = self.processes.get(name)

@@ -51,6 +51,20 @@ def test_every_role_runs_and_is_shown(start, script, cluster, jobsets):
     assert {pod["status"]["phase"] for pod in found.of_kind("pods")} == {"Succeeded"}
 
 
+@pytest.mark.slow
+def test_pods_that_do_not_start_are_named(start, script, cluster):
+    found = cluster()
+    found.has_room = False
+    job = start(*FLAGS, "--workers", 2, script(""))
+    for line in job.process.stderr:
+        if "waiting for" in line:
+            break
+    first, second = sorted(pod["metadata"]["name"] for pod in found.of_kind("pods"))
+    assert line == f"stratagem: 5 s: waiting for {first}, {second} to start\n"
+    found.has_room = True
+    assert job.finish().returncode == 0, job.stderr
+
+
 def test_failure_gives_its_code_and_is_named(start, script, cluster):
     cluster()
     program = script("if index == 0: hang()\nprint('failing'); sys.exit(6)")
@@ -88,6 +102,18 @@ def test_ctrl_c_takes_everything_away(start, script, cluster, ready):
     assert job.returncode == 130
     assert "deleted Job train-worker" in job.stderr
     assert not any(found.of_kind(kind) for kind in ("jobs", "services", "secrets", "pods"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_everything_is_made_leaves_nothing(start, script, cluster):
+    found = cluster()
+    found.held.add("secrets")
+    job = start(*FLAGS, "--workers", 2, script(""))
+    poll(lambda: found.of_kind("services"), 60)
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish().returncode == 130
+    found.held.clear()
+    assert not any(found.of_kind(kind) for kind in ("jobs", "services", "pods"))
 
 
 def test_secret_is_in_no_argument_and_no_output(start, script, cluster, ready, mark, tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import uuid
@@ -90,6 +91,36 @@ print("counted", float(count.numpy()), flush=True)
 """
 
 
+EVERYTHING = ["--chief", "--workers", "2", "--ps", "1", "--evaluator", "--devices-per-worker", "2"]
+EVERYTHING += ["--env", "WORDS=a b;'c'", "--log-dir", "logs"]
+SHOW = """
+import json, os, sys, time
+import jax
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+words = [os.environ["WORDS"], sys.argv[1], len(jax.devices())]
+print("shows", task["type"], task["index"], *words, flush=True)
+while task["type"] == "ps": time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def show(program, tmp_path):
+    """Runs ``SHOW`` in tasks of every kind, and sees that all flags reach all of them."""
+
+    def show(run):
+        job = run(*EVERYTHING, program(SHOW), "$x 1")
+        out, err = job.communicate(timeout=250)
+        assert job.returncode == 0, out + err
+        tasks = ["chief 0", "worker 0", "worker 1", "ps 0", "evaluator 0"]
+        for task in tasks:
+            line = f"shows {task} a b;'c' $x 1 2"
+            assert re.search(rf"^\[{task}\] +{re.escape(line)}$", out, re.M), out + err
+            log = tmp_path / "logs" / f"{task.replace(' ', '-')}.log"
+            assert line in log.read_text()
+
+    return show
+
+
 @pytest.fixture
 def watch(tmp_path):
     """Starts ``OBSERVED`` in two workers, and sees that its page and its events show both."""
@@ -109,7 +140,7 @@ def watch(tmp_path):
                 return {t["task"]: (t["steps"], t["reported"].get("count")) for t in tasks}
 
         both = {"worker 0": (3, 6.0), "worker 1": (3, 6.0)}
-        poll(lambda: shown() == both or job.poll() is not None, 120)
+        poll(lambda: shown() == both or job.poll() is not None, 240)
         (tmp_path / "go").touch()
         out, err = job.communicate(timeout=150)
         assert job.returncode == 0, out + err

@@ -12,7 +12,7 @@ import pytest
 from conftest import IN_STEP, SERVERS
 from stratagem._src.cluster.held_ports import HeldPorts
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(500)
 TORCHRUN = os.environ.get("TORCHRUN", "torchrun")
 ROLES = ["--task", "by-rank", "--chief", "--workers", "1", "--ps", "1"]
 
@@ -105,6 +105,36 @@ def test_parameter_servers_by_rank(run, program, launcher):
 def test_observed_job_is_shown_and_told_of(start, watch, launcher):
     command = [*launcher(2), sys.executable, "-m", "stratagem", "run", "--task", "by-rank"]
     watch(functools.partial(start, *command))
+
+
+LATE = """
+if [ "${OMPI_COMM_WORLD_RANK:-$RANK}" = $0 ]; then until [ -e come ]; do sleep 0.1; done; fi; exec "$@"
+"""
+BY_RANK = ["-m", "stratagem", "run", "--task", "by-rank", "--workers", "2"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("late", "command", "said"),
+    [
+        pytest.param(1, [], "worker 0 waits for worker 1 to start (5 s", id="plain-1"),
+        pytest.param(0, [], "process 1 waits for the leader at", id="plain-0"),
+        pytest.param(1, BY_RANK, "stratagem: 5 s: waiting for worker 1", id="by-rank-1"),
+        pytest.param(0, BY_RANK, "stratagem: worker 1, 5 s: waiting for worker 0", id="by-rank-0"),
+    ],
+)
+def test_who_waits_says_for_whom(start, program, tmp_path, launcher, late, command, said):
+    late_one = ["sh", "-c", LATE, str(late)]
+    job = start(*launcher(2), *late_one, sys.executable, *command, program(IN_STEP))
+    heard = ""
+    while said not in heard:
+        line = job.stderr.readline()
+        assert line, heard
+        heard += line
+    (tmp_path / "come").touch()
+    out, err = job.communicate(timeout=150)
+    assert job.returncode == 0, heard + out + err
+    assert out.count("workers 2 sum [3.0]") == 2
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

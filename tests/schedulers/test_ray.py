@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 import stratagem as sg  # noqa: E402
 from belongings import Belongings, command_of  # noqa: E402
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.timeout(500), pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +56,10 @@ def run(cluster, tmp_path, mark):
     """Starts ``stratagem run --on ray`` on the cluster."""
     started = []
 
-    def run(*arguments):
+    def run(*arguments, address=("--ray-address", cluster.address)):
         command = [sys.executable, "-m", "stratagem", "run", "--on", "ray"]
         process = subprocess.Popen(
-            [*command, "--ray-address", cluster.address, *map(str, arguments)],
+            [*command, *address, *map(str, arguments)],
             cwd=tmp_path,
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
             stdout=subprocess.PIPE,
@@ -113,10 +113,24 @@ def test_workers_in_step(run, program):
     assert said == {f"[worker {n}] workers 3 sum [6.0]" for n in range(3)}
 
 
+def test_ray_is_started_for_the_job_and_ended_with_it(run, program):
+    job = finished(run("--workers", 2, program(IN_STEP), address=()))  # ``mark`` sees what is left
+    assert job.returncode == 0, job.out + job.err
+    assert job.out.count("workers 2 sum [3.0]") == 2
+
+
 def test_parameter_servers(run, program):
     job = finished(run("--chief", "--workers", 2, "--ps", 1, program(SERVERS)))
     assert job.returncode == 0, job.out + job.err
     assert "[chief 0]  counted 20.0" in job.out
+
+
+def test_flags_reach_tasks_of_every_kind(run, show):
+    show(run)
+
+
+def test_observed_job_is_shown_and_told_of(run, watch):
+    watch(run)
 
 
 def test_failure_is_named_and_gives_its_code(run, program):
@@ -195,6 +209,19 @@ def test_shards_of_ray_data_are_everything_once(connected):
     assert results == [sum(range(20)) + 2.0] * 2
 
 
+def test_program_of_the_examples(cluster, mark):
+    file = Path(__file__).parents[2] / "examples" / "jobs" / "ray_program.py"
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str([float(sum(range(32)))] * 2) in done.stdout
+
+
 def test_exception_of_a_worker_is_raised(connected):
     def fails():
         if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
@@ -239,6 +266,8 @@ def test_resolver_names_who_does_not_come(connected):
         resolver.cluster_spec()
 
 
-def test_no_room_is_said(connected):
+def test_no_room_is_said(connected, caplog):
     with pytest.raises(ConnectionError, match="must have room for 99 tasks"):
-        sg.integrations.ray.run(print, workers=99, start_timeout=2.0)
+        sg.integrations.ray.run(print, workers=99, start_timeout=7.0)
+    [said] = [record.message for record in caplog.records if record.name == "stratagem"]
+    assert said.startswith("waiting for room for 99 tasks on the Ray cluster (5 s of 7)")

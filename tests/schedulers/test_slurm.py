@@ -19,7 +19,7 @@ from belongings import Belongings, command_of
 from conftest import IN_STEP, SERVERS
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(500),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "Slurm is here"),
 ]
 
@@ -246,6 +246,20 @@ def test_signal_before_the_time_limit_queues_the_job_again(run, slurm, program, 
     assert "[worker 0] restart 1" in job.out
 
 
+def test_job_of_a_minute_runs_until_its_time_is_over(run, program, tmp_path):
+    source = HANG.replace("while", "signal.signal(signal.SIGTERM, end)\nwhile")
+    end = (
+        "import signal, sys\ndef end(*_):\n    print('told to end', flush=True)\n    sys.exit(0)\n"
+    )
+    began = time.monotonic()
+    job = finished(run("--workers", 1, "--requeue", "--time", "1", program(end + source)), 240)
+    assert job.returncode == 124, job.out + job.err
+    assert time.monotonic() - began > 55
+    assert "[worker 0] told to end" in job.out
+    assert "queued again" not in job.out
+    assert ": timeout" in job.err
+
+
 @pytest.mark.parametrize("flags", [(), ("--requeue",)], ids=["", "requeue"])
 def test_ctrl_c_cancels_the_job(run, slurm, program, tmp_path, flags):
     job = run("--workers", 1, *flags, program(HANG))
@@ -260,15 +274,8 @@ def test_ctrl_c_cancels_the_job(run, slurm, program, tmp_path, flags):
 
 
 def test_ctrl_c_while_the_job_is_submitted_leaves_none(run, slurm, program, tmp_path):
-    sbatch = tmp_path / "bin" / "sbatch"
-    sbatch.parent.mkdir()
     submitted, answer = tmp_path / "submitted", tmp_path / "answer"
-    sbatch.write_text(
-        f'#!/bin/sh\n{shutil.which("sbatch")} "$@" && touch {submitted}\n'
-        f"until [ -e {answer} ]; do sleep 0.1; done\n"
-    )
-    sbatch.chmod(0o755)
-    path = f"{sbatch.parent}:{os.environ['PATH']}"
+    path = wrapped("sbatch", tmp_path, after=f"touch {submitted}; {until(answer)}")
     job = run("--workers", 1, program(HANG), env={"PATH": path})
     poll(submitted.exists, 60)
     job.send_signal(signal.SIGINT)
@@ -289,6 +296,17 @@ def test_job_that_slurm_cancels_is_not_queued_again(run, slurm, program, tmp_pat
     assert "queued again" not in job.out
 
 
+def test_launcher_says_for_whom_it_waits(run, program, tmp_path):
+    path = wrapped("srun", tmp_path, before=until(tmp_path / "come"))
+    job = run("--workers", 2, program(""), env={"PATH": path})
+    for line in job.stdout:
+        if "waiting for" in line:
+            break
+    assert line == "stratagem: 5 s: waiting for worker 0, worker 1\n"
+    (tmp_path / "come").touch()
+    assert finished(job).returncode == 0, job.out + job.err
+
+
 def test_job_is_followed_over_a_restart_of_the_controller(run, slurm, program, tmp_path):
     job = run("--workers", 1, program(HANG))
     poll(lambda: text_of(tmp_path / "worker-0.0"), 60)
@@ -304,8 +322,37 @@ def test_job_is_followed_over_a_restart_of_the_controller(run, slurm, program, t
     assert ": completed" in job.err
 
 
+def test_flags_reach_tasks_of_every_kind(run, show):
+    show(run)
+
+
+def test_ctrl_c_in_an_allocation_leaves_no_task(run, slurm, program, mark, tmp_path):
+    inside = ["salloc", "-N1", "-n2", "--quiet"]
+    job = run("--workers", 2, program(HANG), inside=inside, env={"SLURMD_NODENAME": "localhost"})
+    poll(lambda: text_of(tmp_path / "worker-0.0") and text_of(tmp_path / "worker-1.0"), 90)
+    [launcher] = psutil.Process(job.pid).children()
+    launcher.send_signal(signal.SIGINT)
+    finished(job)
+    assert job.returncode == 130, job.out + job.err
+    assert "ended by SIGINT" in job.err
+    poll(lambda: not slurm.run("squeue", "-h", "--steps").strip(), 30)
+
+
 def test_observed_job_is_shown_and_told_of(run, watch):
     watch(run)
+
+
+def test_doctor_in_every_task(run, slurm):
+    job = finished(run("--workers", 2, "--nodes", 2, "-m", "stratagem", "doctor"))
+    assert job.returncode == 0, job.out + job.err
+    for worker in range(2):
+        front = rf"^\[worker {worker}\] +"
+        assert re.search(rf"{front}scheduler: Slurm: rank {worker} of step 0", job.out, re.M)
+        assert re.search(rf"{front}worker {1 - worker} at .*: answers", job.out, re.M)
+        assert re.search(rf"{front}all-reduce of 4 MB between all workers in", job.out, re.M)
+        assert re.search(rf"{front}verdict: all is well", job.out, re.M)
+    alone = slurm.run(sys.executable, "-m", "stratagem", "doctor")
+    assert "scheduler: Slurm: the controller answers" in alone
 
 
 def test_what_slurm_refuses_is_said(run, program):
@@ -351,6 +398,20 @@ def test_file_of_the_examples_is_accepted(slurm):
     )
     assert done.returncode == 0, done.stderr
     assert "to start at" in done.stderr
+
+
+def wrapped(command, tmp_path, before=":", after=":"):
+    """Returns a search path on which a command of Slurm does something before and after what it does."""
+    path = tmp_path / "bin" / command
+    path.parent.mkdir()
+    real = f'{shutil.which(command)} "$@"'
+    path.write_text(f"#!/bin/sh\n{before}\n{real}\ncode=$?\n{after}\nexit $code\n")
+    path.chmod(0o755)
+    return f"{path.parent}:{os.environ['PATH']}"
+
+
+def until(path):
+    return f"until [ -e {path} ]; do sleep 0.1; done"
 
 
 def last_job(slurm):

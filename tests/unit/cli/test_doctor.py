@@ -1,13 +1,14 @@
 """``stratagem doctor`` and reaching the other tasks."""
 
 import json
+import os
 import re
 import socket
 import threading
 
 import pytest
 
-from stratagem._src.cli import main
+from stratagem._src.cli import main, scheduler_report
 from stratagem._src.cli.peers import reach_peers
 from stratagem._src.cluster import Task
 from stratagem._src.cluster.held_ports import HeldPorts
@@ -30,6 +31,38 @@ def test_alone_all_is_well(capsys):
     assert re.search(r"all-reduce of 4 MB between them in [\d.]+ ms", said)
     assert "cluster: none, because neither TF_CONFIG" in said
     assert said.endswith("verdict: all is well\n")
+
+
+def program(folder, name, text):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_every_scheduler_is_told_of(monkeypatch, tmp_path):
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "KUBE", "RAY_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    installed = {}
+    monkeypatch.setattr(scheduler_report.importlib.util, "find_spec", installed.get)
+    names = "Slurm (sbatch), Kubernetes (KUBECONFIG), Ray (pip install 'stratagem[ray]'), mpirun"
+    assert list(scheduler_report.scheduler_report()) == [f"not found: {names}, torchrun"]
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").touch()
+    program(tmp_path, "sbatch", "")
+    program(tmp_path, "scontrol", "echo Slurmctld is DOWN")
+    program(tmp_path, "mpirun", "")
+    installed["ray"] = "here"
+    slurm, kubernetes, ray, mpirun, others = scheduler_report.scheduler_report()
+    assert slurm.startswith("Slurm: installed, but the controller does not answer (Slurmctld is D")
+    assert kubernetes.endswith("--image ...' needs pip install 'stratagem[kubernetes]'")
+    assert ray == "Ray: no RAY_ADDRESS, so one is started; 'stratagem run --on ray'"
+    assert mpirun.startswith(f"mpirun: {tmp_path}/mpirun; start workers in step as they are")
+    assert others == "not found: torchrun"
+    program(tmp_path, "scontrol", "echo Slurmctld is UP")
+    assert "'stratagem run --on slurm' submits" in next(scheduler_report.scheduler_report())
 
 
 def test_task_that_does_not_answer_is_a_problem(monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """What is submitted to Slurm, as text."""
 
+import math
+
 import pytest
 
 from stratagem._src.cluster.address import Address
@@ -50,6 +52,29 @@ def test_script_asks_for_all_tasks_and_becomes_the_command():
     assert " -m stratagem run --on=slurm --requeue --shared-dir=/shared --name=train" in lines[-1]
     assert lines[-1].startswith("exec ")
     assert lines[-1].endswith("train.py --note 'two words; rm'")
+
+
+def test_short_job_is_not_signalled_before_its_time_is_over():
+    job = JobDescription(PythonProgram("train.py"))  # with five seconds to end
+    assert "--signal" not in batch_script(job, SlurmOptions(time_limit="4"))
+    assert "--signal=B:TERM@65" in batch_script(job, SlurmOptions(time_limit="5"))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("", math.inf),
+        ("infinite", math.inf),
+        ("3", 180.0),
+        ("3:30", 210.0),
+        ("2:03:30", 7410.0),
+        ("1-2", 93600.0),
+        ("1-2:03", 93780.0),
+        ("1-02:03:04", 93784.0),
+    ],
+)
+def test_time_limits_are_read_as_slurm_does(text, seconds):
+    assert SlurmOptions(time_limit=text).time_limit_seconds == seconds
 
 
 def test_step_has_every_task_and_leaves_failures_to_the_launcher():

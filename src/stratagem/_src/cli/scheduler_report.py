@@ -17,17 +17,30 @@ _SECONDS_FOR_A_COMMAND = 10.0
 
 
 def scheduler_report() -> Iterator[str]:
-    """Yields a line for every scheduler that was found: what of it, and the next step."""
-    yield from _slurm()
-    yield from _kubernetes()
-    yield from _ray()
-    for command in ("mpirun", "torchrun"):
-        place = shutil.which(command)
-        if place:
-            yield (
-                f"{command}: {place}; start workers in step as they are, and roles with "
-                f"'{command} ... stratagem run --task by-rank'"
-            )
+    """Yields a line for every scheduler that was found, with the next step, and one for the others."""
+    found = {
+        "Slurm (sbatch)": _slurm(),
+        "Kubernetes (KUBECONFIG)": _kubernetes(),
+        "Ray (pip install 'stratagem[ray]')": _ray(),
+        "mpirun": _launcher("mpirun"),
+        "torchrun": _launcher("torchrun"),
+    }
+    missing = []
+    for name, lines in found.items():
+        told = list(lines)
+        yield from told
+        missing += [] if told else [name]
+    if missing:
+        yield f"not found: {', '.join(missing)}"
+
+
+def _launcher(command: str) -> Iterator[str]:
+    place = shutil.which(command)
+    if place:
+        yield (
+            f"{command}: {place}; start workers in step as they are, and roles with "
+            f"'{command} ... stratagem run --task by-rank'"
+        )
 
 
 def _slurm() -> Iterator[str]:
@@ -46,7 +59,10 @@ def _slurm() -> Iterator[str]:
         if "UP" in said:
             yield "Slurm: the controller answers; 'stratagem run --on slurm' submits"
         else:
-            yield f"Slurm: installed, but the controller does not answer ({said or 'no word'})"
+            yield (
+                f"Slurm: installed, but the controller does not answer ({said or 'no word'}); see "
+                "that slurmctld runs, and that SLURM_CONF or /etc/slurm names it"
+            )
 
 
 def _kubernetes() -> Iterator[str]:

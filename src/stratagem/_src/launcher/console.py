@@ -88,8 +88,11 @@ class Console:
 
     def message(self, text: str) -> None:
         """Writes a message of the launcher; indented lines belong to the one before."""
-        if not self._speaks:
-            return
+        if self._speaks:
+            self.own_message(text)
+
+    def own_message(self, text: str) -> None:
+        """Writes a message that no other launcher of the job can write."""
         lines = (
             line if line.startswith(" ") else f"stratagem: {line}" for line in text.split("\n")
         )

@@ -129,10 +129,11 @@ def observe_job(
             address = Address.parse(options.dashboard)
             server = DashboardServer(address, collector.view, secret_of(_DASHBOARD))
             link = stack.enter_context(server).link
-            is_elsewhere = server.is_local and loopback_address(host) is None
-            where = f"dashboard, on {host} itself" if is_elsewhere else "dashboard"
-            say = console.message if server.is_local else console.private_message
-            say(f"{where}: {link}")
+            if server.is_local:
+                where = f" (on {host})" if loopback_address(host) is None else ""
+                console.message(f"dashboard: {link}{where}")
+            else:
+                console.private_message(f"dashboard: {link}")
             _announce(stack, ObservedJob.of_this_process(options.name, link), console)
         if options.opentelemetry:
             stack.enter_context(OpenTelemetryMetrics(options.name, collector.view))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any, Self
 
 from stratagem._src.core.errors import UnavailableError
+from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_resources import TaskResources
 
 __all__ = ["RayPlacement"]
+
+_log = logging.getLogger("stratagem")
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class RayPlacement:
@@ -48,15 +54,30 @@ class RayPlacement:
 
     def __enter__(self) -> Self:
         self._group = self._ray.util.placement_group(self._bundles, strategy="SPREAD")
-        if not self._group.wait(self._timeout):
-            total = self._ray.cluster_resources()
+        try:
+            self._wait()
+        except BaseException:
             self.__exit__()
-            raise UnavailableError(
-                f"The Ray cluster must have room for {len(self._bundles)} tasks within "
-                f"{self._timeout:g} s; they need {self._bundles} and it has {total} in all. Ask for "
-                "less, or add nodes."
-            )
+            raise
         return self
+
+    def _wait(self) -> None:
+        deadline, notice = time.monotonic() + self._timeout, WaitingNotice()
+        while not self._group.wait(_SECONDS_BETWEEN_LOOKS):
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    f"The Ray cluster must have room for {len(self._bundles)} tasks within "
+                    f"{self._timeout:g} s; they need {self._bundles} and it has "
+                    f"{self._ray.cluster_resources()} in all. Ask for less, or add nodes."
+                )
+            if notice.is_due():
+                _log.warning(
+                    "waiting for room for %d tasks on the Ray cluster (%.0f s of %g), which has %s left",
+                    len(self._bundles),
+                    notice.seconds,
+                    self._timeout,
+                    self._ray.available_resources(),
+                )
 
     def __exit__(self, *_: object) -> None:
         self._ray.util.remove_placement_group(self._group)

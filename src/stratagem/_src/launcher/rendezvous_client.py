@@ -173,6 +173,8 @@ def _join(rendezvous: Rendezvous, console: Console) -> tuple[str, Conversation]:
     """Returns the address of this machine on the way to node 0, and the conversation."""
     deadline = time.monotonic() + rendezvous.timeout_seconds
     notice = WaitingNotice()
+    own = rendezvous.name_of_node(rendezvous.node_rank)
+    leader = f"{rendezvous.name_of_node(0)} at {rendezvous.endpoint}"
     while True:
         try:
             connection = _connect(rendezvous, deadline)
@@ -180,15 +182,12 @@ def _join(rendezvous: Rendezvous, console: Console) -> tuple[str, Conversation]:
         except _MayRetry as error:
             if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
                 raise RendezvousError(
-                    f"Node {rendezvous.node_rank} waited {rendezvous.timeout_seconds:g} s for "
-                    f"node 0 at {rendezvous.endpoint}, but: {error} Start 'stratagem run' there "
-                    "with --node-rank 0 and the same --rdzv-endpoint."
+                    f"{own[0].upper()}{own[1:]} waited {rendezvous.timeout_seconds:g} s for {leader}, "
+                    f"but: {error} Start 'stratagem run' there as {rendezvous.name_of_node(0)}, with "
+                    "the same --rdzv-endpoint."
                 ) from None
             if notice.is_due():
-                console.message(
-                    f"{notice.seconds:.0f} s: waiting for {rendezvous.name_of_node(0)} at "
-                    f"{rendezvous.endpoint}: {error}"
-                )
+                console.own_message(f"{own}, {notice.seconds:.0f} s: waiting for {leader}: {error}")
         time.sleep(_SECONDS_BETWEEN_TRIES)
 
 

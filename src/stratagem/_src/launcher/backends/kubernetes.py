@@ -76,7 +76,7 @@ class KubernetesBackend:
             for manifest in [*others, secret_manifest(job, self.options, new_secret())]:
                 manifest["metadata"]["ownerReferences"] = [reference]
                 cluster.create(manifest)
-        except LaunchError:
+        except BaseException:  # also Ctrl-C
             cluster.delete(owner)
             raise
         return owner

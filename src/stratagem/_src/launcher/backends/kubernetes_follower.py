@@ -15,6 +15,7 @@ __all__ = ["JobFollower"]
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_FOR_LAST_LINES = 10.0
+_SECONDS_FOR_A_CALL = 60
 _WITHOUT_CODE = 1
 
 
@@ -67,12 +68,20 @@ class JobFollower:
 
     def _pods(self) -> list[Any]:
         """Returns the pods but for those that were taken away: others come in their place."""
-        found = self._core.list_namespaced_pod(self._namespace, label_selector=self._selector)
+        found = self._core.list_namespaced_pod(
+            self._namespace,
+            label_selector=self._selector,
+            _request_timeout=_SECONDS_FOR_A_CALL,
+        )
         return [pod for pod in found.items if not _was_taken_away(pod)]
 
     def _tell_events(self) -> None:
         """Tells of warnings: what is normal is shown by the output of the tasks."""
-        found = self._core.list_namespaced_event(self._namespace, field_selector="type=Warning")
+        found = self._core.list_namespaced_event(
+            self._namespace,
+            field_selector="type=Warning",
+            _request_timeout=_SECONDS_FOR_A_CALL,
+        )
         for event in found.items:
             about = event.involved_object.name or ""
             key = f"{about}: {event.reason}: {event.message}"

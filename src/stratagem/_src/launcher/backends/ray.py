@@ -147,6 +147,9 @@ class _ActorStarter:
                     chunk, is_error = self._ray.get(reference)
                     for line in splitters[is_error].feed(chunk):
                         self._show(line, is_error)
+                for is_error, splitter in enumerate(splitters):
+                    for line in splitter.flush():
+                        self._show(line, bool(is_error))
                 return  # the node has left with the job's last order
             except (errors.RayActorError, errors.RayTaskError) as error:
                 if self._is_over.is_set():

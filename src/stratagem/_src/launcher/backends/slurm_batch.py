@@ -35,6 +35,7 @@ _OVER = (
     *("DEADLINE", "PREEMPTED", "REVOKED"),
 )
 _KILLED_FOR_TIME = 124
+_SECONDS_TOO_EARLY = 60
 _WITHOUT_CODE = 1
 
 
@@ -42,12 +43,15 @@ def batch_script(job: JobDescription, options: SlurmOptions) -> str:
     """Returns the script that is submitted.
 
     It becomes the same command, which then finds itself in an allocation. Slurm signals it, and so all
-    tasks, before the time is over, and some seconds more than they have to end.
+    tasks, before the time is over, and some seconds more than they have to end. Slurm may be early by a
+    minute, which would end a short job at once; one of those is signalled when its time is over.
     """
     requests = [f"--job-name={job.name}", f"--output={_output_file(job, '%x-%j')}"]
     requests += [*task_options(job), *options.directives()]
     requests += ["--requeue" if options.requeue else "--no-requeue", "--open-mode=append"]
-    requests.append(f"--signal=B:TERM@{int(job.rules.grace_seconds) + 60}")
+    seconds_before = int(job.rules.grace_seconds) + 60
+    if options.time_limit_seconds >= 2 * (seconds_before + _SECONDS_TOO_EARLY):
+        requests.append(f"--signal=B:TERM@{seconds_before}")
     command = [sys.executable, "-m", "stratagem", "run", "--on=slurm", *options.flags()]
     lines = ["#!/bin/sh", *(f"#SBATCH {_one_word(request)}" for request in requests)]
     lines.append(f"# {json.dumps(job.to_json())}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from stratagem._src.transport.local_secret import local_secret_path
 
 __all__ = ["SlurmOptions"]
 
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 _OURS = ("--ntasks", "-n", "--wrap", "--array", "-a", "--export", "--parsable", "--output", "-o")
 
 
@@ -54,6 +57,23 @@ class SlurmOptions:
                     "--slurm-option must be an option of sbatch that 'stratagem run' does not set "
                     f"itself, such as --slurm-option=--qos=long, got {option!r}."
                 )
+
+    @property
+    def time_limit_seconds(self) -> float:
+        """The time limit; infinite where it is Slurm's to say, or to refuse.
+
+        >>> SlurmOptions(time_limit="1-12:30").time_limit_seconds
+        131400.0
+        """
+        found = _TIME.fullmatch(self.time_limit)
+        if found is None:
+            return math.inf
+        days, numbers = found["days"], [int(number) for number in found["rest"].split(":")]
+        if days is None:  # minutes, minutes:seconds or hours:minutes:seconds
+            hours, minutes, seconds = numbers if len(numbers) == 3 else [0, *numbers, 0][:3]
+        else:
+            hours, minutes, seconds = [*numbers, 0, 0][:3]
+        return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
     def directives(self) -> list[str]:
         """Returns the options of ``sbatch`` that ask for what these say."""
