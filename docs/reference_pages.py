@@ -28,6 +28,8 @@ MODULES = (
     "stratagem.metrics",
     "stratagem.nest",
     "stratagem.nn",
+    "stratagem.profiler",
+    "stratagem.profiler.experimental",
     "stratagem.saved_model",
     "stratagem.summary",
     "stratagem.summary.experimental",

@@ -38,6 +38,8 @@ NAMESPACES = [
     sg.distribute.experimental,
     sg.metrics,
     sg.nn,
+    sg.profiler,
+    sg.profiler.experimental,
     sg.saved_model,
     sg.summary,
     sg.summary.experimental,

@@ -19,11 +19,12 @@ PATIENCE = 60
 
 
 class Compilations:
-    """Stops every compilation of a thread until it is let go."""
+    """Stops compilations while ``go_on`` is clear."""
 
     def __init__(self):
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Event()
+        self.go_on.set()
         self.count = 0
 
     def __call__(self, event, **_):
@@ -66,7 +67,6 @@ def test_other_variables_can_be_used_while_a_function_compiles(strategy, compila
     with strategy.scope():
         v, other = sg.Variable(0.0), sg.Variable(7.0)
     used, changed = make_step(strategy, v), make_step(strategy, other)
-    compilations.go_on.set()
     changed(jnp.ones(3))
     x, more = jnp.ones(5), jnp.ones(3)
     float(other), float(v)

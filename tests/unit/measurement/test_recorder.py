@@ -72,7 +72,7 @@ def test_a_draw_at_the_end_of_data_counts_nothing(recorder):
 
 
 def test_programs_of_all_workers_keep_their_numbers(recorder):
-    assert recorder.run_together(7, lambda: "done") == "done"
+    assert recorder.run_together(7, "step", lambda: "done") == "done"
     [(number, seconds)] = recorder.take().joint
     assert number == 7
     assert seconds >= 0

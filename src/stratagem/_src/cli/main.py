@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stratagem._src.cli import doctor, run, top
+from stratagem._src.cli import doctor, run, timeline, top
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.errors import StratagemError, UnavailableError
 from stratagem._src.core.version import __version__
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="command")
     run.add_command(commands)
     top.add_command(commands)
+    timeline.add_command(commands)
     doctor.add_command(commands)
     options = parser.parse_args(arguments)
     try:

@@ -6,6 +6,7 @@ import atexit
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,11 +24,26 @@ from stratagem._src.strategies.parameter_server import ParameterServerStrategy
 from stratagem._src.transport import Credentials
 from stratagem._src.worker_protocol.shipping import Parcel, check_parts, pack
 
-__all__ = ["ClusterCoordinator"]
+__all__ = ["ClusterCoordinator", "DirectedTask", "directed_tasks"]
 
 _NO_ARGUMENTS = pack(((), {}))
 
 _dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+_coordinators: weakref.WeakSet[ClusterCoordinator] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class DirectedTask:
+    """A worker or parameter server of a coordinator in this process, and where it is."""
+
+    job: str
+    index: int
+    address: str
+
+
+def directed_tasks() -> list[DirectedTask]:
+    """Returns the tasks of all coordinators in this process."""
+    return [task for coordinator in list(_coordinators) for task in coordinator.tasks()]
 
 
 @atexit.register
@@ -116,6 +132,7 @@ class ClusterCoordinator:
         )
         self._dispatcher = dispatcher
         _dispatchers.add(dispatcher)
+        _coordinators.add(self)
         weakref.finalize(self, setattr, dispatcher, "abandoned", True).atexit = False
         strategy.extended.make_per_worker_variables_with(
             functools.partial(_make_per_worker_variable, weakref.ref(self))
@@ -126,6 +143,16 @@ class ClusterCoordinator:
     def workers(self) -> list[int]:
         """The indices of the workers that the cluster resolver has named so far."""
         return self._dispatcher.workers
+
+    def tasks(self) -> list[DirectedTask]:
+        """Returns the workers that are there now, and the parameter servers."""
+        present = self.present_workers
+        workers = self._dispatcher.addresses()
+        servers = enumerate(self.strategy.client.servers)
+        return [
+            *(DirectedTask("worker", index, workers[index]) for index in present),
+            *(DirectedTask("ps", index, address) for index, address in servers),
+        ]
 
     @property
     def present_workers(self) -> list[int]:

@@ -140,6 +140,10 @@ class Dispatcher:
         """The indices of the workers."""
         return sorted(self._links)
 
+    def addresses(self) -> dict[int, str]:
+        """Returns where each worker is, by its index."""
+        return {index: link.address for index, link in self._links.items()}
+
     @property
     def _most_queued(self) -> int:
         return _QUEUED_PER_WORKER * max(1, len(self._links))

@@ -9,6 +9,7 @@
     ├── DeviceError (ValueError)               a device that does not exist or cannot be used
     ├── BackendStartedError (RuntimeError)     too late to change the devices
     ├── KerasBackendError (RuntimeError)       Keras runs on something else than JAX
+    ├── ProfileError (RuntimeError)            a profile that runs already, or one that does not
     ├── MissingExtraError (ImportError)        a library that is not installed
     ├── ShapeMismatchError (ValueError)        shapes that do not fit together
     ├── NotAnArrayError (ValueError)           a per-replica value used as one array
@@ -68,6 +69,10 @@ class BackendStartedError(StratagemError, RuntimeError):
 
 class KerasBackendError(StratagemError, RuntimeError):
     """Keras was loaded with another backend than JAX."""
+
+
+class ProfileError(StratagemError, RuntimeError):
+    """A process has one profile at a time, which is stopped once."""
 
 
 class MissingExtraError(StratagemError, ImportError):

@@ -226,7 +226,9 @@ class Program:
     def as_step(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Returns ``run``, which runs the program; measured, if somebody observes this process."""
         observer = recorder()
-        return run if observer is None or not self.changes_variables else observer.as_step(run)
+        if observer is None or not self.changes_variables:
+            return run
+        return observer.as_step(run, None if self.group is None else self.group.replicas_by_device)
 
     def repeater(self) -> Callable[[list[Any], list[Any]], Any]:
         """Returns a function of inputs and constants that does what ``run_arrays`` does.

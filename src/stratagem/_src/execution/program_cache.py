@@ -11,10 +11,25 @@ from typing import Any
 
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.quick_call import QuickCall
+from stratagem._src.measurement.recorder import when_recording_changes
 
 __all__ = ["ProgramCache"]
 
 _RECENT = 4
+
+_caches: weakref.WeakSet[ProgramCache] = weakref.WeakSet()
+_caches_lock = threading.Lock()
+
+
+def _forget_quick_calls() -> None:
+    """Has quick calls made anew, which are measured or not from when they are made."""
+    with _caches_lock:
+        caches = list(_caches)
+    for cache in caches:
+        cache.forget_quick_calls()
+
+
+when_recording_changes(_forget_quick_calls)
 
 
 class _Entry:
@@ -45,6 +60,8 @@ class ProgramCache:
         self._lock = threading.Lock()
         self._making: dict[Any, tuple[threading.RLock, int]] = {}
         self._useless: collections.deque[_Entry] = collections.deque()
+        with _caches_lock:
+            _caches.add(self)
 
     def get(self, key: Any) -> list[Program]:
         """Returns the programs for calls of one kind, in the order in which they were added."""
@@ -95,13 +112,22 @@ class ProgramCache:
             kind: Equal for calls that what ``make`` returns is for.
             make: Makes what is then tried first.
         """
-        for entry in self._entries.get(key, ()):
-            if entry.program is program:
-                if kind not in entry.quick_calls:
-                    entry.quick_calls[kind] = make()
-                quick_call = entry.quick_calls[kind]
-                others = [other for other in self.recent if other is not quick_call]
-                self.recent = [quick_call, *others[: _RECENT - 1]]
+        with self._locked():
+            for entry in self._entries.get(key, ()):
+                if entry.program is program:
+                    if kind not in entry.quick_calls:
+                        entry.quick_calls[kind] = make()
+                    quick_call = entry.quick_calls[kind]
+                    others = [other for other in self.recent if other is not quick_call]
+                    self.recent = [quick_call, *others[: _RECENT - 1]]
+
+    def forget_quick_calls(self) -> None:
+        """Makes the next call of each kind find its program as the second one does."""
+        with self._locked():
+            self.recent = []
+            for entries in self._entries.values():
+                for entry in entries:
+                    entry.quick_calls = {}
 
     def _discard(self, entry: _Entry) -> None:
         # Called by the garbage collector too, at any time, also while this thread has the lock.

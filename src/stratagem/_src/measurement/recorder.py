@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
 import weakref
@@ -11,7 +12,16 @@ from typing import Any, TypeVar
 
 from stratagem._src.measurement.interval import Interval
 
-__all__ = ["Recorder", "begin_recording", "end_recording", "recorder"]
+__all__ = [
+    "Annotate",
+    "Recorder",
+    "annotate_with",
+    "begin_recording",
+    "end_recording",
+    "recorder",
+    "span",
+    "when_recording_changes",
+]
 
 _T = TypeVar("_T")
 _STEP, _DRAW, _COMMUNICATION, _JOINT = range(4)
@@ -19,6 +29,10 @@ _MOST_ENTRIES = 2**19
 _MOST_NOTES = 100
 
 Source = Callable[[], Mapping[str, Any]]
+Annotate = Callable[..., contextlib.AbstractContextManager[Any]]
+"""Called with a name and details, notes in a profile how long a block takes."""
+
+_NOT_NOTED = contextlib.nullcontext()
 
 
 class _Inside(threading.local):
@@ -38,6 +52,10 @@ class Recorder:
     (2, 3)
     >>> recorder.take().steps
     2
+
+    Attributes:
+        annotate: Notes what happens in a profile, too, while one is written.
+        replicas: Of which replica a device is, by the number of the device; of programs that ran.
     """
 
     def __init__(self) -> None:
@@ -51,12 +69,25 @@ class Recorder:
         self._reported: dict[str, Any] = {}
         self._notes: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MOST_NOTES)
         self._sources: dict[str, weakref.WeakMethod[Source]] = {}
+        self.annotate: Annotate | None = None
+        self.replicas: dict[int, int] = {}
 
     # What is measured.
 
-    def as_step(self, run: Callable[..., _T]) -> Callable[..., _T]:
-        """Returns ``run`` as a function whose calls are counted as steps if they return."""
+    def as_step(
+        self, run: Callable[..., _T], replicas: Mapping[int, int] | None = None
+    ) -> Callable[..., _T]:
+        """Returns ``run`` as a function whose calls are counted as steps if they return.
+
+        Args:
+            run: What a step calls.
+            replicas: The replica of each device that takes part, by the number of the device.
+        """
         add, clock, inside = self._entries.append, time.perf_counter, self._inside
+        if replicas is not None:
+            self.replicas |= replicas
+        if self.annotate is not None:
+            run = _annotated(run, self.annotate)
 
         def step(*args: Any) -> _T:
             if inside.step:
@@ -80,7 +111,8 @@ class Recorder:
         inside.draw = True
         began = time.perf_counter()
         try:
-            element = take()
+            with self.span("input wait", "input"):
+                element = take()
         finally:
             inside.draw = False
             seconds = time.perf_counter() - began
@@ -95,17 +127,23 @@ class Recorder:
         finally:
             self._entries.append((_COMMUNICATION, time.perf_counter() - began, None))
 
-    def run_together(self, number: int, run: Callable[[], _T]) -> _T:
+    def run_together(self, number: int, name: str, run: Callable[[], _T]) -> _T:
         """Returns what ``run`` does, and notes how long a program took that all workers run.
 
         Args:
             number: Of the program; the same in all workers.
+            name: What it is called.
             run: Waits for it.
         """
         began = time.perf_counter()
-        result = run()
+        with self.span(f"all workers: {name}", "together", number=number):
+            result = run()
         self._entries.append((_JOINT, time.perf_counter() - began, number))
         return result
+
+    def span(self, name: str, kind: str, **details: Any) -> contextlib.AbstractContextManager[Any]:
+        """Returns a block that is noted in the profile, if one is written; see ``span``."""
+        return _NOT_NOTED if self.annotate is None else self.annotate(name, kind=kind, **details)
 
     def take(self) -> Interval:
         """Returns what was measured since the last call, added up. For one thread."""
@@ -166,7 +204,18 @@ class Recorder:
                 yield name, source()
 
 
+def _annotated(run: Callable[..., _T], annotate: Annotate) -> Callable[..., _T]:
+    def annotated(*args: Any) -> _T:
+        with annotate("step", kind="step"):
+            return run(*args)
+
+    return annotated
+
+
 _recorder: Recorder | None = None
+_num_users = 0
+_changing = threading.RLock()
+_when_changed: list[Callable[[], None]] = []
 
 
 def recorder() -> Recorder | None:
@@ -174,14 +223,58 @@ def recorder() -> Recorder | None:
     return _recorder
 
 
+def span(name: str, kind: str, **details: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns a block whose time is noted in the profile of this process, if one is written.
+
+    Args:
+        name: What happens in it.
+        kind: What such blocks have in common.
+        **details: More about it: numbers and texts.
+    """
+    observer = _recorder
+    return _NOT_NOTED if observer is None else observer.span(name, kind, **details)
+
+
+def when_recording_changes(function: Callable[[], None]) -> None:
+    """Has ``function`` called each time that steps are to be measured, or not any more, or otherwise."""
+    _when_changed.append(function)
+
+
 def begin_recording() -> Recorder:
-    """Has what this task does from now on measured. Programs that exist already are not."""
-    global _recorder
-    _recorder = Recorder()
-    return _recorder
+    """Has what this task does from now on measured, until ``end_recording`` was called as often."""
+    global _recorder, _num_users
+    with _changing:
+        _num_users += 1
+        if _recorder is None:
+            _recorder = Recorder()
+            _tell_of_change()
+        return _recorder
 
 
 def end_recording() -> None:
-    """Has nothing measured any more."""
-    global _recorder
-    _recorder = None
+    """Has nothing measured any more, if nobody else wants it."""
+    global _recorder, _num_users
+    with _changing:
+        _num_users -= 1
+        if not _num_users:
+            _recorder = None
+            _tell_of_change()
+
+
+@contextlib.contextmanager
+def annotate_with(annotate: Annotate) -> Iterator[Recorder]:
+    """Has what is measured within the block noted in a profile, too."""
+    observer = begin_recording()
+    try:
+        observer.annotate = annotate
+        _tell_of_change()
+        yield observer
+    finally:
+        observer.annotate = None
+        _tell_of_change()
+        end_recording()
+
+
+def _tell_of_change() -> None:
+    for function in _when_changed:
+        function()

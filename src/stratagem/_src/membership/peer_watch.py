@@ -12,7 +12,7 @@ import jax
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
-from stratagem._src.measurement.recorder import recorder
+from stratagem._src.measurement.recorder import recorder, span
 from stratagem._src.membership.beginnings import Beginnings
 from stratagem._src.membership.diagnosis import SILENT_SECONDS, Finding, Wait, diagnose
 from stratagem._src.membership.meeting_client import MeetingClient
@@ -193,7 +193,9 @@ class ClusterWatch:
             observer = recorder()
             if observer is None:
                 return self._run_to_end(program)
-            return observer.run_together(self._launched, lambda: self._run_to_end(program))
+            return observer.run_together(
+                self._launched, self._status.at, lambda: self._run_to_end(program)
+            )
         try:
             return self._watchdog.launch(program)
         except Exception as error:
@@ -232,7 +234,7 @@ class ClusterWatch:
             turn = self._counts[topic] = self._counts.get(topic, 0) + 1
         key = f"{topic}/{turn}"
         values: list[Any]
-        with self._interrupts_noted(what):
+        with span(f"agree on {what}", "together"), self._interrupts_noted(what):
             if not in_sequence:
                 self._client.put(key, value)
                 values = self._take_beside(key, what)

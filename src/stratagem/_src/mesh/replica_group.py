@@ -72,6 +72,13 @@ class ReplicaGroup:
         """Full names of the devices."""
         return tuple(canonical_name(device) for device in self.devices)
 
+    @functools.cached_property
+    def replicas_by_device(self) -> dict[int, int]:
+        """The replica of each device of this process, by JAX's number of the device."""
+        rows = self.mesh.devices.reshape(self.size, -1)
+        first, last = self.first_local, self.first_local + self.local_size
+        return {device.id: n for n in range(first, last) for device in rows[n]}
+
     def placed(self, split: int | None) -> NamedSharding:
         """Returns how an array lies of which each replica has a block along a dim, or for ``None`` all."""
         if split is None:

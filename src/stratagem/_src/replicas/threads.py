@@ -23,6 +23,7 @@ from stratagem._src.core.background import Background, BackgroundThread
 from stratagem._src.core.errors import DeviceError, ReplicaMismatchError
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.measurement.recorder import span
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables import access as state
 
@@ -113,8 +114,9 @@ class ReplicaThreads:
             raise _Released
         replica = self._replicas[index]
         replica.meeting = meeting
-        self._baton.release()
-        replica.turn.acquire()
+        with span(f"meet at {meeting.label}", "collective"):
+            self._baton.release()
+            replica.turn.acquire()
         if self._aborted:
             raise _Released
         answer, replica.answer = replica.answer, None
@@ -127,6 +129,8 @@ class ReplicaThreads:
         journal: state.Journal,
         settings: tuple[Any, ...],
     ) -> Callable[[], None]:
+        number = self._group.first_local + index
+
         def target() -> None:
             replica = self._replicas[index]
             replica.turn.acquire()
@@ -136,6 +140,7 @@ class ReplicaThreads:
                         stack.enter_context(jax_settings.applied(settings))
                         stack.enter_context(jax.default_device(self._group.local_devices[index]))
                         stack.enter_context(state.journaled(journal))
+                        stack.enter_context(span(f"replica {number}", "replica"))
                         replica.result = body()
             except _Released:
                 pass
@@ -175,7 +180,8 @@ class ReplicaThreads:
                 + ". Call it in every replica, outside of conditions that depend on the replica."
             )
         present = [meeting for meeting in meetings if meeting is not None]
-        answers = present[0].hold([meeting.payload for meeting in present])
+        with span(present[0].label, "collective"):
+            answers = present[0].hold([meeting.payload for meeting in present])
         for replica, answer in zip(self._replicas, answers, strict=True):
             replica.meeting = None
             replica.answer = answer

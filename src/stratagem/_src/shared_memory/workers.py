@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.jax_internals.host_calls import call_host, can_pass, register_host_function
+from stratagem._src.measurement.recorder import span
 from stratagem._src.shared_memory.shared_exchange import Combination, SharedExchange
 
 __all__ = [
@@ -105,7 +106,9 @@ def _run_exchange(
     token[:] = 0
     if _exchange is None:
         return "The workers are not together any more."
-    return _exchange.exchange(Combination(int(how[0])), arrays, exchanged)
+    combination = Combination(int(how[0]))
+    with span(f"exchange {combination.name}", "collective", arrays=len(arrays)):
+        return _exchange.exchange(combination, arrays, exchanged)
 
 
 def _run_pass(operands: list[np.ndarray[Any, Any]], results: list[np.ndarray[Any, Any]]) -> None:

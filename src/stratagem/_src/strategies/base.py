@@ -153,7 +153,7 @@ class Strategy(OlderNames):
         call = self._extended.call_for_each_replica
         observer = recorder()
         if observer is not None and variable_access.current_frame() is None and not under_jit():
-            call = observer.as_step(call)
+            call = observer.as_step(call, self.replica_group.replicas_by_device)
         return call(fn, args, kwargs)
 
     def reduce(

@@ -11,6 +11,7 @@ from stratagem._src.cluster.errors import TaskError
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.observation.observed_task import report_if_observed
 from stratagem._src.parameter_server.server.parameter_service import ParameterService
+from stratagem._src.task_profile.profile_service import ProfileService
 from stratagem._src.task_server.protocol_credentials import credentials_for
 from stratagem._src.task_server.task_definition import define_server
 from stratagem._src.transport import Endpoint, Handler, Identity
@@ -83,6 +84,8 @@ class Server:
             handlers |= self._worker.handlers
         if job_name != "worker":
             handlers |= ParameterService().handlers
+        self._profile = ProfileService(f"{job_name} {self._definition.task_index}")
+        handlers |= self._profile.handlers
         cluster = ClusterSpec(self._definition.cluster)
         address = cluster.task_address(job_name, self._definition.task_index)
         own = Identity.of_task(job_name, self._definition.task_index)
@@ -127,6 +130,7 @@ class Server:
     def shutdown(self) -> None:
         """Stops answering; ``join`` returns."""
         self._endpoint.shutdown()
+        self._profile.close()
         if self._worker is not None:
             self._worker.close()
 

@@ -11,6 +11,7 @@ from typing import Any
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import OutOfRangeError
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.transport.remote_error import exception_to_bytes
 from stratagem._src.worker.worker_definitions import WorkerDefinitions
 from stratagem._src.worker_protocol.shipping import (
@@ -184,7 +185,12 @@ class WorkerSession:
             function = self._definitions.get(call.function)
             resolved = [self._resolve(reference) for reference in call.references]
             args, kwargs = unpack(call.arguments, resolved)
-            result = function(*args, **kwargs)
+            observer = recorder()
+            if observer is None:
+                result = function(*args, **kwargs)
+            else:
+                with observer.span(f"closure {_name(function)}", "closure", number=call.closure):
+                    result = function(*args, **kwargs)
             parcel = _pack_result(result, function)
         except ValueMissing as missing:
             return NotStarted(call.closure, missing.closure)
@@ -206,8 +212,12 @@ class WorkerSession:
         return unpack(self._fetch_value(reference))
 
 
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", repr(function)))
+
+
 def _pack_result(result: Any, function: Any) -> Parcel:
-    name = getattr(function, "__qualname__", repr(function))
+    name = _name(function)
     try:
         parcel = pack(result)
     except Exception as error:

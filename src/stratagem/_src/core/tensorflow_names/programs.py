@@ -101,7 +101,6 @@ _MODULES = {
     "lookup.StaticHashTable": "a dict, in Dataset.map",
     "losses": "optax.losses, or sg.keras.losses",
     "optimizers": "sg.train.Optimizer(optax.adam(0.001)), or sg.keras.optimizers",
-    "profiler.experimental": "jax.profiler.start_trace(log_dir) and jax.profiler.stop_trace()",
     "ragged": "a list of arrays, or padded arrays: Dataset.padded_batch of sg.data",
     "quantization": "qwix or aqt, libraries for JAX, or model.quantize of sg.keras",
     "raw_ops": "jax.numpy and jax.lax",

@@ -102,7 +102,7 @@ class StepFunction:
         run, draw = self._run, functools.partial(next, iterator)
         observer = recorder()
         if observer is not None and self._parts is not PREDICT_PARTS:
-            run = observer.as_step(run)
+            run = observer.as_step(run, self.strategy.replica_group.replicas_by_device)
             draw = functools.partial(observer.draw, draw, num_local_rows)
         try:
             results = [run(state, draw())]

@@ -19,6 +19,7 @@ import numpy as np
 
 from stratagem._src.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
+from stratagem._src.measurement.recorder import span
 from stratagem._src.parameter_server.client.holdings import HeldVariable, Holdings
 from stratagem._src.parameter_server.client.joint_sending import JointSending
 from stratagem._src.parameter_server.client.ownership import Ownership
@@ -274,7 +275,9 @@ class ParameterClient:
             return self._call(server, "ps/pull", encode_reads(reads), nbytes).arrays
 
         results: list[Any] = [None] * len(requests)
-        for server, arrays in self.in_parallel(by_server, ask).items():
+        with span("pull", "pull", reads=len(requests), servers=len(by_server)):
+            answers = self.in_parallel(by_server, ask)
+        for server, arrays in answers.items():
             for position, array in zip(by_server[server], arrays, strict=True):
                 results[position] = array
         return results
@@ -293,7 +296,9 @@ class ParameterClient:
                 if error is not None:
                     raise error
 
-        self.in_parallel(_by_server(requests), send)
+        by_server = _by_server(requests)
+        with span("push", "push", updates=len(requests), servers=len(by_server)):
+            self.in_parallel(by_server, send)
 
     def _push_groups(
         self, server: int, groups: Sequence[Sequence[UpdateRequest]]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import cloudpickle
 
+from stratagem._src.measurement.recorder import span
 from stratagem._src.parameter_server.parameter_messages import (
     decode_fields,
     decode_reads,
@@ -50,10 +51,10 @@ class ParameterService:
             "ps/create": self._create,
             "ps/fill": self._fill,
             "ps/delete": self._delete,
-            "ps/pull": self._pull,
-            "ps/push": self._push,
+            "ps/pull": _noted("serve pull", "pull", self._pull),
+            "ps/push": _noted("serve push", "push", self._push),
             "ps/add_function": self._add_function,
-            "ps/call": self._call,
+            "ps/call": _noted("serve call", "push", self._call),
             "ps/take": self._for_checkpoint(self._checkpoints.take),
             "ps/write": self._for_checkpoint(self._checkpoints.write),
             "ps/forget": self._for_checkpoint(self._checkpoints.forget),
@@ -169,6 +170,14 @@ class ParameterService:
         if function.is_update:
             self.store.count_updates(1)
         return Message(cloudpickle.dumps(result))
+
+
+def _noted(name: str, kind: str, handle: Handler) -> Handler:
+    def noted(message: Message) -> Message:
+        with span(name, kind):
+            return handle(message)
+
+    return noted
 
 
 def _ask_for(functions: Mapping[str, ServerFunction | None]) -> Message:

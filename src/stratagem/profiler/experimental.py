@@ -1,0 +1,13 @@
+"""The names of ``stratagem.profiler`` where TensorFlow has them, ``tf.profiler.experimental``."""
+
+from typing import TYPE_CHECKING
+
+from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.profiler.job_profile import Profile, start, stop
+from stratagem._src.profiler.trace import Trace
+from stratagem._src.task_profile.options import ProfilerOptions
+
+__all__ = ["Profile", "ProfilerOptions", "Trace", "start", "stop"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)
