@@ -59,6 +59,7 @@ def test_two_workers_tell_of_their_steps(start, script, tmp_path):
         }
         assert reported == {"total": 40.0}
         assert last["memory"] > 2**20
+        assert last["figures"]["device_memory"]["bytes"] > 0
         [ended] = of_kind(events, "task_ended", task=task)
         assert (ended["exit_code"], ended["failed"]) == (0, False)
     steps = [e["step"] for e in of_kind(events, "sample") if e["step"] is not None]

@@ -40,7 +40,10 @@ def history():
             "step": STEP,
             "reported": {"loss": float("nan")},
             "memory": 250_000_000,
-            "figures": {"coordinator": {"queued": 3, "latency_seconds": 0.25}},
+            "figures": {
+                "coordinator": {"queued": 3, "latency_seconds": 0.25},
+                "device_memory": {"bytes": 2_000_000, "peak_bytes": 3_000_000},
+            },
             "straggler": "worker 0",
         },
         {"time": 9.5, "event": "note", "task": "worker 0", "kind": "warning", "text": "odd\nmore"},
@@ -58,6 +61,7 @@ def test_all_that_is_known(history):
         "worker 0 running 1200 99.5 3184 10.0 ms 10 % 40 % 0 % 50 % 0 % 250 MB 1"
     )
     assert "coordinator, worker 0: queued 3, latency 250.0 ms" in lines
+    assert "device memory, worker 0: bytes 2 MB, peak 3 MB" in lines
     assert "worker 0: loss nan" in lines
     assert lines[-1].endswith("warning  worker 0: odd")
 

@@ -12,6 +12,7 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import Event
 
 import stratagem as sg
+from stratagem._src.measurement.recorder import begin_recording, end_recording
 
 
 def events_in(directory):
@@ -199,3 +200,24 @@ def test_without_the_library_the_error_names_the_extra(writer, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with writer.as_default(), pytest.raises(ImportError, match=r"stratagem\[summary\]"):
         sg.summary.scalar("loss", 1.0, step=0)
+
+
+def test_scalars_are_shown_to_whoever_observes(tmp_path):
+    @sg.function
+    def step(x):
+        sg.summary.scalar("compiled", x * 2, step=1)
+
+    observer = begin_recording()
+    try:
+        with sg.summary.create_file_writer(tmp_path).as_default():
+            sg.summary.scalar("eager", 0.5, step=1)
+            step(jnp.float32(3.0))
+            with sg.summary.record_if(False):
+                sg.summary.scalar("left out", 1.0, step=1)
+            sg.summary.histogram("spread", [1.0, 2.0], step=1)
+        assert {k: float(v) for k, v in observer.take_reported().items()} == {
+            "eager": 0.5,
+            "compiled": 6.0,
+        }
+    finally:
+        end_recording()

@@ -45,7 +45,7 @@ class Sampler:
             interval,
             _as_numbers(self._recorder.take_reported()),
             resident_bytes(),
-            {name: dict(figures) for name, figures in self._recorder.figures()},
+            {name: dict(figures) for name, figures in self._recorder.figures() if figures},
             self._recorder.take_notes(),
         )
 

@@ -102,11 +102,11 @@ def _figures(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _label(name: str) -> str:
-    return name.removesuffix("_seconds").replace("_", " ")
+    return name.removesuffix("_seconds").removesuffix("_bytes").replace("_", " ")
 
 
 def _figure(name: str, value: float) -> str:
-    if name == "bytes":
+    if name.endswith("bytes"):
         return _bytes(value)
     return _seconds(value) if name.endswith("_seconds") else _number(value)
 

@@ -17,6 +17,7 @@ from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.input_options import InputOptions
 from stratagem._src.measurement.recorder import recorder
+from stratagem._src.mesh.device_memory import DeviceMemory
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.observation.observed_task import report_if_observed
 from stratagem._src.strategies.extended import StrategyExtended
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from stratagem._src.distributed_input.input_context import InputContext
 
 __all__ = ["Strategy"]
+
+_DEVICE_MEMORY = DeviceMemory()
 
 
 class Strategy(OlderNames):
@@ -65,6 +68,9 @@ class Strategy(OlderNames):
     def __init__(self, extended: StrategyExtended) -> None:
         self._extended = extended
         report_if_observed()
+        observer = recorder()
+        if observer is not None:
+            observer.add_source("device_memory", _DEVICE_MEMORY.figures)
 
     @property
     def extended(self) -> StrategyExtended:

@@ -10,6 +10,7 @@ import numpy as np
 
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.current_strategy import context
+from stratagem._src.measurement.recorder import recorder
 from stratagem._src.summary import recording_state
 from stratagem._src.summary.writer import SummaryWriter
 from stratagem._src.values.distributed_values import DistributedValues
@@ -22,7 +23,7 @@ _Maker = Callable[[Any, np.ndarray[Any, Any]], Any]
 
 
 def scalar(name: str, data: Any, step: Any = None, description: str | None = None) -> Any:
-    """Records a number.
+    """Records a number; whoever observes the job sees it, too, as those of ``sg.train.report``.
 
     In a compiled function the writer is the default one when the function is traced, as in TensorFlow.
     Inside ``strategy.run`` the first replica's number is recorded: reduce it first where all count.
@@ -52,7 +53,7 @@ def scalar(name: str, data: Any, step: Any = None, description: str | None = Non
             f"A scalar summary takes one number, got shape {shape} for {name!r}. Reduce it, or use "
             "sg.summary.histogram."
         )
-    return _record(make, name, data, step)
+    return _record(make, name, data, step, is_figure=True)
 
 
 def image(
@@ -167,7 +168,7 @@ def flush(writer: SummaryWriter | None = None) -> None:
         writer.flush()
 
 
-def _record(make: _Maker, name: str, data: Any, step: Any) -> Any:
+def _record(make: _Maker, name: str, data: Any, step: Any, *, is_figure: bool = False) -> Any:
     writer, default_step, condition = recording_state.current()
     if writer is None:
         return False
@@ -185,6 +186,9 @@ def _record(make: _Maker, name: str, data: Any, step: Any) -> Any:
         if number != 0 or not condition or not writer.takes_part:
             return False
         writer.write(name, lambda library: make(library, np.asarray(value)), int(step))
+        observer = recorder()
+        if is_figure and observer is not None:
+            observer.report({name: value})
         return True
 
     # In a program of several workers also where nothing is written: it is the same program everywhere.

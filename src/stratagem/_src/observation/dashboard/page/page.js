@@ -130,8 +130,8 @@ function showParts(view) {
     for (const [part, figures] of Object.entries(task.figures)) {
       const list = make("dl");
       for (const [name, value] of Object.entries(figures)) {
-        const text = name === "bytes" ? bytes(value) : name.endsWith("_seconds") ? seconds(value) : number(value);
-        list.append(make("dt", {}, name.replace("_seconds", "").replaceAll("_", " ")), make("dd", {}, text));
+        const text = name.endsWith("bytes") ? bytes(value) : name.endsWith("_seconds") ? seconds(value) : number(value);
+        list.append(make("dt", {}, name.replace(/_(seconds|bytes)$/, "").replaceAll("_", " ")), make("dd", {}, text));
       }
       cards.push(make("div", { class: "card", "data-part": part }, make("span", {}, `${part.replaceAll("_", " ")}, ${task.task}`), list));
     }
