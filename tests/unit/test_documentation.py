@@ -21,6 +21,8 @@ import stratagem as sg
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages that a program writes, of what others print: there is nothing in them to run.
+GENERATED = {"benchmarks"}
 # Pages whose blocks show what other pages, or tests of their own, show too.
 BREADTH = {
     "glossary",
@@ -86,7 +88,11 @@ def run_python(*arguments: str | Path, timeout: float) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in BREADTH), id=p.name) for p in PAGES],
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page.stem in BREADTH), id=page.name)
+        for page in PAGES
+        if page.stem not in GENERATED
+    ],
 )
 def test_page_runs(page):
     assert _BLOCK.search(page.read_text()), "a page without a Python block proves nothing"
