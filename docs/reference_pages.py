@@ -40,6 +40,13 @@ MODULES = (
 )
 
 
+def on_config(config: Any) -> Any:
+    """Puts the pages into the navigation, in place of their folder."""
+    pages = ["reference/index.md", *({name: f"reference/{name}.md"} for name in MODULES)]
+    config.nav = [{"Reference": pages} if "Reference" in part else part for part in config.nav]
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages, and one that lists them."""
     listed = ["# Reference", "", "Every public name, by the module that has it.", ""]
