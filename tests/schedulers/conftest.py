@@ -38,7 +38,8 @@ def total(x):
 rank = strategy.cluster_resolver.process_id
 values = strategy.experimental_distribute_values_from_function(lambda _: np.float32(rank + 1))
 sums = [float(x) for x in strategy.experimental_local_results(total(values))]
-print("workers", strategy.cluster_resolver.num_processes, "sum", sums, flush=True)
+# In one piece: mpirun may put what another writes in between.
+print(f"workers {strategy.cluster_resolver.num_processes} sum {sums}\\n", end="", flush=True)
 """
 
 OBSERVED = """
