@@ -24,6 +24,8 @@ MODULES = (
     "stratagem.distribute.experimental.coordinator",
     "stratagem.distribute.experimental.rpc",
     "stratagem.distribute.partitioners",
+    "stratagem.integrations",
+    "stratagem.integrations.ray",
     "stratagem.io",
     "stratagem.metrics",
     "stratagem.nest",
