@@ -5,6 +5,7 @@ Every chunk has a checksum of its own, and so have the nodes of the key-value st
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.checkpoint_format.chunks import chunk_shape
+from stratagem._src.checkpoint_format.chunks import chunk_boxes, chunk_shape
 from stratagem._src.checkpoint_format.damage import damage_error, shortened
 from stratagem._src.checkpoint_format.library import tensorstore
 from stratagem._src.core.errors import InvalidArgumentError
@@ -76,12 +77,15 @@ class ArrayWriter:
         rows = np.asarray(rows, dtype)
         is_small = rows.nbytes <= _SMALL_BYTES
         array = self._create(name, tuple(shape), np.dtype(dtype), is_small)
-        target = array[begin : begin + len(rows)] if shape else array
-        future = target.write(rows, can_reference_source_data_indefinitely=True)
-        self._on_the_way.append((future.copy if is_small else future.commit, rows.nbytes, name))
-        self._num_bytes += rows.nbytes
-        while self._num_bytes > _MOST_BYTES_ON_THE_WAY:
-            self._wait_for_first()
+        target = array[begin : begin + len(rows)].translate_to[0] if shape else array
+        # A future of several chunks is done when the first one fails, and the others are not.
+        for box in chunk_boxes(rows.shape, chunk_shape(shape, rows.itemsize)):
+            part = rows[box]
+            future = target[box].write(part, can_reference_source_data_indefinitely=True)
+            self._on_the_way.append((future.copy if is_small else future.commit, part.nbytes, name))
+            self._num_bytes += part.nbytes
+            while self._num_bytes > _MOST_BYTES_ON_THE_WAY:
+                self._wait_for_first()
 
     def finish(self) -> bool:
         """Waits until everything is on the disk; returns whether anything was written.
@@ -107,7 +111,18 @@ class ArrayWriter:
             except TimeoutError:
                 self._show_sign()
             except Exception as error:
+                self._let_others_end()
                 raise _cannot_write(self._directory, name, error) from error
+
+    def _let_others_end(self) -> None:
+        """Waits for what is on its way: it would appear in a directory that is removed meanwhile."""
+        while self._on_the_way:
+            future, _, _ = self._on_the_way.pop(0)
+            while not future.done():
+                with contextlib.suppress(Exception):
+                    future.result(timeout=_SECONDS_BETWEEN_SIGNS)
+                self._show_sign()
+        self._num_bytes = 0
 
     def _create(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], is_small: bool

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["chunk_shape", "divide_rows", "num_chunks"]
+__all__ = ["chunk_boxes", "chunk_shape", "divide_rows", "num_chunks"]
 
 _CHUNK_BYTES = 16 << 20
 
@@ -30,6 +31,21 @@ def chunk_shape(shape: Sequence[int], itemsize: int, chunk_bytes: int | None = N
         if inner <= chunk_bytes:
             break
     return chunk
+
+
+def chunk_boxes(shape: Sequence[int], chunk: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Yields where each chunk of an array is.
+
+    >>> list(chunk_boxes((5,), [3]))
+    [(slice(0, 3, None),), (slice(3, 5, None),)]
+    >>> list(chunk_boxes((), []))
+    [()]
+    """
+    sides = [
+        [slice(start, min(start + size, dim)) for start in range(0, dim, size)]
+        for dim, size in zip(shape, chunk, strict=True)
+    ]
+    return itertools.product(*sides)
 
 
 def num_chunks(shape: Sequence[int], chunk: Sequence[int]) -> int:
