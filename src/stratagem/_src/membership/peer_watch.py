@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ __all__ = ["ClusterWatch"]
 _POLL_SECONDS = 0.25
 _LAST_PROGRAM_SECONDS = 5.0
 _CULPRIT_SECONDS = 5.0
+_THREAD_SECONDS = 1.0
 _LOST = "the meeting point beside the leader is gone: its machine or process was ended"
 
 
@@ -69,6 +71,7 @@ class ClusterWatch:
         self._names = names
         self.timeout = timeout
         self._launched = 0
+        self._launching_threads: weakref.WeakSet[Any] = weakref.WeakSet()
         self._agreed = 0
         self._inputs: list[str] = []
         self._beginnings = Beginnings(client.set_begins)
@@ -168,6 +171,9 @@ class ClusterWatch:
                 )
             self._last_program = fingerprint
         self._launched += 1
+        thread = threading.current_thread()
+        if thread is not threading.main_thread():
+            self._launching_threads.add(thread)
         self._be(WAITING, name)
 
     def start_together(self, what: str, start: Callable[[], Any]) -> None:
@@ -357,6 +363,16 @@ class ClusterWatch:
         # Another thread of this process may be at a program still.
         self._runner.close(0.0 if is_given_up else _LAST_PROGRAM_SECONDS)
         self._watchdog.close()
+        self._let_threads_end()
+
+    def _let_threads_end(self) -> None:
+        """Waits a moment for threads whose next program is refused now.
+
+        JAX aborts a process in which a thread gives an array back while the interpreter is finalized.
+        """
+        deadline = time.monotonic() + _THREAD_SECONDS
+        for thread in self._launching_threads - {threading.current_thread()}:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
         """Leaves the others without a word: they, too, are to meet again without this watch."""
