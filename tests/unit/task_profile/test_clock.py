@@ -1,11 +1,14 @@
 """How clocks are compared."""
 
 import random
+import subprocess
+import sys
+import time
 
+from stratagem._src.core.boot_id import boot_id
 from stratagem._src.task_profile.clock import (
     ClockDifference,
     ClockQuestion,
-    machine,
     now_ns,
     quickest,
     simultaneous,
@@ -32,5 +35,12 @@ def test_moments_that_were_noted_together_show_the_difference():
 
 
 def test_processes_of_a_machine_know_that_they_share_its_clock():
-    assert machine() == machine()
-    assert now_ns() > 10**18
+    program = "from stratagem._src.core.boot_id import boot_id; print(boot_id())"
+    said = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout
+    assert said.strip() == boot_id() != ""
+
+
+def test_the_clock_counts_from_1970():
+    assert abs(now_ns() / 1e9 - time.time()) < 60

@@ -13,11 +13,11 @@ from typing import Any
 
 from stratagem._src.coordinator.cluster_coordinator import DirectedTask
 from stratagem._src.core.background import Background
+from stratagem._src.core.boot_id import boot_id
 from stratagem._src.core.errors import StratagemError
 from stratagem._src.task_profile.clock import (
     ClockDifference,
     ClockQuestion,
-    machine,
     now_ns,
     quickest,
 )
@@ -132,7 +132,7 @@ class _RecordedTask:
         return dataclasses.replace(found, clock=self._clock_difference())
 
     def _clock_difference(self) -> ClockDifference:
-        has_same_clock = self._machine and self._machine == machine()
+        has_same_clock = self._machine and self._machine == boot_id()
         return ClockDifference() if has_same_clock else quickest(self._questions)
 
     def _ask(self, method: str, what: Any) -> Any:

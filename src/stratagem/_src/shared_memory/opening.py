@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from stratagem._src.core.boot_id import boot_id
 from stratagem._src.shared_memory.area import OwnArea, PeerArea, can_share
 from stratagem._src.shared_memory.shared_exchange import SharedExchange
 
@@ -54,5 +54,4 @@ def _open(
 
 def _machine() -> list[str]:
     """Tells machines apart, and on one of them those that cannot see each other's processes."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return [boot, os.readlink("/proc/self/ns/pid")]
+    return [boot_id(), os.readlink("/proc/self/ns/pid")]

@@ -8,6 +8,7 @@ Everybody adds in the order of the ranks, so all have the same bits.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
@@ -15,7 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +52,18 @@ _FUNCTIONS: dict[Combination, Callable[..., Any]] = {
     Combination.MIN: np.minimum,
     Combination.MAX: np.maximum,
 }
+
+
+class _Place(NamedTuple):
+    """An array that is exchanged: what this process brings and gets, and where it lies in every area."""
+
+    array: np.ndarray[Any, Any]
+    result: np.ndarray[Any, Any]
+    offset: int
+
+    def seen_in(self, area: OwnArea | PeerArea) -> np.ndarray[Any, Any]:
+        """Returns the array of an area."""
+        return area.view(self.offset, self.array.nbytes).view(self.array.dtype)
 
 
 class SharedExchange:
@@ -104,69 +117,56 @@ class SharedExchange:
         Returns:
             What went wrong, if anything.
         """
-        offsets, total = _places(arrays)
+        places, total = _places(arrays, results)
         if (problem := self._await(0)) is not None:
             return problem
         self._own.reserve(total)
-        self._own.set_note(_fingerprint(combination, arrays))
+        described = tuple((array.dtype.str, array.size) for array in arrays)
+        self._own.set_note(_fingerprint(combination, described))
         is_whole = combination is Combination.GATHER or total <= _SMALL_BYTES
-        work = self._whole if is_whole else self._in_parts
-        problem = work(combination, arrays, results, offsets)
+        problem = (self._whole if is_whole else self._in_parts)(combination, places)
         if problem is None:
             self._mark(_TAKEN)
             self._turn += 1
         return problem
 
-    def _whole(
-        self,
-        combination: Combination,
-        arrays: Sequence[np.ndarray[Any, Any]],
-        results: Sequence[np.ndarray[Any, Any]],
-        offsets: Sequence[int],
-    ) -> str | None:
-        for array, offset in zip(arrays, offsets, strict=True):
-            self._seen(self._own, array, offset)[:] = array
+    def _whole(self, combination: Combination, places: Sequence[_Place]) -> str | None:
+        for place in places:
+            place.seen_in(self._own)[:] = place.array
         if (problem := self._bring()) is not None:
             return problem
-        for array, result, offset in zip(arrays, results, offsets, strict=True):
-            brought = [self._seen(area, array, offset) for area in self._areas]
+        for place in places:
+            brought = [place.seen_in(area) for area in self._areas]
             if combination is Combination.GATHER:
-                np.concatenate(brought, out=result)
+                np.concatenate(brought, out=place.result)
             else:
-                _combine(_FUNCTIONS[combination], brought, result)
+                _combine(_FUNCTIONS[combination], brought, place.result)
         return None
 
-    def _in_parts(
-        self,
-        combination: Combination,
-        arrays: Sequence[np.ndarray[Any, Any]],
-        results: Sequence[np.ndarray[Any, Any]],
-        offsets: Sequence[int],
-    ) -> str | None:
-        parts = [self._parts(array) for array in arrays]
-        places = list(zip(arrays, results, offsets, parts, strict=True))
-        for array, _, offset, cuts in places:
-            mine = self._seen(self._own, array, offset)
-            for rank, part in enumerate(cuts):
+    def _in_parts(self, combination: Combination, places: Sequence[_Place]) -> str | None:
+        divided = [(place, self._parts(place.array)) for place in places]
+        for place, parts in divided:
+            mine = place.seen_in(self._own)
+            for rank, part in enumerate(parts):
                 if rank != self._rank:
-                    mine[part] = array[part]
+                    mine[part] = place.array[part]
         if (problem := self._bring()) is not None:
             return problem
-        for array, result, offset, cuts in places:
-            part = cuts[self._rank]
+        for place, parts in divided:
+            part = parts[self._rank]
             brought = [
-                array[part] if area is self._own else self._seen(area, array, offset)[part]
+                place.array[part] if area is self._own else place.seen_in(area)[part]
                 for area in self._areas
             ]
-            _combine(_FUNCTIONS[combination], brought, result[part])
-            self._seen(self._own, array, offset)[part] = result[part]
+            _combine(_FUNCTIONS[combination], brought, place.result[part])
+            place.seen_in(self._own)[part] = place.result[part]
         self._mark(_REDUCED)
         if (problem := self._await(_REDUCED)) is not None:
             return problem
-        for array, result, offset, cuts in places:
-            for rank, part in enumerate(cuts):
+        for place, parts in divided:
+            for rank, part in enumerate(parts):
                 if rank != self._rank:
-                    result[part] = self._seen(self._areas[rank], array, offset)[part]
+                    place.result[part] = place.seen_in(self._areas[rank])[part]
         return None
 
     def _bring(self) -> str | None:
@@ -182,12 +182,6 @@ class SharedExchange:
         count = self.num_processes
         cuts = [array.size * i // count for i in range(count + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(cuts)]
-
-    @staticmethod
-    def _seen(
-        area: OwnArea | PeerArea, like: np.ndarray[Any, Any], offset: int
-    ) -> np.ndarray[Any, Any]:
-        return area.view(offset, like.nbytes).view(like.dtype)
 
     # --- marks ------------------------------------------------------------------------------------------
 
@@ -244,14 +238,16 @@ def _combine(
         function(result, other, out=result)
 
 
-def _places(arrays: Sequence[np.ndarray[Any, Any]]) -> tuple[list[int], int]:
-    offsets, total = [], 0
-    for array in arrays:
-        offsets.append(total)
+def _places(
+    arrays: Sequence[np.ndarray[Any, Any]], results: Sequence[np.ndarray[Any, Any]]
+) -> tuple[list[_Place], int]:
+    places, total = [], 0
+    for array, result in zip(arrays, results, strict=True):
+        places.append(_Place(array, result, total))
         total += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    return offsets, total
+    return places, total
 
 
-def _fingerprint(combination: Combination, arrays: Sequence[np.ndarray[Any, Any]]) -> int:
-    described = [(array.dtype.str, array.size) for array in arrays]
+@functools.lru_cache(maxsize=1024)
+def _fingerprint(combination: Combination, described: tuple[tuple[str, int], ...]) -> int:
     return zlib.crc32(repr((int(combination), described)).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,6 @@ _EXCHANGE, _PASS, _TOKEN = "stratagem_exchange", "stratagem_pass", "stratagem_to
 _TOKEN_SHAPE = jax.ShapeDtypeStruct((1,), np.int32)
 
 _exchange: SharedExchange | None = None
-_is_registered = False
 
 
 def use_exchange(exchange: SharedExchange | None) -> None:
@@ -89,13 +89,11 @@ def token_after(value: Any) -> Any:
     return call_host(_TOKEN, [_TOKEN_SHAPE], value)[0]
 
 
+@functools.cache
 def _register() -> None:
-    global _is_registered
-    if not _is_registered:
-        register_host_function(_EXCHANGE, _run_exchange)
-        register_host_function(_PASS, _run_pass)
-        register_host_function(_TOKEN, _run_token)
-        _is_registered = True
+    register_host_function(_EXCHANGE, _run_exchange)
+    register_host_function(_PASS, _run_pass)
+    register_host_function(_TOKEN, _run_token)
 
 
 def _run_exchange(

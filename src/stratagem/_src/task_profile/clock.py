@@ -6,19 +6,15 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 __all__ = [
     "ClockDifference",
     "ClockQuestion",
-    "machine",
     "now_ns",
     "quickest",
     "simultaneous",
 ]
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -40,14 +36,6 @@ class ClockQuestion(NamedTuple):
     asked_ns: int
     answer_ns: int
     answered_ns: int
-
-
-def machine() -> str:
-    """Returns what processes have in common that share a clock; empty where the system does not tell."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
 
 
 def quickest(questions: Sequence[ClockQuestion]) -> ClockDifference:

@@ -14,9 +14,8 @@ def lanes(blocks: Sequence[tuple[float, float]]) -> list[int]:
     >>> lanes([(0, 10), (2, 3), (5, 12), (12, 13)])
     [0, 0, 1, 0]
     """
-    rows: list[
-        list[float]
-    ] = []  # of each row the ends of the blocks that enclose the present moment
+    # Of each row, the ends of the blocks that enclose the present moment.
+    rows: list[list[float]] = []
     chosen = [0] * len(blocks)
     for number in sorted(range(len(blocks)), key=lambda i: (blocks[i][0], -blocks[i][1])):
         begin, end = blocks[number]

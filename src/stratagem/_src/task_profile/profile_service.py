@@ -10,8 +10,9 @@ import uuid
 from collections.abc import Mapping
 
 from stratagem._src.core.background import Background
+from stratagem._src.core.boot_id import boot_id
 from stratagem._src.core.errors import UnavailableError
-from stratagem._src.task_profile.clock import machine, now_ns
+from stratagem._src.task_profile.clock import now_ns
 from stratagem._src.task_profile.options import ProfilerOptions
 from stratagem._src.task_profile.recording import ProfileRecording
 from stratagem._src.transport import Handler, Message
@@ -68,7 +69,7 @@ class ProfileService:
                 self._wake = threading.Event()
                 watch = (self._watch, self._profile, self._wake)
             self._background.start(*watch, name="profile-watch")
-        return Message(json.dumps({"is_own": is_own, "machine": machine()}).encode())
+        return Message(json.dumps({"is_own": is_own, "machine": boot_id()}).encode())
 
     def _clock(self, message: Message) -> Message:
         """Tells the time, and hears that somebody still wants the profile."""

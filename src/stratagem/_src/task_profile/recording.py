@@ -6,10 +6,10 @@ import contextlib
 
 import jax
 
+from stratagem._src.core.boot_id import boot_id
 from stratagem._src.core.errors import ProfileError
 from stratagem._src.jax_internals.profiler_session import begin_session, end_session
 from stratagem._src.measurement.recorder import annotate_with
-from stratagem._src.task_profile.clock import machine
 from stratagem._src.task_profile.options import ProfilerOptions
 from stratagem._src.task_profile.task_profile import TaskProfile
 
@@ -53,4 +53,4 @@ class ProfileRecording:
                 raise ProfileError(f"JAX's profiler has no profile of {task}: {error}") from None
             finally:
                 del self._session
-        return TaskProfile(task, record, machine(), dict(self._recorder.replicas))
+        return TaskProfile(task, record, boot_id(), dict(self._recorder.replicas))
