@@ -126,8 +126,8 @@ def workers(mark):
     with HeldPorts(3) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
 
-        def start(number, *arguments, script=FAULTY_WORKER):
-            started.append(Workers(addresses[:number], script, arguments))
+        def start(number, *arguments, script=FAULTY_WORKER, num_devices=1):
+            started.append(Workers(addresses[:number], script, arguments, num_devices))
             return started[-1]
 
         yield start

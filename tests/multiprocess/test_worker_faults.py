@@ -29,6 +29,16 @@ def test_a_killed_worker_is_named_by_all_others(workers, victim):
         assert outcome["variable"][0] > 0
 
 
+def test_a_killed_worker_of_several_devices_is_named(workers):
+    some = workers(2, "kill", 1, moment(), 30, num_devices=2)
+    code, outcome = some.outcome(0)
+    assert code == 0
+    assert outcome["error"] == "UnavailableError"
+    assert f"{some.name(1)} is gone" in outcome["text"]
+    assert outcome["variable"][0] % 4 == 0
+    assert outcome["variable"][0] > 0
+
+
 def check_woken(some, victim):
     """Lets a stopped worker go on when the others have given up: it ends, and knows why."""
     for index in range(len(some.processes)):

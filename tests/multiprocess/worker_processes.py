@@ -9,7 +9,7 @@ import sys
 class Workers:
     """Some workers, and what became of them."""
 
-    def __init__(self, addresses, script, arguments):
+    def __init__(self, addresses, script, arguments, num_devices=1):
         self.addresses = addresses
         self.processes = []
         for index in range(len(addresses)):
@@ -17,7 +17,7 @@ class Workers:
             environment = {
                 **os.environ,
                 "TF_CONFIG": json.dumps(config),
-                "JAX_NUM_CPU_DEVICES": "1",
+                "JAX_NUM_CPU_DEVICES": str(num_devices),
             }
             self.processes.append(
                 subprocess.Popen(

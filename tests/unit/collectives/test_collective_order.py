@@ -14,13 +14,24 @@ from stratagem._src.core.tracing import inner_jaxprs
 from stratagem._src.shared_memory import workers
 
 AXIS = "replica"
-GROUP = types.SimpleNamespace(size=2, local_size=1, on_cpu=True, spans_processes=True)
+NUM_PROCESSES = 2
+GROUPS = {
+    f"{num_devices} each": types.SimpleNamespace(
+        size=NUM_PROCESSES * num_devices,
+        local_size=num_devices,
+        on_cpu=True,
+        spans_processes=True,
+        has_equal_blocks=True,
+    )
+    for num_devices in (1, 2)
+}
 X = np.zeros(3, np.float32)
 
 
 @pytest.fixture(autouse=True)
 def exchange(monkeypatch):
-    monkeypatch.setattr(workers, "_exchange", types.SimpleNamespace(num_processes=2))
+    exchange = types.SimpleNamespace(num_processes=NUM_PROCESSES)
+    monkeypatch.setattr(workers, "_meeting", types.SimpleNamespace(exchange=exchange))
 
 
 def twice(value):
@@ -34,7 +45,7 @@ PROGRAMS = {
     "own and XLA's": lambda x: (
         lax.psum(x, AXIS),
         lax.ppermute(x, AXIS, [(0, 1), (1, 0)]),
-        lax.psum_scatter(jnp.stack([x, x]), AXIS, tiled=True),
+        lax.psum_scatter(jnp.stack([x] * 4), AXIS, tiled=True),
     ),
     "loops": lambda x: (twice(x), twice(x + 1), lax.psum(x, AXIS)),
     "a loop over numbers alone": lambda x: (
@@ -56,12 +67,16 @@ def waits(eqn):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_each_collective_depends_on_the_one_before(name):
-    def program(x):
-        closed = jax.make_jaxpr(PROGRAMS[name], axis_env=[(AXIS, 2)])(x)
-        return joined(closed, [True], GROUP)(x)
+@pytest.mark.parametrize("devices", GROUPS)
+def test_each_collective_depends_on_the_one_before(name, devices):
+    group = GROUPS[devices]
+    environment = [(AXIS, group.size)]
 
-    jaxpr = jax.make_jaxpr(program, axis_env=[(AXIS, 2)])(X).jaxpr
+    def program(x):
+        closed = jax.make_jaxpr(PROGRAMS[name], axis_env=environment)(x)
+        return joined(closed, [True], group)(x)
+
+    jaxpr = jax.make_jaxpr(program, axis_env=environment)(X).jaxpr
     before: dict[object, set[int]] = {}
     waiting = []
     for eqn in jaxpr.eqns:

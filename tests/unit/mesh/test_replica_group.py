@@ -1,5 +1,7 @@
 """How values of the host lie on the devices of the replicas."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -51,3 +53,25 @@ def test_copies_of_an_array_of_the_host():
 def test_numbers_that_do_not_fit_are_refused(place):
     with pytest.raises(sg.errors.InvalidArgumentError, match="do not fit int32"):
         place(np.array([1, 2**40]))
+
+
+@pytest.mark.parametrize(
+    ("processes", "local_size", "num_devices", "expected"),
+    [
+        ([0, 1], 1, 2, True),
+        ([0, 0, 1, 1], 2, 4, True),
+        ([1, 0], 1, 2, False),
+        ([0, 1, 0, 1], 2, 4, False),
+        ([0, 0, 1], 2, 3, False),
+        ([0, 1], 1, 4, False),
+        ([1, 2], 0, 2, False),
+    ],
+)
+def test_equal_blocks_of_replicas_of_one_device(processes, local_size, num_devices, expected):
+    group = types.SimpleNamespace(
+        devices=[types.SimpleNamespace(process_index=process) for process in processes],
+        device_set=set(range(num_devices)),
+        local_size=local_size,
+        size=len(processes),
+    )
+    assert ReplicaGroup.has_equal_blocks.func(group) is expected

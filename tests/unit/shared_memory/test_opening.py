@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from stratagem._src.shared_memory import opening
+from stratagem._src.shared_memory.combination import Combination
 from stratagem._src.shared_memory.opening import open_exchange
-from stratagem._src.shared_memory.shared_exchange import Combination
+from stratagem._src.shared_memory.shared_exchange import Share
 
 
 def open_in_threads(count, change=lambda rank, said: said):
@@ -39,7 +40,8 @@ def test_processes_of_one_machine_share_memory():
     sums = [np.empty(1, np.int32) for _ in exchanges]
 
     def add(rank):
-        exchanges[rank].exchange(Combination.SUM, [np.array([rank + 1], np.int32)], [sums[rank]])
+        share = Share([np.array([rank + 1], np.int32)], [sums[rank]])
+        exchanges[rank].exchange(Combination.SUM, [share])
 
     thread = threading.Thread(target=add, args=(1,), daemon=True)
     thread.start()

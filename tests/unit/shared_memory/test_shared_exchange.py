@@ -1,4 +1,4 @@
-"""Threads stand in for the processes: each has an area of its own and opens those of the others."""
+"""Arrays of processes that share memory, of one device each."""
 
 import json
 import subprocess
@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sharing_threads import Processes, random_arrays, share_of
 
 from stratagem._src.shared_memory.area import OwnArea, PeerArea
-from stratagem._src.shared_memory.shared_exchange import PEER_ENDED, Combination, SharedExchange
+from stratagem._src.shared_memory.combination import Combination
+from stratagem._src.shared_memory.shared_exchange import PEER_ENDED, SharedExchange
 
 LARGE = 40_000
 OFFERER = """
@@ -24,43 +26,6 @@ own = OwnArea()
 print(json.dumps(own.place), flush=True)
 time.sleep(60)
 """
-SECONDS = 30.0
-
-
-class Processes:
-    """Exchanges that share memory."""
-
-    def __init__(self, count):
-        self._own = [OwnArea() for _ in range(count)]
-        self.exchanges = [
-            SharedExchange(
-                rank,
-                [area if i == rank else PeerArea(*area.place) for i, area in enumerate(self._own)],
-            )
-            for rank in range(count)
-        ]
-
-    def each(self, work):
-        """Returns what ``work(rank, exchange)`` returns in every process."""
-        results = [None] * len(self.exchanges)
-
-        def run(rank):
-            results[rank] = work(rank, self.exchanges[rank])
-
-        threads = [
-            threading.Thread(target=run, args=(rank,), daemon=True)
-            for rank in range(len(self.exchanges))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SECONDS)
-            assert not thread.is_alive()
-        return results
-
-    def close(self):
-        for exchange in self.exchanges:
-            exchange.close()
 
 
 @pytest.fixture
@@ -77,15 +42,9 @@ def processes():
 
 
 def exchanged(exchange, combination, arrays):
-    count = exchange.num_processes if combination is Combination.GATHER else 1
-    results = [np.empty(count * array.size, array.dtype) for array in arrays]
-    assert exchange.exchange(combination, arrays, results) is None
-    return results
-
-
-def random_arrays(rank, sizes, dtype, seed=0):
-    random = np.random.default_rng([rank, seed])
-    return [(random.normal(size=size) * 100).astype(dtype) for size in sizes]
+    share = share_of(combination, arrays, exchange.num_processes)
+    assert exchange.exchange(combination, [share]) is None
+    return share.results
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -177,11 +136,12 @@ def test_who_waits_is_let_go(processes):
             time.sleep(0.05)
             two.exchanges[0].abandon()
             return None
-        return exchange.exchange(Combination.SUM, [array], [np.empty_like(array)])
+        return exchange.exchange(Combination.SUM, [share_of(Combination.SUM, [array], 2)])
 
     problem, _ = two.each(work)
     assert "given up" in problem
-    assert "given up" in two.exchanges[0].exchange(Combination.SUM, [array], [array.copy()])
+    share = share_of(Combination.SUM, [array], 2)
+    assert "given up" in two.exchanges[0].exchange(Combination.SUM, [share])
 
 
 def test_a_process_that_has_ended_is_not_waited_for():
@@ -193,8 +153,8 @@ def test_a_process_that_has_ended_is_not_waited_for():
         exchange = SharedExchange(0, [own, PeerArea(*place)])
         timer = threading.Timer(0.05, offerer.kill)
         timer.start()
-        array = np.zeros(3, np.float32)
-        assert exchange.exchange(Combination.SUM, [array], [array.copy()]) == PEER_ENDED
+        share = share_of(Combination.SUM, [np.zeros(3, np.float32)], 2)
+        assert exchange.exchange(Combination.SUM, [share]) == PEER_ENDED
         exchange.close()
         timer.join()
 
@@ -202,7 +162,7 @@ def test_a_process_that_has_ended_is_not_waited_for():
 def test_different_arrays_are_refused(processes):
     def work(rank, exchange):
         array = np.zeros(4 + rank, np.float32)
-        return exchange.exchange(Combination.SUM, [array], [np.empty_like(array)])
+        return exchange.exchange(Combination.SUM, [share_of(Combination.SUM, [array], 2)])
 
     assert all("different arrays" in problem for problem in processes(2).each(work))
 

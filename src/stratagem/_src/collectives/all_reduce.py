@@ -12,7 +12,7 @@ from stratagem._src.collectives.collective_order import CollectiveOrder
 from stratagem._src.collectives.point_to_point import accumulator, finish
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.shared_memory.shared_exchange import Combination
+from stratagem._src.shared_memory.combination import Combination
 
 __all__ = ["PLAIN_ALL_REDUCE", "all_reduce_each"]
 

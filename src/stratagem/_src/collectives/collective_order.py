@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.shared_memory.shared_exchange import Combination
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.shared_memory.combination import Combination
 from stratagem._src.shared_memory.workers import (
     can_exchange,
     exchange_in_program,
+    num_sharing_processes,
     pass_after,
     token_after,
-    workers_exchange,
 )
 
 __all__ = ["CollectiveOrder"]
@@ -32,13 +33,12 @@ class CollectiveOrder:
     """
 
     def __init__(self, group: ReplicaGroup) -> None:
-        exchange = workers_exchange()
+        self._num_devices = group.local_size
         self.shares_memory = (
-            exchange is not None
-            and group.spans_processes
+            group.spans_processes
             and group.on_cpu
-            and group.local_size == 1
-            and group.size == exchange.num_processes
+            and group.has_equal_blocks
+            and group.size == num_sharing_processes() * group.local_size
         )
         self._token: Any = None
 
@@ -49,7 +49,10 @@ class CollectiveOrder:
     def exchange(self, combination: Combination, arrays: Sequence[Any]) -> list[Any]:
         """Returns what becomes of arrays that are exchanged through memory."""
         before = np.zeros((1,), np.int32) if self._token is None else self._token
-        results, self._token = exchange_in_program(combination, arrays, before)
+        device = jax.lax.axis_index(REPLICA_AXIS) % self._num_devices
+        results, self._token = exchange_in_program(
+            combination, arrays, before, device, self._num_devices
+        )
         return results
 
     def run(self, collective: Callable[[Any], Any], operand: Any) -> Any:

@@ -15,7 +15,7 @@ from stratagem._src.collectives.collective_order import CollectiveOrder
 from stratagem._src.collectives.packing import Packing, packed, unpacked
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.shared_memory.shared_exchange import Combination
+from stratagem._src.shared_memory.combination import Combination
 
 __all__ = ["Exchange", "Kind", "exchange_together", "kind_of", "known_if_equal", "of_equal"]
 

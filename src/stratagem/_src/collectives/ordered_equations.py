@@ -14,7 +14,7 @@ from stratagem._src.collectives.collective_order import CollectiveOrder
 from stratagem._src.collectives.flat_jaxpr import FlatEquation, evaluate, value_of
 from stratagem._src.collectives.replica_flow import has_collectives
 from stratagem._src.core.tracing import jax_core
-from stratagem._src.shared_memory.shared_exchange import Combination
+from stratagem._src.shared_memory.combination import Combination
 from stratagem._src.shared_memory.workers import can_exchange
 
 __all__ = ["evaluate_in_order"]

@@ -63,6 +63,14 @@ class ReplicaGroup:
         return _group(tuple(devices))
 
     @functools.cached_property
+    def has_equal_blocks(self) -> bool:
+        """Whether each process has as many replicas, of one device, in the order of the processes."""
+        if not self.local_size or self.size % self.local_size or len(self.device_set) > self.size:
+            return False
+        processes = [device.process_index for device in self.devices]
+        return processes == [number // self.local_size for number in range(self.size)]
+
+    @functools.cached_property
     def local_device_names(self) -> tuple[str, ...]:
         """Full names of the devices of this process."""
         return tuple(canonical_name(device) for device in self.local_devices)

@@ -3,7 +3,8 @@
 Each turn has three marks. *Brought*: what the others need lies in the own area. *Reduced*: the own part of
 the result does. *Taken*: nothing of the others is needed any more, and they may write again. Small arrays
 are reduced whole by everybody, which saves a mark to wait for; of large ones each process reduces a part.
-Everybody adds in the order of the ranks, so all have the same bits.
+Everybody adds in the order of the ranks, so all have the same bits. A process with several devices brings
+what these have together.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
-from enum import IntEnum
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stratagem._src.shared_memory.area import OwnArea, PeerArea
+from stratagem._src.shared_memory.combination import Combination, combine
 
-__all__ = ["PEER_ENDED", "Combination", "SharedExchange"]
+__all__ = ["ABANDONED", "DIFFERENT", "PEER_ENDED", "Share", "SharedExchange"]
 
 _ALIGNMENT = 64
 _MARKS_PER_TURN = 3
@@ -32,38 +33,42 @@ _LOOKS = 50
 _YIELDS = 50
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
 _SECONDS_PER_LOOK = 0.01
-_ABANDONED = (
+ABANDONED = (
     "The exchange through shared memory was given up: the workers are not together any more."
 )
+DIFFERENT = "The workers exchange different arrays: every worker must run the same program."
 PEER_ENDED = "The process of another worker has ended in an exchange through shared memory."
 
 
-class Combination(IntEnum):
-    """What becomes of the arrays that the processes bring."""
+class Share(NamedTuple):
+    """What a device brings, and what it gets: flat arrays.
 
-    SUM = 0
-    MIN = 1
-    MAX = 2
-    GATHER = 3
+    Attributes:
+        arrays: What it brings.
+        results: As large as the arrays; of ``GATHER`` as large as those of all devices together.
+    """
 
-
-_FUNCTIONS: dict[Combination, Callable[..., Any]] = {
-    Combination.SUM: np.add,
-    Combination.MIN: np.minimum,
-    Combination.MAX: np.maximum,
-}
+    arrays: Sequence[np.ndarray[Any, Any]]
+    results: Sequence[np.ndarray[Any, Any]]
 
 
 class _Place(NamedTuple):
-    """An array that is exchanged: what this process brings and gets, and where it lies in every area."""
+    """An array that is exchanged: what each device brings and gets, and where it lies in every area."""
 
-    array: np.ndarray[Any, Any]
-    result: np.ndarray[Any, Any]
+    arrays: list[np.ndarray[Any, Any]]
+    results: list[np.ndarray[Any, Any]]
     offset: int
+    num_bytes: int
 
     def seen_in(self, area: OwnArea | PeerArea) -> np.ndarray[Any, Any]:
         """Returns the array of an area."""
-        return area.view(self.offset, self.array.nbytes).view(self.array.dtype)
+        return area.view(self.offset, self.num_bytes).view(self.arrays[0].dtype)
+
+    def give_to_all(self) -> None:
+        """Gives what the first device has got to the others."""
+        first, *others = self.results
+        for other in others:
+            other[:] = first
 
 
 class SharedExchange:
@@ -91,6 +96,11 @@ class SharedExchange:
         """How many processes exchange."""
         return len(self._areas)
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nothing is exchanged any more."""
+        return self._is_abandoned
+
     def abandon(self) -> None:
         """Ends what waits for other processes, now and later; from any thread."""
         self._is_abandoned = True
@@ -101,72 +111,68 @@ class SharedExchange:
         for area in self._areas:
             area.close()
 
-    def exchange(
-        self,
-        combination: Combination,
-        arrays: Sequence[np.ndarray[Any, Any]],
-        results: Sequence[np.ndarray[Any, Any]],
-    ) -> str | None:
+    def exchange(self, combination: Combination, shares: Sequence[Share]) -> str | None:
         """Fills the results with what all processes bring; one thread at a time.
 
         Args:
             combination: What becomes of the arrays.
-            arrays: Flat arrays.
-            results: As large as the arrays; of ``GATHER`` as large as those of all processes together.
+            shares: Of each device of this process; every process has as many.
 
         Returns:
             What went wrong, if anything.
         """
-        places, total = _places(arrays, results)
+        described = tuple((array.dtype.str, array.size) for array in shares[0].arrays)
+        for share in shares[1:]:
+            if tuple((array.dtype.str, array.size) for array in share.arrays) != described:
+                self.abandon()
+                return DIFFERENT
+        places, total = _places(combination, shares)
         if (problem := self._await(0)) is not None:
             return problem
         self._own.reserve(total)
-        described = tuple((array.dtype.str, array.size) for array in arrays)
-        self._own.set_note(_fingerprint(combination, described))
+        self._own.set_note(_fingerprint(combination, len(shares), described))
         is_whole = combination is Combination.GATHER or total <= _SMALL_BYTES
         problem = (self._whole if is_whole else self._in_parts)(combination, places)
         if problem is None:
             self._mark(_TAKEN)
             self._turn += 1
+            for place in places:
+                place.give_to_all()
         return problem
 
     def _whole(self, combination: Combination, places: Sequence[_Place]) -> str | None:
         for place in places:
-            place.seen_in(self._own)[:] = place.array
+            combine(combination, place.arrays, place.seen_in(self._own))
         if (problem := self._bring()) is not None:
             return problem
         for place in places:
-            brought = [place.seen_in(area) for area in self._areas]
-            if combination is Combination.GATHER:
-                np.concatenate(brought, out=place.result)
-            else:
-                _combine(_FUNCTIONS[combination], brought, place.result)
+            combine(combination, [place.seen_in(area) for area in self._areas], place.results[0])
         return None
 
     def _in_parts(self, combination: Combination, places: Sequence[_Place]) -> str | None:
-        divided = [(place, self._parts(place.array)) for place in places]
+        divided = [(place, self._parts(place.arrays[0])) for place in places]
         for place, parts in divided:
             mine = place.seen_in(self._own)
             for rank, part in enumerate(parts):
-                if rank != self._rank:
-                    mine[part] = place.array[part]
+                # A single device brings its own part where it is.
+                if rank != self._rank or len(place.arrays) > 1:
+                    combine(combination, [array[part] for array in place.arrays], mine[part])
         if (problem := self._bring()) is not None:
             return problem
         for place, parts in divided:
-            part = parts[self._rank]
-            brought = [
-                place.array[part] if area is self._own else place.seen_in(area)[part]
-                for area in self._areas
-            ]
-            _combine(_FUNCTIONS[combination], brought, place.result[part])
-            place.seen_in(self._own)[part] = place.result[part]
+            part, result = parts[self._rank], place.results[0]
+            brought = [place.seen_in(area)[part] for area in self._areas]
+            if len(place.arrays) == 1:
+                brought[self._rank] = place.arrays[0][part]
+            combine(combination, brought, result[part])
+            place.seen_in(self._own)[part] = result[part]
         self._mark(_REDUCED)
         if (problem := self._await(_REDUCED)) is not None:
             return problem
         for place, parts in divided:
             for rank, part in enumerate(parts):
                 if rank != self._rank:
-                    place.result[part] = place.seen_in(self._areas[rank])[part]
+                    place.results[0][part] = place.seen_in(self._areas[rank])[part]
         return None
 
     def _bring(self) -> str | None:
@@ -175,7 +181,7 @@ class SharedExchange:
             return problem
         if any(area.note != self._own.note for area in self._others):
             self.abandon()
-            return "The workers exchange different arrays: every worker must run the same program."
+            return DIFFERENT
         return None
 
     def _parts(self, array: np.ndarray[Any, Any]) -> list[slice]:
@@ -197,7 +203,7 @@ class SharedExchange:
                 self.abandon()
                 return problem
         self._order_memory()
-        return _ABANDONED if self._is_abandoned else None
+        return ABANDONED if self._is_abandoned else None
 
     def _await_one(self, area: PeerArea, mark: int) -> str | None:
         for _ in range(_LOOKS):
@@ -211,7 +217,7 @@ class SharedExchange:
         next_look = time.monotonic() + _SECONDS_PER_LOOK
         while area.mark < mark:
             if self._is_abandoned:
-                return _ABANDONED
+                return ABANDONED
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_SLEEP)
             if time.monotonic() > next_look:
@@ -227,27 +233,22 @@ class SharedExchange:
         self._fence.acquire()
 
 
-def _combine(
-    function: Callable[..., Any],
-    brought: Sequence[np.ndarray[Any, Any]],
-    result: np.ndarray[Any, Any],
-) -> None:
-    first, second, *others = brought
-    function(first, second, out=result)
-    for other in others:
-        function(result, other, out=result)
-
-
-def _places(
-    arrays: Sequence[np.ndarray[Any, Any]], results: Sequence[np.ndarray[Any, Any]]
-) -> tuple[list[_Place], int]:
+def _places(combination: Combination, shares: Sequence[Share]) -> tuple[list[_Place], int]:
+    copies = len(shares) if combination is Combination.GATHER else 1
     places, total = [], 0
-    for array, result in zip(arrays, results, strict=True):
-        places.append(_Place(array, result, total))
-        total += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    for arrays, results in zip(
+        zip(*(share.arrays for share in shares), strict=True),
+        zip(*(share.results for share in shares), strict=True),
+        strict=True,
+    ):
+        num_bytes = copies * arrays[0].nbytes
+        places.append(_Place(list(arrays), list(results), total, num_bytes))
+        total += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
     return places, total
 
 
 @functools.lru_cache(maxsize=1024)
-def _fingerprint(combination: Combination, described: tuple[tuple[str, int], ...]) -> int:
-    return zlib.crc32(repr((int(combination), described)).encode())
+def _fingerprint(
+    combination: Combination, num_devices: int, described: tuple[tuple[str, int], ...]
+) -> int:
+    return zlib.crc32(repr((int(combination), num_devices, described)).encode())

@@ -12,36 +12,42 @@ import numpy as np
 
 from stratagem._src.jax_internals.host_calls import call_host, can_pass, register_host_function
 from stratagem._src.measurement.recorder import span
-from stratagem._src.shared_memory.shared_exchange import Combination, SharedExchange
+from stratagem._src.shared_memory.combination import Combination
+from stratagem._src.shared_memory.device_meeting import DeviceMeeting
+from stratagem._src.shared_memory.shared_exchange import ABANDONED, Share, SharedExchange
 
 __all__ = [
     "can_exchange",
     "exchange_in_program",
+    "num_sharing_processes",
     "pass_after",
     "token_after",
     "use_exchange",
-    "workers_exchange",
 ]
 
 _EXCHANGE, _PASS, _TOKEN = "stratagem_exchange", "stratagem_pass", "stratagem_token"
 _TOKEN_SHAPE = jax.ShapeDtypeStruct((1,), np.int32)
 
-_exchange: SharedExchange | None = None
+_meeting: DeviceMeeting | None = None
+
+_number = 0
+"""Of the exchange: a program of workers that have parted since may still run, and come to it late."""
 
 
 def use_exchange(exchange: SharedExchange | None) -> None:
     """Sets the exchange of this process, before programs are made that use it; closes the one before."""
-    global _exchange
-    if _exchange is not None:
-        _exchange.close()
-    _exchange = exchange
+    global _meeting, _number
+    if _meeting is not None:
+        _meeting.exchange.close()
+    _meeting = None if exchange is None else DeviceMeeting(exchange)
+    _number += 1
     if exchange is not None:
         _register()
 
 
-def workers_exchange() -> SharedExchange | None:
-    """Returns the exchange of this process, if it has one."""
-    return _exchange
+def num_sharing_processes() -> int:
+    """Returns how many processes share memory with this one, itself included; 0 if it has no exchange."""
+    return 0 if _meeting is None else _meeting.exchange.num_processes
 
 
 def can_exchange(combination: Combination, dtype: Any) -> bool:
@@ -53,24 +59,27 @@ def can_exchange(combination: Combination, dtype: Any) -> bool:
 
 
 def exchange_in_program(
-    combination: Combination, arrays: Sequence[Any], token: Any
+    combination: Combination, arrays: Sequence[Any], token: Any, device: Any, num_devices: int
 ) -> tuple[list[Any], Any]:
-    """Exchanges arrays inside a program that every worker runs on one device.
+    """Exchanges arrays inside a program that every worker runs on as many devices.
 
     Args:
         combination: What becomes of them.
-        arrays: What this worker brings.
+        arrays: What this device brings.
         token: Of what happens before; see ``token_after``.
+        device: The number of this device among those of its worker.
+        num_devices: How many these are.
 
     Returns:
-        What becomes of each array, with a dimension for the workers in front if they are gathered; and
-        the token of what happens after.
+        What becomes of each array, with a dimension for the devices of all workers in front if they are
+        gathered; and the token of what happens after.
     """
-    assert _exchange is not None
-    front = (_exchange.num_processes,) if combination is Combination.GATHER else ()
+    count = num_sharing_processes() * num_devices
+    front = (count,) if combination is Combination.GATHER else ()
     shapes = [jax.ShapeDtypeStruct((*front, *array.shape), array.dtype) for array in arrays]
-    how = np.full((1,), combination, np.int32)
-    *results, after = call_host(_EXCHANGE, [*shapes, _TOKEN_SHAPE], *arrays, how, token)
+    how = np.array([combination, num_devices, _number], np.int32)
+    place = jnp.reshape(device, (1,)).astype(np.int32)
+    *results, after = call_host(_EXCHANGE, [*shapes, _TOKEN_SHAPE], *arrays, how, place, token)
     return results, after
 
 
@@ -99,14 +108,16 @@ def _register() -> None:
 def _run_exchange(
     operands: list[np.ndarray[Any, Any]], results: list[np.ndarray[Any, Any]]
 ) -> str | None:
-    *arrays, how, _ = operands
+    *arrays, how, place, _ = operands
     *exchanged, token = results
     token[:] = 0
-    if _exchange is None:
-        return "The workers are not together any more."
-    combination = Combination(int(how[0]))
+    kind, num_devices, number = how.tolist()
+    meeting = _meeting
+    if meeting is None or number != _number:
+        return ABANDONED
+    combination = Combination(kind)
     with span(f"exchange {combination.name}", "collective", arrays=len(arrays)):
-        return _exchange.exchange(combination, arrays, exchanged)
+        return meeting.take_part(combination, int(place[0]), num_devices, Share(arrays, exchanged))
 
 
 def _run_pass(operands: list[np.ndarray[Any, Any]], results: list[np.ndarray[Any, Any]]) -> None:
