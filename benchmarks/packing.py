@@ -1,9 +1,10 @@
 """How large packs should be: the time in which many arrays are reduced, by the size of their packs.
 
 States what ``collectives/packing.py`` takes for its defaults. Within one process (``--devices``) the
-arrays are summed by one compiled program; ``--workers`` starts processes of one device each, which do the
-same over Gloo. Rounds of all sizes are interleaved; times are medians. On a GPU or TPU, run it there:
-``--platform gpu``; the row "alone" is then what XLA's own compiler joins.
+arrays are summed by one compiled program; ``--workers`` starts processes of one device or several each,
+which do the same through shared memory or, as between machines, over XLA's connections. Rounds of all
+sizes are interleaved; times are medians. On a GPU or TPU, run it there: ``--platform gpu``; the column
+"alone" is then what XLA's own compiler joins.
 """
 
 from __future__ import annotations
@@ -19,14 +20,24 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import stratagem as sg
-from stratagem._src.collectives.all_reduce import all_reduce
-from stratagem._src.collectives.packing import apply_in_packs, default_pack_bytes, plan_packs
+from stratagem._src.collectives.all_reduce import all_reduce_each
+from stratagem._src.collectives.collective_order import CollectiveOrder
+from stratagem._src.collectives.packing import default_pack_bytes, packed, plan_packs, unpacked
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.shared_memory.workers import use_exchange
 from stratagem.testing import run_cluster
 
 KB = 1024
-PACK_SIZES = [0, 64 * KB, 256 * KB, 1024 * KB, 4096 * KB, 16384 * KB, 65536 * KB]
+WORKERS = {
+    "2 x 1": (2, 1, "shared memory"),
+    "3 x 1": (3, 1, "shared memory"),
+    "2 x 2": (2, 2, "shared memory"),
+    "2 x 1 apart": (2, 1, "connections"),
+}
+"""Processes, devices of each, and how they exchange."""
+
+PACK_SIZES = [0, 16 * KB, 64 * KB, 256 * KB, 1024 * KB, 4096 * KB, 16384 * KB, 65536 * KB]
 
 
 class Case(NamedTuple):
@@ -50,8 +61,9 @@ def program(group: ReplicaGroup, pack_bytes: int) -> Callable[[list[jax.Array]],
         # As a step does: made by the replica, and used by it.
         arrays = [array * 2 for array in arrays]
         packs = plan_packs(arrays, bytes_per_pack=pack_bytes)
-        summed = apply_in_packs(lambda pack: all_reduce(ReduceOp.SUM, pack, group), arrays, packs)
-        return [array * 0.25 for array in summed]
+        order = CollectiveOrder(group)
+        summed = all_reduce_each(ReduceOp.SUM, packed(arrays, packs), group, order)
+        return [array * 0.25 for array in unpacked(summed, arrays, packs)]
 
     mapped = jax.shard_map(
         body,
@@ -63,16 +75,12 @@ def program(group: ReplicaGroup, pack_bytes: int) -> Callable[[list[jax.Array]],
     return jax.jit(mapped)
 
 
-def measure(group: ReplicaGroup, rounds: int) -> list[str]:
+def measure(group: ReplicaGroup, where: str, rounds: int) -> list[str]:
     """Returns the lines of a table."""
-    platform = group.devices[0].platform
-    where = (
-        f"{platform} devices in {'one process each' if group.spans_processes else 'one process'}"
-    )
-    chosen = default_pack_bytes(group)
+    chosen = default_pack_bytes(group, shares_memory=CollectiveOrder(group).shares_memory)
     titles = ["alone", *(f"{size // KB} kB" for size in PACK_SIZES[1:])]
     lines = [
-        f"{group.size} {where}, ms; the default is {f'{chosen // KB} kB' if chosen else 'alone'}",
+        f"{where}, ms; the default is {f'{chosen // KB} kB' if chosen else 'alone'}",
         f"{'arrays':26}" + "".join(f"{title:>10}" for title in titles),
     ]
     for case in CASES:
@@ -92,14 +100,18 @@ def measure(group: ReplicaGroup, rounds: int) -> list[str]:
     return lines
 
 
-def in_worker(rounds: int) -> list[str]:
-    return measure(sg.distribute.MultiWorkerMirroredStrategy().extended.replica_group, rounds)
+def in_worker(transport: str, rounds: int) -> list[str]:
+    group = sg.distribute.MultiWorkerMirroredStrategy().replica_group
+    if transport == "connections":
+        use_exchange(None)
+    where = f"{group.size // group.local_size} processes of {group.local_size} CPU devices"
+    return measure(group, f"{where} by {transport}", rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, nargs="*", default=[2, 4])
-    parser.add_argument("--workers", type=int, nargs="*", default=[2])
+    parser.add_argument("--workers", nargs="*", choices=WORKERS, default=list(WORKERS))
     parser.add_argument("--platform", default="cpu")
     parser.add_argument("--rounds", type=int, default=15)
     flags = parser.parse_args()
@@ -107,9 +119,17 @@ def main() -> None:
         sg.config.set_num_cpu_devices(max(flags.devices))
     for count in flags.devices:
         group = ReplicaGroup.of(jax.devices(flags.platform)[:count])
-        print(*measure(group, flags.rounds), sep="\n", flush=True)
-    for count in flags.workers:
-        lines, *_ = run_cluster(in_worker, workers=count, args=(flags.rounds,), timeout=600)
+        where = f"{count} {flags.platform} devices of one process"
+        print(*measure(group, where, flags.rounds), sep="\n", flush=True)
+    for name in flags.workers:
+        count, devices, transport = WORKERS[name]
+        lines, *_ = run_cluster(
+            in_worker,
+            workers=count,
+            devices_per_worker=devices,
+            args=(transport, flags.rounds),
+            timeout=600,
+        )
         print(*lines, sep="\n", flush=True)
 
 

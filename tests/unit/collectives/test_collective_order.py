@@ -87,3 +87,23 @@ def test_each_collective_depends_on_the_one_before(name, devices):
             known = known | {id(eqn)}
         before.update((v, known) for v in eqn.outvars)
     assert len(waiting) > 1
+
+
+def test_packs_are_of_the_size_that_pays_where_they_travel():
+    group = GROUPS["1 each"]
+    environment = [(AXIS, group.size)]
+
+    def program(*arrays):
+        summed = [lax.psum(x, AXIS) for x in arrays]
+        return summed, [lax.ppermute(x, AXIS, [(0, 1), (1, 0)]) for x in arrays]
+
+    def run(*arrays):
+        closed = jax.make_jaxpr(program, axis_env=environment)(*arrays)
+        return joined(closed, [True] * len(arrays), group)(*arrays)
+
+    arrays = [np.zeros(80_000, np.float32)] * 3
+    equations = jax.make_jaxpr(run, axis_env=environment)(*arrays).jaxpr.eqns
+    [exchange] = [e for e in equations if e.params.get("target_name") == "stratagem_exchange"]
+    assert [v.aval.shape for v in exchange.outvars] == [(80_000,)] * 3 + [(1,)]
+    [sent] = [e for e in equations if e.primitive.name == "ppermute"]
+    assert sent.outvars[0].aval.shape == (240_000,)

@@ -1,10 +1,12 @@
+import types
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratagem._src.collectives.hierarchical_copy_all_reduce import group_size
-from stratagem._src.collectives.packing import apply_in_packs, plan_packs
+from stratagem._src.collectives.packing import DEFAULT_PACKING, apply_in_packs, plan_packs
 from stratagem._src.core.communication_options import (
     CommunicationImplementation,
     CommunicationOptions,
@@ -50,6 +52,20 @@ def test_packing_and_unpacking_is_the_identity(shapes, num_packs, bytes_per_pack
     for array, result in zip(arrays, apply_in_packs(lambda x: x * 2, arrays, packs), strict=True):
         np.testing.assert_array_equal(result, array * 2)
         assert result.shape == array.shape
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "shares_memory", "expected"),
+    [
+        (True, False, [[0, 1, 2], [3]]),
+        (True, True, [[0, 1], [2], [3]]),
+        (False, False, [[0], [1], [2], [3]]),
+    ],
+)
+def test_defaults(on_cpu, shares_memory, expected):
+    arrays = [np.zeros(num_bytes // 4, F) for num_bytes in (200_000, 200_000, 300_000, 5_000_000)]
+    group = types.SimpleNamespace(on_cpu=on_cpu)
+    assert DEFAULT_PACKING.plan(arrays, group, shares_memory=shares_memory) == expected
 
 
 def test_options():

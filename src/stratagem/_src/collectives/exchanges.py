@@ -74,7 +74,8 @@ def exchange_together(
         by_kind.setdefault(exchange.kind, []).append(position)
     for kind, positions in by_kind.items():
         arrays = [exchanges[position].array for position in positions]
-        packs = kind.packing.plan(arrays, group)
+        shares_memory = order.shares_memory and kind.name != "ppermute"
+        packs = kind.packing.plan(arrays, group, shares_memory=shares_memory)
         sent = unpacked(_collective(kind, packed(arrays, packs), group, order), arrays, packs)
         for position, result in zip(positions, sent, strict=True):
             results[position] = _finished(kind, exchanges[position].params, result)

@@ -60,8 +60,8 @@ class NcclAllReduce(PackedOps):
             return apply_in_packs(PLAIN_ALL_REDUCE[reduce_op], inside, packing.plan(inside, group))
 
         def reduce_parts(*parts: Any) -> list[Any]:
-            packs = packing.plan(parts, group)
             order = CollectiveOrder(group)
+            packs = packing.plan(parts, group, shares_memory=order.shares_memory)
             reduced = all_reduce_each(reduce_op, packed(parts, packs), group, order)
             return unpacked(reduced, parts, packs)
 

@@ -29,19 +29,29 @@ __all__ = [
 ]
 
 _BYTES_ON_CPU = 4 * 2**20
-"""By ``benchmarks/packing.py``: of 64 kB to 64 MB the fastest or near it, for 6 kB to 32 MB in all, on two
-and four devices of one process and between two and three processes."""
+"""By ``benchmarks/packing.py``: of 16 kB to 64 MB the fastest or near it, for 6 kB to 32 MB in all, on two
+and four devices of one process and between two processes that are connected."""
+
+_BYTES_IN_MEMORY = 256 * 2**10
+"""Likewise, between processes that share memory, of one device or two: several packs go in one exchange
+there, so that larger ones save little and cost their copies."""
 
 _ARRAYS_PER_PACK = 64
 """XLA's CPU compiler takes 0.1 ms for each pair of arrays in a pack: 0.4 s for 64, 8 s for 300."""
 
 
-def default_pack_bytes(group: ReplicaGroup) -> int:
+def default_pack_bytes(group: ReplicaGroup, *, shares_memory: bool = False) -> int:
     """Returns how large packs are unless a user says otherwise; 0 for none at all.
 
     Where XLA's own compiler joins what travels at the same time, without the copies that a pack costs,
     it is left to that: everywhere but on CPU.
+
+    Args:
+        group: The replicas.
+        shares_memory: Whether the packs are exchanged through memory that processes share.
     """
+    if shares_memory:
+        return _BYTES_IN_MEMORY
     return _BYTES_ON_CPU if group.on_cpu else 0
 
 
@@ -107,14 +117,18 @@ class Packing:
         """Returns how to pack if options of a call may say otherwise."""
         return Packing(self.num_packs, options.bytes_per_pack or self.bytes_per_pack)
 
-    def plan(self, arrays: Sequence[Any], group: ReplicaGroup) -> list[list[int]]:
-        """Returns groups of positions in ``arrays`` that travel together."""
+    def plan(
+        self, arrays: Sequence[Any], group: ReplicaGroup, *, shares_memory: bool = False
+    ) -> list[list[int]]:
+        """Returns groups of positions in ``arrays`` that travel together; see ``default_pack_bytes``."""
         if self.bytes_per_pack or self.num_packs is not None:
             return plan_packs(
                 arrays, num_packs=self.num_packs or 0, bytes_per_pack=self.bytes_per_pack
             )
         return plan_packs(
-            arrays, bytes_per_pack=default_pack_bytes(group), arrays_per_pack=_ARRAYS_PER_PACK
+            arrays,
+            bytes_per_pack=default_pack_bytes(group, shares_memory=shares_memory),
+            arrays_per_pack=_ARRAYS_PER_PACK,
         )
 
 
