@@ -75,6 +75,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/dashboard_cost.py
+	$(BIN)/python benchmarks/profiler_cost.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/sharded_state.py
 

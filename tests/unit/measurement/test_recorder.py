@@ -10,8 +10,32 @@ from stratagem._src.measurement.recorder import Recorder
 
 
 @pytest.fixture
-def recorder():
+def recorder(request):
+    if "clock" in request.fixturenames:
+        request.getfixturevalue("clock")
     return Recorder()
+
+
+class Clock:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.readings = 0
+
+    def perf_counter(self):
+        self.readings += 1
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("stratagem._src.measurement.recorder.time", clock)
+    return clock
 
 
 def test_steps_take_time_and_are_counted(recorder):
@@ -104,6 +128,50 @@ def test_nothing_is_lost_between_threads(recorder):
     while any(thread.is_alive() for thread in threads):
         taken.append(recorder.take().steps)
     assert sum(taken) + recorder.take().steps == 8000
+
+
+def test_what_a_thread_measured_counts_once_after_its_end(recorder):
+    step = recorder.as_step(lambda: None)
+    for _ in range(2):
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+    assert recorder.take().steps == 2
+    assert recorder.take().steps == 0
+    step()
+    assert recorder.take().steps == 1
+
+
+def test_of_very_many_steps_some_are_timed_and_all_are_counted(recorder, clock):
+    step = recorder.as_step(lambda: clock.sleep(1e-5))
+    for _ in range(3):
+        start = clock.now
+        for _ in range(7 * 1000):
+            step()
+        interval = recorder.take()
+        assert interval.steps == 7000
+        assert interval.program_seconds == pytest.approx(0.07)
+        assert interval.seconds == pytest.approx(clock.now - start, rel=1e-3)
+    assert clock.readings < 7000 * 2 * 1.5  # of the first round all are timed, then one in seven
+
+
+def test_steps_that_become_long_are_timed_again(recorder, clock):
+    durations = [1e-5]
+    step = recorder.as_step(lambda: clock.sleep(durations[0]))
+    for _ in range(10_000):
+        step()
+    recorder.take()
+    step()
+    durations[0] = 10.0
+    step()  # not timed: nobody could know
+    untimed = recorder.take()
+    assert untimed.steps == 2
+    assert untimed.seconds == pytest.approx(10.0, rel=1e-3)
+    step()
+    step()
+    timed = recorder.take()
+    assert timed.steps == 2
+    assert timed.program_seconds == pytest.approx(20.0)
 
 
 def test_the_newest_figure_of_each_name_is_kept(recorder):

@@ -1,9 +1,10 @@
-"""``Recorder``: takes in what the threads of a task measure, at the price of appending to a queue."""
+"""``Recorder``: takes in what the threads of a task measure, at the price of a few additions."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import threading
 import time
 import weakref
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from stratagem._src.measurement.interval import Interval
+from stratagem._src.measurement.tally import Tally
 
 __all__ = [
     "Annotate",
@@ -24,8 +26,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_STEP, _DRAW, _COMMUNICATION, _JOINT = range(4)
-_MOST_ENTRIES = 2**19
+_MOST_JOINT = 2**16
 _MOST_NOTES = 100
 
 Source = Callable[[], Mapping[str, Any]]
@@ -35,11 +36,12 @@ Annotate = Callable[..., contextlib.AbstractContextManager[Any]]
 _NOT_NOTED = contextlib.nullcontext()
 
 
-class _Inside(threading.local):
-    """What this thread is at: a step within a step is none, nor a draw within a draw."""
+class _Mine(threading.local):
+    """The tally of each thread, made when it first measures something."""
 
-    step = False
-    draw = False
+    def __init__(self, tallies: list[Tally]) -> None:
+        self.tally = Tally()
+        tallies.append(self.tally)
 
 
 class Recorder:
@@ -55,18 +57,19 @@ class Recorder:
 
     Attributes:
         annotate: Notes what happens in a profile, too, while one is written.
+        report: Takes in figures of a user, such as the loss; arrays need not have been computed.
         replicas: Of which replica a device is, by the number of the device; of programs that ran.
     """
 
     def __init__(self) -> None:
+        self._tallies: list[Tally] = []
+        self._mine = _Mine(self._tallies)
         # Bounded, for the case that the thread that takes them is held up.
-        self._entries: collections.deque[tuple[int, float, Any]] = collections.deque(
-            maxlen=_MOST_ENTRIES
-        )
-        self._inside = _Inside()
+        self._joint: collections.deque[tuple[int, float]] = collections.deque(maxlen=_MOST_JOINT)
         self._last_take = time.perf_counter()
-        self._last_end: float | None = None
+        self._last_end = -math.inf
         self._reported: dict[str, Any] = {}
+        self.report: Callable[[dict[str, Any]], None] = self._reported.update
         self._notes: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MOST_NOTES)
         self._sources: dict[str, weakref.WeakMethod[Source]] = {}
         self.annotate: Annotate | None = None
@@ -83,40 +86,52 @@ class Recorder:
             run: What a step calls.
             replicas: The replica of each device that takes part, by the number of the device.
         """
-        add, clock, inside = self._entries.append, time.perf_counter, self._inside
+        mine, clock = self._mine, time.perf_counter
         if replicas is not None:
             self.replicas |= replicas
         if self.annotate is not None:
             run = _annotated(run, self.annotate)
 
         def step(*args: Any) -> _T:
-            if inside.step:
+            tally = mine.tally
+            if tally.in_step:
                 return run(*args)
-            inside.step = True
-            began = clock()
+            tally.in_step = True
+            untimed = tally.untimed
+            began = 0.0 if untimed else clock()
             try:
                 result = run(*args)
             finally:
-                inside.step = False
-            add((_STEP, began, clock()))
+                tally.in_step = False
+            if untimed:
+                tally.untimed = untimed - 1
+            else:
+                ended = clock()
+                if not tally.steps:
+                    tally.first_start = began
+                one_in = tally.time_one_in
+                tally.untimed = one_in - 1
+                tally.program_seconds += (ended - began) * one_in
+                tally.last_end = ended
+            tally.steps += 1
             return result
 
         return step
 
     def draw(self, take: Callable[[], _T], count_examples: Callable[[_T], int]) -> _T:
         """Returns what ``take`` does, and notes how long that took and how many examples it are."""
-        inside = self._inside
-        if inside.draw:
+        tally = self._mine.tally
+        if tally.in_draw:
             return take()
-        inside.draw = True
+        tally.in_draw = True
         began = time.perf_counter()
         try:
             with self.span("input wait", "input"):
                 element = take()
         finally:
-            inside.draw = False
-            seconds = time.perf_counter() - began
-        self._entries.append((_DRAW, seconds, count_examples(element)))
+            tally.in_draw = False
+        tally.input_seconds += time.perf_counter() - began
+        tally.examples += count_examples(element)
         return element
 
     def communicate(self, exchange: Callable[[], _T]) -> _T:
@@ -125,7 +140,7 @@ class Recorder:
         try:
             return exchange()
         finally:
-            self._entries.append((_COMMUNICATION, time.perf_counter() - began, None))
+            self._mine.tally.communication_seconds += time.perf_counter() - began
 
     def run_together(self, number: int, name: str, run: Callable[[], _T]) -> _T:
         """Returns what ``run`` does, and notes how long a program took that all workers run.
@@ -138,7 +153,7 @@ class Recorder:
         began = time.perf_counter()
         with self.span(f"all workers: {name}", "together", number=number):
             result = run()
-        self._entries.append((_JOINT, time.perf_counter() - began, number))
+        self._joint.append((number, time.perf_counter() - began))
         return result
 
     def span(self, name: str, kind: str, **details: Any) -> contextlib.AbstractContextManager[Any]:
@@ -148,37 +163,31 @@ class Recorder:
     def take(self) -> Interval:
         """Returns what was measured since the last call, added up. For one thread."""
         interval = Interval()
-        first_start, last_end = None, self._last_end
-        while self._entries:
-            kind, seconds, detail = self._entries.popleft()
-            if kind == _STEP:
-                start, end = seconds, detail
-                first_start = start if first_start is None else first_start
-                last_end = end if last_end is None else max(last_end, end)
-                interval.steps += 1
-                interval.program_seconds += end - start
-            elif kind == _DRAW:
-                interval.input_seconds += seconds
-                interval.examples += detail
-            elif kind == _COMMUNICATION:
-                interval.communication_seconds += seconds
-            else:
-                interval.joint.append((detail, seconds))
         now = time.perf_counter()
-        if first_start is not None and last_end is not None:
-            began = first_start if self._last_end is None else self._last_end
+        since_last_take, self._last_take = now - self._last_take, now
+        first_start, last_end = math.inf, self._last_end
+        for tally in list(self._tallies):
+            has_ended = (
+                not tally.thread.is_alive()
+            )  # asked first: then what it measured is all there
+            some_untimed = tally.time_one_in > 1
+            tally.move_to(
+                interval, since_last_take
+            )  # before its times, which steps set and then count
+            first_start = min(first_start, tally.first_start)
+            last_end = max(last_end, now if some_untimed else tally.last_end)
+            if has_ended:
+                self._tallies.remove(tally)
+        interval.joint = [self._joint.popleft() for _ in range(len(self._joint))]
+        if interval.steps:
+            began = first_start if self._last_end == -math.inf else self._last_end
             interval.seconds = last_end - began
         else:
-            interval.seconds = now - self._last_take
-        self._last_end, self._last_take = last_end, now
+            interval.seconds = since_last_take
+        self._last_end = last_end
         return interval
 
     # What is said.
-
-    def report(self, values: Mapping[str, Any]) -> None:
-        """Takes in figures of a user, such as the loss; arrays need not have been computed."""
-        for name, value in values.items():  # each at once, as another thread may take them
-            self._reported[name] = value
 
     def take_reported(self) -> dict[str, Any]:
         """Returns the newest figures since the last call."""

@@ -43,10 +43,10 @@ def report(**values: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, (bool, int, float)):
-        return True
     shape = getattr(value, "shape", None)
-    return shape is not None and all(size == 1 for size in shape) and _is_real(value.dtype)
+    if shape is None:
+        return isinstance(value, (bool, int, float))
+    return (not shape or set(shape) == {1}) and _is_real(value.dtype)
 
 
 @functools.cache
