@@ -1,5 +1,6 @@
 """A program that is divided over replicas computes what it computes on one device."""
 
+import math
 import re
 
 import jax
@@ -346,6 +347,32 @@ def test_random_numbers_are_made_by_the_replica_whose_rows_they_are_for(group):
     text = program.lower(*placed).as_text()
     assert f"tensor<{ROWS // group.size}x4xui32>" in text
     assert f"tensor<{ROWS}x4xui32>" not in text
+
+
+def test_a_normalised_batch_exchanges_what_each_statistic_has(group):
+    def loss_of(state, x):
+        scale, offset = state
+        factor = scale * lax.rsqrt(x.var(0) + 1e-3)
+        return jnp.square(x * factor + (offset - x.mean(0) * factor)).sum() * 0.1
+
+    def gradients_of(state, x):
+        return jax.grad(loss_of, argnums=(0, 1))(state, x)
+
+    state = (uniform(6), uniform(6, seed=1))
+    closed = jax.make_jaxpr(gradients_of)(state, X)
+    program = jax.jit(divide(closed, [False, False, True], group))
+    placed = [jax.device_put(array, group.replicated) for array in state]
+    text = program.lower(*placed, jax.device_put(X, group.sharded)).as_text()
+    shapes = re.findall(r"all_reduce.*?-> tensor<([\dx]+)xf32>", text, re.DOTALL)
+    sizes = [math.prod(map(int, shape.split("x"))) for shape in shapes]
+    # The mean, the variance, and backwards the same; no sum waits for another, nor is it repeated first.
+    assert len(sizes) == 4
+    assert max(sizes) < ROWS * 6
+    results, _ = divided(gradients_of, group, state, X)
+    expected = gradients_of(state, X)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), results, expected
+    )
 
 
 def test_a_recurrent_network_sums_its_gradients_once_after_the_loop(group):

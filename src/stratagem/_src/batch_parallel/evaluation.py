@@ -61,6 +61,7 @@ class _Evaluation:
         self._known = known
         self._keeps_sums = keeps_sums
         self._draws = RandomDraws(division, known)
+        self._exchanges_before: dict[int, int] = {}
 
     def value(self, operand: int | Constant) -> Value:
         if isinstance(operand, Constant):
@@ -69,14 +70,15 @@ class _Evaluation:
 
     def run(self, equation: Equation) -> None:
         """Does one operation, and makes those of its operands whole that must be."""
-        if self._draws.take(equation):
-            return
-        results = self._apply(equation)
-        while isinstance(results, Gather):
-            for position in results.positions or range(len(equation.operands)):
-                self._make_whole(equation.operands[position])
+        if not self._draws.take(equation):
             results = self._apply(equation)
-        self._known.update(zip(equation.results, results, strict=True))
+            while isinstance(results, Gather):
+                for position in results.positions or range(len(equation.operands)):
+                    self._make_whole(equation.operands[position])
+                results = self._apply(equation)
+            self._known.update(zip(equation.results, results, strict=True))
+        before = max(map(self._num_before, equation.operands), default=0)
+        self._exchanges_before.update(dict.fromkeys(equation.results, before))
 
     def sum(self, operands: Sequence[int | Constant]) -> None:
         """Makes those of the operands whole that are partial."""
@@ -85,8 +87,13 @@ class _Evaluation:
                 self._make_whole(operand)
 
     def _make_whole(self, operand: int | Constant) -> None:
-        if isinstance(operand, int):
+        if isinstance(operand, int) and self.value(operand).layout != WHOLE:
             self._known[operand] = self._division.convert(self.value(operand), WHOLE)
+            self._exchanges_before[operand] = self._num_before(operand) + 1
+
+    def _num_before(self, operand: int | Constant) -> int:
+        """Returns how many exchanges there are, one after the other, before a value is there."""
+        return self._exchanges_before.get(operand, 0) if isinstance(operand, int) else 0
 
     def _apply(self, equation: Equation) -> list[Value] | Gather:
         operands = self._draws.operands(equation)
@@ -108,7 +115,21 @@ class _Evaluation:
         if self._keeps_sums and equation.name in _ADDITIONS and layouts == {WHOLE, PARTIAL}:
             operands = [self._division.addend(value) for value in operands]
         rule = SUM_RULES.get(equation.name)
-        results = None if rule is None else rule(self._division, equation, operands)
+        if rule is None or self._comes_late(equation, operands):
+            results = None
+        else:
+            results = rule(self._division, equation, operands)
         if results is None:
             return Gather(tuple(i for i, v in enumerate(operands) if isinstance(v.layout, Partial)))
         return results
+
+    def _comes_late(self, equation: Equation, operands: Sequence[Value]) -> bool:
+        """Returns whether something whole is only there after an exchange that the sums can be part of.
+
+        If they waited for it, they would need another one.
+        """
+        before: dict[bool, int] = {}
+        for operand, value in zip(equation.operands, operands, strict=True):
+            is_whole = value.layout == WHOLE
+            before[is_whole] = max(before.get(is_whole, 0), self._num_before(operand))
+        return before.get(True, 0) > before.get(False, 0)

@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.random import threefry2x32_p
 
 from stratagem._src.batch_parallel.division import Division
 from stratagem._src.batch_parallel.flat_program import Constant, Equation
 from stratagem._src.batch_parallel.layout import WHOLE, Partial, Split, Value
 from stratagem._src.batch_parallel.rules.elementwise import elementwise
 from stratagem._src.batch_parallel.rules.rule import RULES
+from stratagem._src.batch_parallel.threefry import random_words
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 
 __all__ = ["RandomDraws"]
@@ -121,10 +121,9 @@ class RandomDraws:
         width, shape = equation.params["bit_width"], equation.shapes[0]
         local = self._division.local_shape(shape, 0)
         start = jax.lax.axis_index(REPLICA_AXIS).astype(jnp.uint32) * math.prod(local)
-        counts = jax.lax.iota(jnp.uint32, math.prod(local)).reshape(local) + start
-        words = jax.random.key_data(self._value(equation.operands[0]).array)
-        high, low = threefry2x32_p.bind(words[0], words[1], jnp.zeros_like(counts), counts)
-        return Value((high ^ low).astype(_UNSIGNED[width]), Split(0))
+        key = jax.random.key_data(self._value(equation.operands[0]).array)
+        words = random_words(key, start, math.prod(local)).reshape(local)
+        return Value(words.astype(_UNSIGNED[width]), Split(0))
 
 
 def _is_partitionable() -> bool:

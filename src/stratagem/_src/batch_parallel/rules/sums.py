@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -19,13 +20,19 @@ def _bind(division: Division, equation: Equation, operands: Sequence[Value]) -> 
     return [Value(array, PARTIAL) for array in arrays]
 
 
-@sum_rule(
-    "broadcast_in_dim", "copy", "copy_p", "neg", "reduce_sum", "reshape", "rev", "slice", "squeeze",
-    "transpose",
-)  # fmt: skip
+@sum_rule("copy", "copy_p", "neg", "reduce_sum", "reshape", "rev", "slice", "squeeze", "transpose")
 def linear(division: Division, equation: Equation, operands: Sequence[Value]) -> list[Value] | None:
     """The sum of what is made of each part is what is made of the sum."""
     return _bind(division, equation, operands) if len(operands) == 1 else None
+
+
+@sum_rule("broadcast_in_dim")
+def broadcast(
+    division: Division, equation: Equation, operands: Sequence[Value]
+) -> list[Value] | None:
+    """Only if nothing is repeated: copies would be added up like the rest."""
+    repeats = math.prod(equation.shapes[0]) > operands[0].array.size
+    return None if repeats else linear(division, equation, operands)
 
 
 @sum_rule("convert_element_type")
