@@ -375,6 +375,20 @@ def test_a_normalised_batch_exchanges_what_each_statistic_has(group):
     )
 
 
+def test_the_gradient_of_pooling_is_found_by_comparisons(group):
+    def gradient_of(_, x):
+        def pooled(x):
+            return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+        return jax.grad(lambda x: jnp.square(pooled(x)).sum())(x)
+
+    closed = jax.make_jaxpr(gradient_of)(None, IMAGES)
+    program = jax.jit(divide(closed, [True], group))
+    placed = jax.device_put(IMAGES, group.sharded)
+    assert "select_and_scatter" not in program.lower(placed).as_text()
+    np.testing.assert_array_equal(program(placed)[0], gradient_of(None, IMAGES))
+
+
 def test_a_recurrent_network_sums_its_gradients_once_after_the_loop(group):
     def loss_of(w, x):
         def cell(h, xi):

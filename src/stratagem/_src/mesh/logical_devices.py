@@ -88,13 +88,17 @@ class PartitionedGroup(ReplicaGroup):
 
     def join(self, parts: Sequence[Any]) -> jax.Array:
         """Returns the global array of one part for each local replica; the shapes must be equal."""
-        rows = [part if np.ndim(part) else part.reshape((1,)) for part in map(_as_array, parts)]
+        return self._join_rows(
+            [part if np.ndim(part) else part.reshape((1,)) for part in map(_as_array, parts)]
+        )
+
+    def _join_rows(self, pieces: Sequence[Any]) -> jax.Array:
         blocks = [
             jax.device_put(row, device)
-            for row, of_replica in zip(rows, self._local_replicas, strict=True)
+            for row, of_replica in zip(pieces, self._local_replicas, strict=True)
             for device in of_replica
         ]
-        shape = (self.size * rows[0].shape[0], *rows[0].shape[1:])
+        shape = (self.size * pieces[0].shape[0], *pieces[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
 
     def constrain(self, array: Any, num_parts: Sequence[int]) -> Any:

@@ -106,9 +106,7 @@ class ReplicaGroup:
     def join(self, parts: Sequence[Any]) -> jax.Array:
         """Returns the global array of one part for each local replica; the shapes must be equal."""
         if not any(isinstance(part, jax.Array) for part in parts):
-            pieces = [_rows_on_host(part) for part in parts]
-            shape = (self.size * pieces[0].shape[0], *pieces[0].shape[1:])
-            return put_pieces(pieces, shape, self.sharded, self.local_devices)
+            return self._join_rows([_rows_on_host(part) for part in parts])
         blocks = [
             _rows_on_device(part, device)
             for part, device in zip(parts, self.local_devices, strict=True)
@@ -123,7 +121,11 @@ class ReplicaGroup:
         starts = range(
             self.first_local * count, (self.first_local + self.local_size) * count, count
         )
-        return self.join([rows[start : start + count] for start in starts])
+        return self._join_rows([rows[start : start + count] for start in starts])
+
+    def _join_rows(self, pieces: Sequence[np.ndarray[Any, Any]]) -> jax.Array:
+        shape = (self.size * pieces[0].shape[0], *pieces[0].shape[1:])
+        return put_pieces(pieces, shape, self.sharded, self.local_devices)
 
     def split(self, array: jax.Array, scalar: bool) -> tuple[jax.Array, ...]:
         """Returns each local replica's part of a global array, on its own device."""

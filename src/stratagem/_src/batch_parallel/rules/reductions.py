@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 
+from stratagem._src.batch_parallel.disjoint_windows import are_disjoint, scatter_to_chosen
 from stratagem._src.batch_parallel.division import Division
 from stratagem._src.batch_parallel.flat_program import Equation
 from stratagem._src.batch_parallel.layout import PARTIAL, WHOLE, Split, Value
@@ -69,5 +70,8 @@ def windows(
     if not is_single or any(value.layout not in (Split(dim), WHOLE) for value in operands):
         return GATHER_ALL
     blocks = [v if v.layout == Split(dim) else division.block(v, dim) for v in operands]
-    arrays = division.bind(equation.primitive, params, [value.array for value in blocks])
-    return [Value(array, Split(dim)) for array in arrays]
+    arrays = [value.array for value in blocks]
+    is_scatter = equation.name == "select_and_scatter_add"
+    if is_scatter and division.group.on_cpu and are_disjoint(params):
+        return [Value(scatter_to_chosen(params, *arrays), Split(dim))]
+    return [Value(array, Split(dim)) for array in division.bind(equation.primitive, params, arrays)]
