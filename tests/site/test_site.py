@@ -3,19 +3,18 @@
 ``make docs`` builds it and ``make test-site`` runs these tests, which need the extra ``docs`` and Chromium.
 """
 
-import functools
-import http.server
 import importlib
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 import stratagem as sg
 import stratagem.keras  # here, for Keras sets environment variables when it is imported
+
+from web_server import served
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install '.[docs]'")
 ROOT = Path(__file__).parents[2]
@@ -83,20 +82,8 @@ def test_nothing_is_fetched_from_elsewhere(site):
 @pytest.fixture(scope="session")
 def address(site):
     """Returns where the site is served."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))
-    )
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join(10)
+    with served(site) as address:
+        yield address
 
 
 @pytest.mark.parametrize("screen", WIDTHS)
