@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from web_server import served
 
 import stratagem as sg
 import stratagem.keras  # here, for Keras sets environment variables when it is imported
-
-from web_server import served
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install '.[docs]'")
 ROOT = Path(__file__).parents[2]

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 __all__ = ["JointPrograms", "WaitingShare"]
 
 _MOST_PROGRAMS = 256
+_MOST_OF_A_SAMPLE = (
+    64  # so that those of two workers overlap, whose samples are made at different times
+)
 _FEWEST_TO_NAME = 5
 _SHARE_TO_NAME = 0.1
 
@@ -48,9 +51,17 @@ class JointPrograms:
         self._seconds: dict[str, collections.OrderedDict[int, float]] = {}
 
     def add(self, task: str, programs: list[tuple[int, float]]) -> None:
-        """Takes in the numbers and seconds of programs, in the order in which a worker ran them."""
+        """Takes in the numbers and seconds of the programs of a sample, in the order in which they ran.
+
+        Of very many it keeps every second, or fourth, or eighth: of each worker the same ones.
+        """
         known = self._seconds.setdefault(task, collections.OrderedDict())
+        stride = 1
+        while len(programs) > _MOST_OF_A_SAMPLE * stride:
+            stride *= 2
         for number, seconds in programs:
+            if number % stride:
+                continue
             if known and number <= next(reversed(known)):
                 known.clear()  # the workers have met anew, and count from the start
             known[number] = seconds
@@ -93,4 +104,5 @@ class JointPrograms:
         latest = max(shares, key=lambda task: shares[task].came_last)
         others = [share.waited for task, share in shares.items() if task != latest]
         is_alone = shares[latest].came_last >= 0.5
-        return latest if is_alone and sum(others) / len(others) >= _SHARE_TO_NAME else None
+        more = sum(others) / len(others) - shares[latest].waited
+        return latest if is_alone and more >= _SHARE_TO_NAME else None

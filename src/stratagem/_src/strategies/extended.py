@@ -93,6 +93,16 @@ class StrategyExtended:
         """Whether every replica's shapes must be equal: no, differing ones run eagerly."""
         return False
 
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process should write checkpoints: of workers in step only the leader."""
+        return self.worker_position().index == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this process should write summaries: of workers in step only the leader."""
+        return self.should_checkpoint
+
     # --- variables --------------------------------------------------------------------------------
 
     def make_variable(self, **options: Any) -> Variable:

@@ -65,16 +65,6 @@ class MultiWorkerExtended(MirroredExtended):
         return True
 
     @property
-    def should_checkpoint(self) -> bool:
-        """Whether this worker should write checkpoints: the leader."""
-        return self.worker_position().index == 0
-
-    @property
-    def should_save_summary(self) -> bool:
-        """Whether this worker should write summaries: the leader."""
-        return self.should_checkpoint
-
-    @property
     def divides_variables(self) -> bool:
         """Whether variables that are to lie in parts do: also where other workers are yet to come."""
         return self.is_elastic or super().divides_variables

@@ -30,8 +30,7 @@ _WRITERS = (
 
 def leads(strategy: Strategy) -> bool:
     """Returns whether this process is the one that prints and writes."""
-    extended = strategy.extended
-    return not isinstance(extended, MultiWorkerExtended) or extended.should_checkpoint
+    return strategy.extended.should_checkpoint
 
 
 def is_elastic(strategy: Strategy | None) -> bool:
