@@ -413,11 +413,11 @@ def extra_iterators(strategy, worker, folder):
     first = strategy.experimental_distribute_dataset(Dataset.range(8).batch(4))
     second = strategy.experimental_distribute_dataset(Dataset.range(100, 108).batch(4))
     extra = [iter(first), iter(second), iter(second)] if worker == 1 else []
-    counts = len(process_watch()._counts)
+    counts = len(process_watch()._given._counts)
     found = []
     for _ in range(3):
         found += [parts(strategy, next(iter(second))), parts(strategy, next(iter(first)))]
-    assert len(process_watch()._counts) == counts
+    assert len(process_watch()._given._counts) == counts
     del extra
     return found
 

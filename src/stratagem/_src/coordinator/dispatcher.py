@@ -20,6 +20,7 @@ from stratagem._src.coordinator.remote_value import RemoteValue
 from stratagem._src.coordinator.state import CoordinatorPhase, CoordinatorState
 from stratagem._src.coordinator.worker_absence import WorkerAbsence
 from stratagem._src.coordinator.worker_link import WorkerLink
+from stratagem._src.coordinator.worker_links import WorkerLinks
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import CancelledError, PSUnavailableError
 from stratagem._src.measurement.recorder import recorder
@@ -77,7 +78,8 @@ class Dispatcher:
         self.background: Background = Background("the coordinator", on_failure=self._break_down)
         self.abandoned = False
         self.dropped: collections.deque[Closure] = collections.deque()
-        self.definitions: Definitions = Definitions(self._forget)
+        self._links = WorkerLinks()
+        self.definitions: Definitions = Definitions(self._links.forget)
         self._numbers = itertools.count()
         self._has_room = threading.Condition(self.lock)
         self._has_ended = threading.Condition(self.lock)
@@ -88,8 +90,6 @@ class Dispatcher:
         self._absence: WorkerAbsence = WorkerAbsence(patience)
         self.restorer: ServerRestorer | None = None
         self._waiters: weakref.WeakSet[threading.Condition] = weakref.WeakSet()
-        # Replaced as a whole, never changed: it is also read without the lock.
-        self._links: Mapping[int, WorkerLink] = {}
         self._latency = MeanLatency()
         observer = recorder()
         if observer is not None:
@@ -122,17 +122,12 @@ class Dispatcher:
         with self.lock:
             if self.stopped:
                 return
-            new = {
-                index: WorkerLink(self, index, address, self._credentials)
-                for index, address in workers.items()
-                if index not in self._links
-            }
-            for index, link in self._links.items():
-                link.address = workers.get(index, link.address)
-            self._links = {**self._links, **new}
+            new = self._links.update(
+                workers, lambda index, address: WorkerLink(self, index, address, self._credentials)
+            )
             if new:
                 self._has_room.notify_all()
-        for link in new.values():
+        for link in new:
             link.start()
 
     @property
@@ -156,7 +151,7 @@ class Dispatcher:
             self.ended.set()
             self._settle(self.state.abort(CancelledError(_HAS_ENDED)))
             self._settle(self.state.stop_draining())
-        self._close_links()
+        self._links.close()
 
     def _break_down(self, error: BaseException) -> None:
         """Stops because a thread did; ``error`` is what those who wait raise."""
@@ -167,11 +162,7 @@ class Dispatcher:
             self._has_ended.notify_all()
             for condition in self._waiters:
                 condition.notify_all()
-        self._close_links()
-
-    def _close_links(self) -> None:
-        for link in self._links.values():
-            link.close()
+        self._links.close()
 
     # What users do.
 
@@ -271,7 +262,7 @@ class Dispatcher:
         had_waiters = self.state.num_queued > 0
         self._settle(settled)
         if had_waiters:
-            self._wake_all()
+            self._links.wake_all()
 
     def failed(self, worker: int, number: int, error: BaseException) -> None:
         """Takes in what a closure raised."""
@@ -284,7 +275,7 @@ class Dispatcher:
             self._abort(error)
         self._settle(self.state.failed(worker, number, error))
         if was_open:
-            self._recall_all()
+            self._links.recall_all()
 
     def put_back(self, worker: int, number: int, missing: int | None) -> None:
         """Takes in that a closure was not started."""
@@ -294,7 +285,7 @@ class Dispatcher:
                     self.dropped.extend(n for n in closure.needs if n.number == missing)
             self.take_dropped()
         self._settle(self.state.put_back(worker, number))
-        self._wake_all()
+        self._links.wake_all()
 
     def worker_joined(self, worker: int) -> None:
         """Takes in that a worker is there."""
@@ -308,7 +299,7 @@ class Dispatcher:
         again = f" Its {count} functions run again elsewhere." if count else ""
         _logger.warning("Lost a worker: %s%s", error, again)
         self._settle(self.state.worker_lost(worker, error))
-        self._wake_all()
+        self._links.wake_all()
 
     def take_dropped(self) -> None:
         """Lets workers drop results that nobody can ask for."""
@@ -371,7 +362,7 @@ class Dispatcher:
     def pause(self) -> None:
         """Gives no closures to workers, and asks for those back that have not started; with the lock."""
         self.state.pause()
-        self._recall_all()
+        self._links.recall_all()
 
     def resume(self, error: BaseException | None) -> None:
         """Gives closures to workers again, or takes in that nothing can go on."""
@@ -380,14 +371,14 @@ class Dispatcher:
             if error is not None:
                 self._abort(error)
             self._has_ended.notify_all()
-            self._wake_all()
+            self._links.wake_all()
 
     def _abort(self, error: BaseException) -> None:
         settled = self.state.abort(error)
         if self.state.phase is CoordinatorPhase.DRAINING and self._drain_until is None:
             self._drain_until = time.monotonic() + _SECONDS_TO_DRAIN
         self._settle(settled)
-        self._recall_all()
+        self._links.recall_all()
 
     # What all of them share, with the lock.
 
@@ -413,7 +404,7 @@ class Dispatcher:
                 raise CancelledError(_HAS_ENDED)
             if closure.status is Status.LOST:
                 self._settle(self.state.demand(closure))
-                self._wake_all()
+                self._links.wake_all()
             if closure.settled:
                 return closure
             if value._waiter is None:
@@ -435,26 +426,7 @@ class Dispatcher:
             self._has_room.notify_all()
 
     def _wake_for(self, closure: Closure) -> None:
-        if closure.status is not Status.QUEUED:
-            self._wake_all()
-            return
-        links = [
-            link
-            for link in self._links.values()
-            if link.has_room and (closure.workers is None or link.index in closure.workers)
-        ]
-        if links:
-            min(links, key=lambda link: self.state.num_in_flight_on(link.index)).wake()
-
-    def _wake_all(self) -> None:
-        for link in self._links.values():
-            if link.has_room:
-                link.wake()
-
-    def _recall_all(self) -> None:
-        for link in self._links.values():
-            link.recall()
-
-    def _forget(self, definition: int) -> None:
-        for link in self._links.values():
-            link.forgotten.append(definition)
+        if closure.status is Status.QUEUED:
+            self._links.wake_one(closure.workers, self.state.num_in_flight_on)
+        else:
+            self._links.wake_all()

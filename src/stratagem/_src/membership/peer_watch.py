@@ -16,6 +16,7 @@ from stratagem._src.core.errors import ReplicaMismatchError, StratagemError, Una
 from stratagem._src.measurement.recorder import recorder, span
 from stratagem._src.membership.beginnings import Beginnings
 from stratagem._src.membership.diagnosis import SILENT_SECONDS, Finding, Wait, diagnose
+from stratagem._src.membership.given_values import GivenValues
 from stratagem._src.membership.meeting_client import MeetingClient
 from stratagem._src.membership.patience import Patience
 from stratagem._src.membership.program_runner import ProgramRunner, Running
@@ -73,12 +74,10 @@ class ClusterWatch:
         self._launched = 0
         self._launching_threads: weakref.WeakSet[Any] = weakref.WeakSet()
         self._agreed = 0
-        self._inputs: list[str] = []
         self._beginnings = Beginnings(client.set_begins)
         self._last_program: str | None = None
         self._status = WorkerStatus()
-        self._counts: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._given = GivenValues(client, self._look)
         self._failure: StratagemError | None = None
         self._has_lost_others = False
         self._has_left = False
@@ -236,18 +235,16 @@ class ClusterWatch:
     def exchange(self, topic: str, value: Any, what: str, *, in_sequence: bool = True) -> list[Any]:
         """See ``ProcessWatch.exchange``."""
         self.check_usable()
-        with self._lock:
-            turn = self._counts[topic] = self._counts.get(topic, 0) + 1
-        key = f"{topic}/{turn}"
+        key = self._given.next_key(topic)
         values: list[Any]
         with span(f"agree on {what}", "together"), self._interrupts_noted(what):
             if not in_sequence:
                 self._client.put(key, value)
-                values = self._take_beside(key, what)
+                values = self._given.take_beside(key, what)
                 return values
             self._be(AGREEING, what, key)
             self._client.put(key, value)
-            values = self._take(key, self._status, in_sequence=True)
+            values = self._given.take(key, self._status, in_sequence=True)
         self._agreed += 1
         self._be(IDLE, what)
         return values
@@ -266,7 +263,7 @@ class ClusterWatch:
         key = f"{topic}/{turn}"
         with self._interrupts_noted(what):
             self._client.put(key, said, entries=entries)
-            found: Comparison | None = self._take_beside(key, what, cancelled)
+            found: Comparison | None = self._given.take_beside(key, what, cancelled)
         return found
 
     @contextlib.contextmanager
@@ -278,43 +275,6 @@ class ClusterWatch:
         except BaseException:
             self._fail_interrupted(what)
             raise
-
-    def _take(
-        self,
-        key: str,
-        status: WorkerStatus,
-        cancelled: Callable[[], bool] = lambda: False,
-        *,
-        in_sequence: bool,
-    ) -> Any:
-        """Returns what the others gave too, when it is there; ``None`` if it is cancelled."""
-        patience = Patience()
-        while (given := self._client.take(key, _POLL_SECONDS)) is None:
-            if cancelled():
-                self._client.withdraw(key)
-                return None
-            self._look(patience.seconds(), status, in_sequence=in_sequence)
-        return given
-
-    def _take_beside(
-        self, key: str, what: str, cancelled: Callable[[], bool] = lambda: False
-    ) -> Any:
-        """Returns what the others gave too, beside the common sequence of programs."""
-        with self._input_awaited(what):
-            return self._take(key, WorkerStatus(AGREEING, at=what), cancelled, in_sequence=False)
-
-    @contextlib.contextmanager
-    def _input_awaited(self, what: str) -> Iterator[None]:
-        """Lets the others know what the input waits for."""
-        with self._lock:
-            self._inputs.append(what)
-            self._client.set_inputs(tuple(self._inputs))
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inputs.remove(what)
-                self._client.set_inputs(tuple(self._inputs))
 
     def begin_input(self, dataset: str, number: int) -> Callable[[], None]:
         """See ``ProcessWatch.begin_input``."""
@@ -335,7 +295,7 @@ class ClusterWatch:
             UnavailableError: If another worker is gone, stopped, or does not answer in time.
         """
         self.check_usable()
-        answers: list[Any] = self._take_beside(key, what)
+        answers: list[Any] = self._given.take_beside(key, what)
         return answers
 
     # --- leaving ------------------------------------------------------------------------------------
