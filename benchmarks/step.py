@@ -2,8 +2,9 @@
 
 By hand is ``jax.shard_map`` (one device: ``jax.jit`` alone) with gradients and loss in one ``pmean``, and
 parameters given away to the program. All sides do the same: forward, backward, mean over the replicas,
-plain SGD, and one step in flight at a time where there are several devices. Rounds of all sides are
-interleaved; a ratio is that of the medians. With ``--tensorflow-python`` naming an interpreter that has
+plain SGD, and one step in flight at a time where there are several devices; ``Optimizer``, which counts
+its steps, is compared with a step by hand that counts them too. Rounds of all sides are interleaved; a
+ratio is that of the medians. With ``--tensorflow-python`` naming an interpreter that has
 TensorFlow, the same steps run under its MirroredStrategy too.
 """
 
@@ -67,12 +68,16 @@ def batch(case: Case, num_replicas: int) -> tuple[np.ndarray, np.ndarray]:
     return x, np.roll(x, 1, axis=1)
 
 
-def by_hand(case: Case, devices: list[jax.Device]) -> Callable[[], jax.Array]:
+def by_hand(
+    case: Case, devices: list[jax.Device], *, counts_steps: bool
+) -> Callable[[], jax.Array]:
     mesh = Mesh(np.array(devices), ("replica",))
     replicated = NamedSharding(mesh, PartitionSpec())
     sharded = NamedSharding(mesh, PartitionSpec("replica"))
 
-    def replica_step(parameters, x, y):
+    def replica_step(state, x, y):
+        parameters, *count = state
+
         def loss_fn(parameters):
             return jnp.mean((predict(parameters, x) - y) ** 2)
 
@@ -81,7 +86,7 @@ def by_hand(case: Case, devices: list[jax.Device]) -> Callable[[], jax.Array]:
             flat, restore = ravel_pytree((gradients, loss))
             gradients, loss = restore(jax.lax.pmean(flat, "replica"))
         updated = [p - LEARNING_RATE * g for p, g in zip(parameters, gradients, strict=True)]
-        return updated, loss
+        return [updated, *(n + 1 for n in count)], loss
 
     mapped = replica_step
     if len(devices) > 1:
@@ -92,16 +97,19 @@ def by_hand(case: Case, devices: list[jax.Device]) -> Callable[[], jax.Array]:
             out_specs=PartitionSpec(),
             check_vma=False,
         )
-    step = jax.jit(mapped, donate_argnums=0)
-    parameters = [jax.device_put(p, replicated) for p in initial_parameters(case)]
+    # Without it XLA makes copies of what it is given to overwrite.
+    options = {"xla_cpu_copy_insertion_use_region_analysis": True}
+    step = jax.jit(mapped, donate_argnums=0, compiler_options=options)
+    count = [jnp.zeros((), jnp.int32)] if counts_steps else []
+    state = jax.device_put([initial_parameters(case), *count], replicated)
     x, y = (jax.device_put(a, sharded) for a in batch(case, len(devices)))
     loss = jnp.zeros(())
 
     def call() -> jax.Array:
-        nonlocal parameters, loss
+        nonlocal state, loss
         if len(devices) > 1:
             loss.block_until_ready()
-        parameters, loss = step(parameters, x, y)
+        state, loss = step(state, x, y)
         return loss
 
     return call
@@ -228,10 +236,12 @@ def main() -> None:
         devices = jax.devices()[:num_devices]
         for case in CASES:
             limit = LIMIT_ON_ONE_DEVICE if num_devices == 1 else case.limit
-            sides = [by_hand(case, devices), *(with_stratagem(case, devices, way) for way in WAYS)]
+            hands = [by_hand(case, devices, counts_steps=counts) for counts in (False, True)]
+            sides = [*hands, *(with_stratagem(case, devices, way) for way in WAYS)]
             times = interleave(sides, flags.rounds, flags.steps)
-            hand, *ours = map(statistics.median, times)
+            plain, counting, *ours = map(statistics.median, times)
             for way, time_of_way in zip(WAYS, ours, strict=True):
+                hand = plain if way.update else counting
                 row = (
                     f"{case.name:22} {num_devices:7} {hand:6.0f} us {way.name:18} {time_of_way:6.0f} us "
                     f"{time_of_way / hand:6.2f} {limit:6.2f}"

@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 
 import pytest
+import tensorboardX  # noqa: F401  (it sets an environment variable when it is imported)
 
 import stratagem
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 
 __all__ = [
+    "PROCESS",
+    "THIS_THREAD",
     "Frame",
     "Scope",
     "current_frame",
@@ -49,10 +51,17 @@ class _Stack(threading.local):
         self.frames: list[Frame] = []
 
 
-_stack = _Stack()
+class _Process:
+    """The frame of every thread that has entered none; ``None`` until one asks for it."""
+
+    frame: Frame | None = None
+
+
+THIS_THREAD, PROCESS = _Stack(), _Process()
+"""For those whose time counts: what ``current_frame`` chooses from, without a call."""
+
 _default_factory: Callable[[], Frame] | None = None
 _default: Frame | None = None
-_process_wide: Frame | None = None
 
 
 def register_default_strategy(factory: Callable[[], Frame]) -> None:
@@ -72,16 +81,18 @@ def default_frame() -> Frame:
 
 def current_frame() -> Frame:
     """Returns the innermost frame of this thread."""
-    frames = _stack.frames
+    frames = THIS_THREAD.frames
     if frames:
         return frames[-1]
-    return _process_wide or default_frame()
+    if PROCESS.frame is None:
+        PROCESS.frame = default_frame()
+    return PROCESS.frame
 
 
 @contextlib.contextmanager
 def enter(frame: Frame) -> Iterator[Frame]:
     """Makes ``frame`` the current one of this thread for the block."""
-    frames = _stack.frames
+    frames = THIS_THREAD.frames
     frames.append(frame)
     try:
         yield frame
@@ -106,11 +117,11 @@ class Scope(Generic[_Strategy]):
 
     def __enter__(self) -> _Strategy:
         self._check()
-        _stack.frames.append(self._frame)
+        THIS_THREAD.frames.append(self._frame)
         return self._strategy
 
     def __exit__(self, *_: object) -> None:
-        frames = _stack.frames
+        frames = THIS_THREAD.frames
         if not frames or frames[-1] is not self._frame:
             raise ContextError(
                 f"A scope of {self._frame.strategy!r} is left that is not the innermost one of this "
@@ -158,16 +169,15 @@ def experimental_set_strategy(strategy: StrategyProtocol | None) -> None:
     Raises:
         ContextError: If called inside a strategy's scope or a replica.
     """
-    global _process_wide
-    if _stack.frames:
+    if THIS_THREAD.frames:
         raise ContextError(
             "experimental_set_strategy() cannot be called inside a strategy's scope() or run(). "
             "Leave the `with strategy.scope():` block first."
         )
     if strategy is None or strategy is default_frame().strategy:
-        _process_wide = None
+        PROCESS.frame = default_frame()
     else:
-        _process_wide = Frame(strategy, None)
+        PROCESS.frame = Frame(strategy, None)
 
 
 def require_cross_replica(strategy: StrategyProtocol, caller: str) -> None:

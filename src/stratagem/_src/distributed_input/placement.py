@@ -33,7 +33,8 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
     assert step.parts is not None
     if group.size == 1:
         return structures.map_structure(
-            lambda leaf: _put(leaf, group.replicated) if fetch_to_device else leaf, step.parts[0]
+            lambda leaf: group.replicate(leaf) if fetch_to_device and _fits_device(leaf) else leaf,
+            step.parts[0],
         )
     flattened = [structures.flatten(part) for part in step.parts]
     structure = flattened[0][1]
@@ -56,15 +57,12 @@ def _place_whole(leaves: list[Any], group: ReplicaGroup, fetch_to_device: bool) 
             _place_parts(np.split(np.asarray(leaf), group.local_size), group, fetch_to_device)
             for leaf in leaves
         ]
-    placed: list[Any] = [None] * len(leaves)
-    on_device = [i for i, leaf in enumerate(leaves) if _fits_device(leaf)]
-    arrays = jax.device_put([leaves[i] for i in on_device], group.sharded)
-    for i, array in zip(on_device, arrays, strict=True):
-        placed[i] = PerReplica.from_global(group, array, scalar=False)
-    for i, leaf in enumerate(leaves):
-        if placed[i] is None:
-            placed[i] = PerReplica(np.split(leaf, group.size), group)
-    return placed
+    return [
+        PerReplica.from_global(group, group.divide(leaf), scalar=False)
+        if _fits_device(leaf)
+        else PerReplica(np.split(leaf, group.size), group)
+        for leaf in leaves
+    ]
 
 
 def _place_parts(

@@ -97,22 +97,19 @@ class Function(CompiledFunction):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, compiled if it has not been for such arguments."""
+        try:
+            for quick_call in self._programs.recent:
+                result = quick_call(args, kwargs)
+                if result is not MISSED:
+                    return result
+        except (SettingsChanged, VariablesGone):
+            pass
         if state.THIS_THREAD.frames:
             return self._python_function(*args, **kwargs)
-        frame = context.current_frame()
-        if not config.functions_run_eagerly():
-            try:
-                for quick_call in self._programs.recent:
-                    result = quick_call(frame, args, kwargs)
-                    if result is not MISSED:
-                        return result
-            except (SettingsChanged, VariablesGone):
-                pass
-        return self._find_and_run(frame, args, kwargs)
+        return self._find_and_run(args, kwargs)
 
-    def _find_and_run(
-        self, frame: context.Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        frame = context.current_frame()
         replica = frame.replica_context
         if replica is not None and replica.num_replicas_in_sync > 1:
             return self._python_function(*args, **kwargs)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core import jax_settings
+from stratagem._src.core.straight_line import StraightLine
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callbacks import wait_for_callbacks
@@ -223,6 +224,11 @@ class Program:
         """Whether a run of it changes a variable: that is a step."""
         return not self.variables.writes_nothing
 
+    @property
+    def is_observed_step(self) -> bool:
+        """Whether runs of it are measured, now."""
+        return recorder() is not None and self.changes_variables
+
     def as_step(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Returns ``run``, which runs the program; measured, if somebody observes this process."""
         observer = recorder()
@@ -237,8 +243,20 @@ class Program:
         """
         if not self.launches_only:
             return self.run_arrays
+        run = StraightLine("run_again(arrays, consts)")
+        self.write_run(run, "arrays", "consts")
+        return run.compile()
+
+    def write_run(self, call: StraightLine, arrays: str, consts: str) -> None:
+        """Writes what a function of ``repeater`` does, if nothing but a launch is needed.
+
+        Args:
+            call: The function to write it to.
+            arrays: The inputs in that function.
+            consts: The constants.
+        """
         result = None if self._returns_one_array else self.result
-        return self.variables.repeater(result, in_turn=self.serialize)
+        self.variables.write_run(call, arrays, consts, result, in_turn=self.serialize)
 
     def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> None:
         """Compiles for where the arrays lie, unless that has been done.

@@ -6,6 +6,7 @@ what it returns must end up in the variables whatever else happens meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from jax.core import Tracer
 
+from stratagem._src.core.straight_line import StraightLine, listed
+from stratagem._src.core.tracing import under_jit
 from stratagem._src.execution.call_signature import SettingsChanged
+from stratagem._src.jax_internals.concrete_array import ConcreteArray
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
     check_not_in_callback,
@@ -172,81 +176,94 @@ class VariableExchange:
                     raise SettingsChanged
                 self._keep(held, outputs, new_values)
                 return outputs, new_values
-            except BaseException:
+            except BaseException as error:
                 if finished:
                     self._keep_despite_interrupts(held, *finished[0])
+                _check_not_nested(error)
                 raise
 
-    def repeater(
-        self, result: Callable[[list[Any]], Any] | None, *, in_turn: bool
-    ) -> Callable[[list[Any], list[Any]], Any]:
-        """Returns a function of inputs and constants that runs the program again, in less time.
+    def write_run(
+        self,
+        call: StraightLine,
+        arrays: str,
+        consts: str,
+        result: Callable[[list[Any]], Any] | None,
+        *,
+        in_turn: bool,
+    ) -> None:
+        """Writes lines that do what ``hold`` and ``run`` do, in less time, and return a result.
 
-        It holds the variables, does what ``run`` does, and returns the result. Only for programs of
-        which ``stores_as_returned`` holds and whose new values are stored at once.
+        Only for programs of which ``stores_as_returned`` holds and whose new values are stored at once.
 
         Args:
+            call: The function to write them to.
+            arrays: The inputs in that function.
+            consts: The constants.
             result: Makes the result of the outputs; ``None`` if it is the first of them.
             in_turn: Whether the program is launched when the one before it has finished.
         """
-        # The devices wait meanwhile. So all that stays as it is is looked up here, and zip and
-        # enumerate, which take longer than the loops they make shorter, are not used.
-        jitted, group, awaited = self._jitted, self._group, self._awaited
-        donated_references, other_references = self._donated, self._others
-        kept_positions, kept_as_stored = self._kept, self._kept_as_stored
-
-        def run_again(arrays: list[Any], consts: list[Any]) -> Any:
-            held: list[Variable] = []
-            donated: list[Any] = []
-            kept: list[Any] = []
-            new_values: list[Any] | None = None
-            with STORAGE_LOCK:
-                if THIS_THREAD.journal is not None:
-                    return run_with_care(arrays, consts)
-                for reference in donated_references:
-                    variable = reference()
-                    if variable is None or variable._shared:
-                        return run_with_care(arrays, consts)
-                    held.append(variable)
-                    donated.append(variable._array)
-                if other_references:
-                    held += all_alive(other_references)
-                    for position in kept_positions:
-                        variable = held[position]
-                        if kept_as_stored:
-                            kept.append(variable._array)
-                        else:
-                            kept.append(variable.take_for_program(group, False))
-                try:
-                    # As in run: unpacking, too, takes the results from C.
-                    [(outputs, new_values)] = starmap(jitted, ((donated, kept, consts, arrays),))
-                    if isinstance(new_values[0] if new_values else outputs and outputs[0], Tracer):
-                        new_values = None
-                        raise SettingsChanged
-                    if awaited is not None:
-                        note_launched((outputs, new_values)[awaited[0]][awaited[1]])
-                    position = 0
-                    for value in new_values:
-                        held[position]._array = value
-                        position += 1  # noqa: SIM113
-                except BaseException:
-                    if new_values is not None:
-                        self._keep_despite_interrupts(held, outputs, new_values)
-                    raise
-            return outputs[0] if result is None else result(outputs)
 
         def run_with_care(arrays: list[Any], consts: list[Any]) -> Any:
-            held = self.hold()
-            outputs, _ = self.run(held, consts, arrays)
+            outputs, _ = self.run(self.hold(), consts, arrays)
             return outputs[0] if result is None else result(outputs)
 
-        def run_in_turn(arrays: list[Any], consts: list[Any]) -> Any:
-            check_not_in_callback()
-            with LAUNCH_LOCK:
-                wait_for_previous()
-                return run_again(arrays, consts)
+        careful = f"{call.named(run_with_care)}({arrays}, {consts})"
+        if not in_turn:
+            self._write_exchange(call, arrays, consts, careful)
+        else:
+            call.write(f"{call.named(check_not_in_callback)}()")
+            with call.block(f"with {call.named(LAUNCH_LOCK)}:"):
+                call.write(f"{call.named(wait_for_previous)}()")
+                self._write_exchange(call, arrays, consts, careful)
+        built = "outputs[0]" if result is None else f"{call.named(result)}(outputs)"
+        call.write(f"return {built}")
 
-        return run_in_turn if in_turn else run_again
+    def _write_exchange(self, call: StraightLine, arrays: str, consts: str, careful: str) -> None:
+        held = [f"variable_{i}" for i in range(len(self._references))]
+        donated, written = held[: self._num_donated], held[: self._num_written]
+        unusual = [f"{call.named(THIS_THREAD)}.journal is not None"]
+        unusual += [f"{variable} is None" for variable in held]
+        unusual += [f"{variable}._shared" for variable in donated]
+        given = listed(f"{variable}._array" for variable in donated)
+        kept = listed(self._lent(call, held[i]) for i in self._kept)
+        # As in run: unpacking, too, takes the results from C.
+        launched = f"{call.named(starmap)}({call.named(self._jitted)}, "
+        launched += f"(({given}, {kept}, {consts}, {arrays}),))"
+        first = "new_values[0]" if written else "outputs and outputs[0]"
+        keep = f"{call.named(self._keep_despite_interrupts)}({listed(held)}, outputs, new_values)"
+
+        # `with` takes three times as long as acquire and release. An interrupt can come after either:
+        # the lock itself knows then whether it is to be released.
+        acquire, release = call.named(STORAGE_LOCK.acquire), call.named(STORAGE_LOCK.release)
+        call.write("new_values = None")
+        with call.block("try:"):
+            call.write(f"{acquire}()")
+            for variable, reference in zip(held, self._references, strict=True):
+                call.write(f"{variable} = {call.named(reference)}()")
+            with call.block(f"if {' or '.join(unusual)}:"):
+                call.write(f"{release}()")
+                call.write(f"return {careful}")
+            call.write(f"[(outputs, new_values)] = {launched}")
+            with call.block(f"if type({first}) is not {call.named(ConcreteArray)}:"):
+                call.write(f"if isinstance({first}, {call.named(Tracer)}): new_values = None")
+                call.write(f"if new_values is None: raise {call.named(SettingsChanged)}")
+            if self._awaited is not None:
+                part, position = self._awaited
+                awaited = f"{('outputs', 'new_values')[part]}[{position}]"
+                call.write(f"{call.named(note_launched)}({awaited})")
+            call.write(f"{listed(f'{variable}._array' for variable in written)} = new_values")
+            call.write("new_values = None")
+            call.write(f"{release}()")
+        with call.block("except BaseException as error:"):
+            call.write(f"if new_values is not None: {keep}")
+            call.write(f"{call.named(_release_if_acquired)}()")
+            call.write(f"{call.named(_check_not_nested)}(error)")
+            call.write("raise")
+
+    def _lent(self, call: StraightLine, variable: str) -> str:
+        if self._kept_as_stored:
+            return f"{variable}._array"
+        return f"{variable}.take_for_program({call.named(self._group)}, False)"
 
     def store(self, held: HeldVariables, new_values: list[Any]) -> None:
         """Stores new values that were not stored at once."""
@@ -295,6 +312,20 @@ class VariableExchange:
 
     def _lend_kept(self, held: HeldVariables) -> list[Any]:
         return lend([held[i] for i in self._kept], self._group)
+
+
+def _release_if_acquired() -> None:
+    with contextlib.suppress(RuntimeError):
+        STORAGE_LOCK.release()
+
+
+def _check_not_nested(error: BaseException) -> None:
+    """Raises ``SettingsChanged`` if JAX refused to make a program part of one that it traces.
+
+    It does so for those that have compiler options; others it returns tracers for.
+    """
+    if isinstance(error, ValueError) and under_jit():
+        raise SettingsChanged from None
 
 
 def lend(variables: Iterable[Variable], group: ReplicaGroup | None) -> list[Any]:
