@@ -214,6 +214,7 @@ def test_distribute_values_of_different_structures():
         ).experimental_distribute_values_from_function(lambda c: [1] * c.replica_id_in_sync_group)
 
 
+@one_process("only the leader of several workers writes")
 def test_who_trains_alone_writes_checkpoints_and_summaries(strategy):
     assert strategy.extended.should_checkpoint
     assert strategy.extended.should_save_summary

@@ -70,13 +70,14 @@ def _place_parts(
 ) -> PerReplica:
     if not fetch_to_device:
         return PerReplica(parts, group, uneven=uneven)
+    if all(isinstance(part, (np.ndarray, np.generic)) and _fits_device(part) for part in parts):
+        # Joined here, in the background, and not when the step needs it.
+        value = PerReplica(parts, group, uneven=uneven)
+        array = value.global_array(group)
+        if array is not None:
+            return PerReplica.from_global(group, array, scalar=value.scalar)
     placed = [_put(part, device) for part, device in zip(parts, group.local_devices, strict=True)]
-    value = PerReplica(placed, group, uneven=uneven)
-    if not group.spans_processes:
-        return value
-    # Joined here, in the background, and not when the step needs it.
-    array = value.global_array(group)
-    return value if array is None else PerReplica.from_global(group, array, scalar=value.scalar)
+    return PerReplica(placed, group, uneven=uneven)
 
 
 def _put(leaf: Any, place: jax.Device | jax.sharding.Sharding) -> Any:
