@@ -1,4 +1,4 @@
-"""Makes a page of the reference for each public module when the site is built.
+"""Makes pages when the site is built: the reference, and the one for contributors.
 
 A hook of MkDocs: every name in ``__all__`` of a public module appears, with its docstring.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -59,12 +60,23 @@ def on_files(files: Files, config: Any) -> Files:
         summary = inspect.getdoc(module).splitlines()[0]
         listed.append(f"- [`{name}`]({name}.md): {summary}")
     files.append(File.generated(config, "reference/index.md", content="\n".join(listed) + "\n"))
+    files.append(File.generated(config, "contributing.md", content=_contributing()))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Has links to the page for contributors, which is elsewhere in the repository, find it here."""
+    return markdown.replace("](../CONTRIBUTING.md", "](contributing.md")
 
 
 def symbols(module: Any) -> list[str]:
     """Returns the names of a module that are classes, functions or values, and not modules."""
     return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
+
+
+def _contributing() -> str:
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    return text.replace("](docs/", "](").replace("[CHANGELOG.md](CHANGELOG.md)", "`CHANGELOG.md`")
 
 
 def _page(name: str, module: Any) -> str:
