@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from stratagem._src.collectives.joining import joined
+from stratagem._src.collectives.merging import evaluate_merged
 from stratagem._src.collectives.replica_flow import has_collectives
 from stratagem._src.core.tracing import inner_jaxprs
+from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.shared_memory import workers
 
 AXIS = "replica"
@@ -46,6 +49,7 @@ PROGRAMS = {
         lax.psum(x, AXIS),
         lax.ppermute(x, AXIS, [(0, 1), (1, 0)]),
         lax.psum_scatter(jnp.stack([x] * 4), AXIS, tiled=True),
+        lax.psum_scatter(jnp.stack([x + 1j] * 4), AXIS, tiled=True),
     ),
     "loops": lambda x: (twice(x), twice(x + 1), lax.psum(x, AXIS)),
     "a loop over numbers alone": lambda x: (
@@ -66,6 +70,32 @@ def waits(eqn):
     return any(waits(inner) for jaxpr in inner_jaxprs(eqn) for inner in jaxpr.eqns)
 
 
+def waits_in_order(jaxpr, before):
+    """Returns what each result of a program waits for; asserts that whatever waits comes after all before.
+
+    Args:
+        jaxpr: The program.
+        before: What each of its inputs waits for.
+    """
+    known = dict(zip(jaxpr.invars, before, strict=True))
+    for eqn in jaxpr.eqns:
+        inputs = [known.get(v, set()) for v in eqn.invars if not hasattr(v, "val")]
+        follows = set().union(*inputs)
+        if eqn.primitive.name == "shard_map":
+            given = [set() if hasattr(v, "val") else known.get(v, set()) for v in eqn.invars]
+            known.update(zip(eqn.outvars, waits_in_order(eqn.params["jaxpr"], given), strict=True))
+            continue
+        if waits(eqn):
+            assert follows >= waiting
+            waiting.add(id(eqn))
+            follows = follows | {id(eqn)}
+        known.update((v, follows) for v in eqn.outvars)
+    return [set() if hasattr(v, "val") else known.get(v, set()) for v in jaxpr.outvars]
+
+
+waiting: set[int] = set()
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("devices", GROUPS)
 def test_each_collective_depends_on_the_one_before(name, devices):
@@ -76,17 +106,54 @@ def test_each_collective_depends_on_the_one_before(name, devices):
         closed = jax.make_jaxpr(PROGRAMS[name], axis_env=environment)(x)
         return joined(closed, [True], group)(x)
 
-    jaxpr = jax.make_jaxpr(program, axis_env=environment)(X).jaxpr
-    before: dict[object, set[int]] = {}
-    waiting = []
-    for eqn in jaxpr.eqns:
-        known = set().union(*(before.get(v, set()) for v in eqn.invars if not hasattr(v, "val")))
-        if waits(eqn):
-            assert set(waiting) <= known
-            waiting.append(id(eqn))
-            known = known | {id(eqn)}
-        before.update((v, known) for v in eqn.outvars)
+    waiting.clear()
+    waits_in_order(jax.make_jaxpr(program, axis_env=environment)(X).jaxpr, [set()])
     assert len(waiting) > 1
+
+
+def test_collectives_of_a_later_program_come_after_those_of_an_earlier_one(monkeypatch):
+    group = ReplicaGroup(tuple(jax.devices()[:2]))
+    group.spans_processes = True
+    exchange = types.SimpleNamespace(num_processes=1)
+    monkeypatch.setattr(workers, "_meeting", types.SimpleNamespace(exchange=exchange))
+
+    def in_replicas(fn, *args):
+        specs = [PartitionSpec(AXIS)] * len(args)
+        return jax.shard_map(
+            fn, mesh=group.mesh, in_specs=tuple(specs), out_specs=specs[0], check_vma=False
+        )(*args)
+
+    def program(x):
+        def first(x):
+            return lax.psum(x, AXIS), lax.psum(lax.psum(x, AXIS) * x, AXIS)
+
+        summed, squared = in_replicas(first, x)
+        return squared, in_replicas(lambda x: lax.psum(x, AXIS), jnp.sort(summed))
+
+    def merged(x):
+        closed = jax.make_jaxpr(program)(x)
+        return evaluate_merged(closed.jaxpr, closed.consts, [x], group)
+
+    waiting.clear()
+    waits_in_order(jax.make_jaxpr(merged)(np.zeros(6, np.float32)).jaxpr, [set()])
+    assert len(waiting) == 3
+
+
+@pytest.mark.parametrize("loop", ["loops", "a loop over numbers alone", "an operand twice"])
+def test_every_operand_of_a_loop_is_used_in_it(loop):
+    group = GROUPS["1 each"]
+    environment = [(AXIS, group.size)]
+
+    def program(x):
+        closed = jax.make_jaxpr(PROGRAMS[loop], axis_env=environment)(x)
+        return joined(closed, [True], group)(x)
+
+    equations = jax.make_jaxpr(program, axis_env=environment)(X).jaxpr.eqns
+    bodies = [jaxpr for eqn in equations for jaxpr in inner_jaxprs(eqn) if waits(eqn)]
+    assert bodies
+    for body in bodies:
+        [begun] = [e for e in body.eqns if e.params.get("target_name") == "stratagem_token"]
+        assert set(body.invars) <= set(begun.invars)
 
 
 def test_packs_are_of_the_size_that_pays_where_they_travel():

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 
 from stratagem._src.shared_memory.area import OwnArea, PeerArea
-from stratagem._src.shared_memory.combination import Combination
 from stratagem._src.shared_memory.shared_exchange import Share, SharedExchange
 
 SECONDS = 30.0
@@ -57,8 +56,9 @@ class Processes:
 
 def share_of(combination, arrays, num_devices):
     """Returns what a device brings, with room for what it gets from so many."""
-    count = num_devices if combination is Combination.GATHER else 1
-    return Share(arrays, [np.empty(count * array.size, array.dtype) for array in arrays])
+    sizes = [combination.size(array.size, num_devices) for array in arrays]
+    results = [np.empty(size, array.dtype) for size, array in zip(sizes, arrays, strict=True)]
+    return Share(arrays, results)
 
 
 def random_arrays(rank, sizes, dtype, seed=0):

@@ -12,7 +12,8 @@ from stratagem._src.shared_memory.combination import Combination
 from stratagem._src.shared_memory.device_meeting import DeviceMeeting
 
 LARGE = 40_000
-SUM, MAX, GATHER = Combination.SUM, Combination.MAX, Combination.GATHER
+SUM, MAX = Combination.SUM, Combination.MAX
+GATHER, SCATTER = Combination.GATHER, Combination.SCATTER
 
 
 class Devices:
@@ -86,6 +87,25 @@ def test_what_is_gathered_is_in_the_order_of_the_devices(devices):
             np.testing.assert_array_equal(found[position], expected)
 
 
+@pytest.mark.parametrize("layout", [(2, 2), (2, 3)])
+def test_each_device_gets_its_part_of_the_same_sum(devices, layout):
+    some = devices(*layout)
+    count = len(some.places)
+    sizes = [count, 7_000 * count]
+
+    def work(number):
+        arrays = random_arrays(number, sizes, np.float32)
+        summed, problem = some.call(some.places[number], SUM, arrays)
+        assert problem is None
+        parts, problem = some.call(some.places[number], SCATTER, arrays)
+        assert problem is None
+        return summed, parts
+
+    for number, (summed, parts) in enumerate(some.each(work)):
+        for whole, part in zip(summed, parts, strict=True):
+            assert part.tobytes() == np.split(whole, count)[number].tobytes()
+
+
 def test_many_turns_in_which_each_device_is_late_once(devices):
     some = devices(2, 2)
 
@@ -151,6 +171,14 @@ def test_a_device_that_comes_twice_is_refused(devices):
     problems = at_once([lambda: some.call((0, 0), SUM, [array])[1]] * 2)
     assert any("different arrays" in problem for problem in problems)
     assert all(problem is not None for problem in problems)
+
+
+def test_exchanges_that_overlap_are_refused(devices):
+    some = devices(2, 1)
+    array = np.zeros(3, np.float32)
+    problems = at_once([lambda: some.call((0, 0), SUM, [array])[1]] * 2)
+    assert sum("at the same time" in problem for problem in problems) == 1
+    assert sum("given up" in problem for problem in problems) == 1
 
 
 def test_an_error_in_the_exchange_reaches_all_devices(devices):

@@ -30,9 +30,14 @@ class CollectiveOrder:
 
     Args:
         group: The replicas.
+        after: What is there before the first of them begins.
+
+    Attributes:
+        shares_memory: Whether the collectives of these replicas go through memory.
+        tokens: What is there after the last one: one array of one element, or nothing.
     """
 
-    def __init__(self, group: ReplicaGroup) -> None:
+    def __init__(self, group: ReplicaGroup, after: Sequence[Any] = ()) -> None:
         self._num_devices = group.local_size
         self.shares_memory = (
             group.spans_processes
@@ -40,7 +45,9 @@ class CollectiveOrder:
             and group.has_equal_blocks
             and group.size == num_sharing_processes() * group.local_size
         )
-        self._token: Any = None
+        self.tokens: list[Any] = []
+        if self.shares_memory:
+            self._go_on_after(after)
 
     def can_share(self, combination: Combination, array: Any) -> bool:
         """Returns whether an array is exchanged through memory."""
@@ -48,22 +55,27 @@ class CollectiveOrder:
 
     def exchange(self, combination: Combination, arrays: Sequence[Any]) -> list[Any]:
         """Returns what becomes of arrays that are exchanged through memory."""
-        before = np.zeros((1,), np.int32) if self._token is None else self._token
+        [before] = self.tokens or [np.zeros((1,), np.int32)]
         device = jax.lax.axis_index(REPLICA_AXIS) % self._num_devices
-        results, self._token = exchange_in_program(
-            combination, arrays, before, device, self._num_devices
-        )
+        results, token = exchange_in_program(combination, arrays, before, device, self._num_devices)
+        self.tokens = [token]
         return results
 
     def run(self, collective: Callable[[Any], Any], operand: Any) -> Any:
         """Returns what a collective of XLA's makes of an array.
 
         Args:
-            collective: A function with collectives in it.
+            collective: A function with collectives in it; returns an array or a list of arrays.
             operand: An array that it needs before it begins.
         """
         if not self.shares_memory or not can_exchange(Combination.GATHER, operand.dtype):
             return collective(operand)
-        result = collective(operand if self._token is None else pass_after(operand, self._token))
-        self._token = token_after(result)
-        return result
+        results = collective(pass_after(operand, *self.tokens) if self.tokens else operand)
+        self._go_on_after(jax.tree.leaves(results))
+        return results
+
+    def _go_on_after(self, values: Sequence[Any]) -> None:
+        # All of them: XLA may know one of a loop's results without the loop.
+        passed = [value for value in values if can_exchange(Combination.GATHER, value.dtype)]
+        if passed:
+            self.tokens = [token_after(*passed)]

@@ -48,18 +48,27 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 __all__ = ["JoinedProgram", "joined"]
 
 
-def joined(closed: Any, differs: Sequence[bool], group: ReplicaGroup) -> Callable[..., list[Any]]:
+def joined(
+    closed: Any, differs: Sequence[bool], group: ReplicaGroup, *, is_body: bool = False
+) -> Callable[..., list[Any]]:
     """Returns a function that computes what a replica's jaxpr computes, with joined collectives.
 
     Args:
         closed: The jaxpr; its constants are equal in all replicas.
         differs: Of each input, whether it may differ between replicas.
         group: The replicas.
+        is_body: Whether it is what a loop or a branch does.
     """
     program = JoinedProgram(group)
     inputs = [program.add_input(differs=flag) for flag in differs]
     outputs = program.add(closed.jaxpr, closed.consts, inputs)
-    return lambda *arrays: program.run(outputs, arrays)
+
+    def run(*arrays: Any) -> list[Any]:
+        # XLA forgets operands of a loop that nothing in it needs, and with them whom it is to wait for.
+        order = CollectiveOrder(group, after=arrays if is_body else ())
+        return program.run(outputs, arrays, order)
+
+    return run
 
 
 class _Level(NamedTuple):
@@ -164,11 +173,12 @@ class JoinedProgram(FlatJaxpr):
             and bool(divisor.value == self._group.size)
         )
 
-    def run(self, outputs: Sequence[Operand], arrays: Sequence[Any]) -> list[Any]:
+    def run(
+        self, outputs: Sequence[Operand], arrays: Sequence[Any], order: CollectiveOrder
+    ) -> list[Any]:
         """Returns the outputs, given the inputs; to be called inside the program of the replicas."""
         known = dict(zip(self._inputs, arrays, strict=True))
         equations = needed(self.equations, outputs, lasting_effects)
-        order = CollectiveOrder(self._group)
         for level in self._levels(equations):
             evaluate_in_order(level.equations, known, order, self._with_joined_bodies)
             self._exchange(level.collectives, known, order)
@@ -219,7 +229,7 @@ class JoinedProgram(FlatJaxpr):
             is_plain = all(isinstance(aval, jax.core.ShapedArray) for aval in body.in_avals)
             if not is_plain or (param, position) not in differs:
                 return body
-            run = joined(body, differs[param, position], self._group)
+            run = joined(body, differs[param, position], self._group, is_body=True)
             return jax.make_jaxpr(run)(*body.in_avals)
 
         return dataclasses.replace(equation, eqn=with_bodies(equation.eqn, change))

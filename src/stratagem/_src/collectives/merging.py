@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from stratagem._src.collectives.collective_order import CollectiveOrder
 from stratagem._src.collectives.flat_jaxpr import (
     FlatEquation,
     FlatJaxpr,
@@ -51,8 +52,9 @@ def evaluate_merged(
     stages = _Stages(group)
     for equation in needed(flat.equations, outputs, lasting_effects):
         stages.add(equation)
+    tokens: list[Any] = []
     for stage in stages.stages:
-        stage.run_in_replicas(stages.used_outside(stage, outputs), known, group)
+        tokens = stage.run_in_replicas(stages.used_outside(stage, outputs), known, group, tokens)
         evaluate([_with_merged_bodies(equation, group) for equation in stage.after], known)
     return [value_of(output, known) for output in outputs]
 
@@ -84,28 +86,43 @@ class _Stage:
     mapped: list[FlatEquation] = field(default_factory=list)
     after: list[FlatEquation] = field(default_factory=list)
 
-    def run_in_replicas(self, wanted: set[int], known: dict[int, Any], group: ReplicaGroup) -> None:
-        """Adds to what is known what the replicas compute of the wanted values."""
+    def run_in_replicas(
+        self, wanted: set[int], known: dict[int, Any], group: ReplicaGroup, tokens: list[Any]
+    ) -> list[Any]:
+        """Adds to what is known what the replicas compute of the wanted values.
+
+        Args:
+            wanted: Numbers of values.
+            known: Values by their numbers.
+            group: The replicas.
+            tokens: Of the collectives of the stages before; see ``CollectiveOrder``.
+
+        Returns:
+            The tokens of its own.
+        """
         if not self.mapped:
-            return
+            return tokens
         body = _MergedBody(group)
         for equation in self.mapped:
             body.add(equation)
         numbers = [number for number in body.results if number in wanted]
         outputs = [body.results[number] for number in numbers]
 
-        def run(blocks: list[Any]) -> list[Any]:
-            return body.program.run([output for output, _ in outputs], blocks)
+        def run(blocks: list[Any], tokens: list[Any]) -> tuple[list[Any], list[Any]]:
+            order = CollectiveOrder(group, after=tokens)
+            results = body.program.run([output for output, _ in outputs], blocks, order)
+            return results, order.tokens
 
         mapped = jax.shard_map(
             run,
             mesh=group.mesh,
-            in_specs=(list(body.in_specs),),
-            out_specs=[spec for _, spec in outputs],
+            in_specs=(list(body.in_specs), PartitionSpec(REPLICA_AXIS)),
+            out_specs=([spec for _, spec in outputs], PartitionSpec(REPLICA_AXIS)),
             check_vma=False,
         )
-        arrays = [value_of(operand, known) for operand in body.inputs]
-        known.update(zip(numbers, mapped(arrays), strict=True))
+        results, tokens = mapped([value_of(operand, known) for operand in body.inputs], tokens)
+        known.update(zip(numbers, results, strict=True))
+        return tokens
 
 
 class _Stages:

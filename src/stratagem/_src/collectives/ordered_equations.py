@@ -13,6 +13,7 @@ import numpy as np
 from stratagem._src.collectives.collective_order import CollectiveOrder
 from stratagem._src.collectives.flat_jaxpr import FlatEquation, evaluate, value_of
 from stratagem._src.collectives.replica_flow import has_collectives
+from stratagem._src.collectives.scattering import is_scattered_in_memory, scatter_in_memory
 from stratagem._src.core.tracing import jax_core
 from stratagem._src.shared_memory.combination import Combination
 from stratagem._src.shared_memory.workers import can_exchange
@@ -52,20 +53,27 @@ def evaluate_in_order(
 def _evaluate_collective(
     equation: FlatEquation, known: dict[int, Any], order: CollectiveOrder
 ) -> None:
-    position = _smallest(equation.eqn.invars)
-    result = _smallest(equation.eqn.outvars)
-    if position is None or result is None:
+    if is_scattered_in_memory(equation.eqn, order):
+        array = jnp.asarray(
+            value_of(equation.operands[0], known), equation.eqn.invars[0].aval.dtype
+        )
+        [number] = equation.results
+        known[number] = scatter_in_memory(array, equation.eqn.params, order)
+        return
+    operands, results = _passed(equation.eqn.invars), _passed(equation.eqn.outvars)
+    if not operands or not results:
         evaluate([equation], known)
         return
+    position = min(operands, key=operands.__getitem__)
     aval = equation.eqn.invars[position].aval
     operand = jnp.asarray(value_of(equation.operands[position], known), aval.dtype)
     bound = _with_new_operand(equation, position)
 
-    def compute(given: Any) -> Any:
+    def compute(given: Any) -> list[Any]:
         known[_NEW_VALUE] = given
         evaluate([bound], known)
         del known[_NEW_VALUE]
-        return known[equation.results[result]]
+        return [known[equation.results[result]] for result in results]
 
     order.run(compute, operand)
 
@@ -85,9 +93,9 @@ def _with_new_operand(equation: FlatEquation, position: int) -> FlatEquation:
     return dataclasses.replace(equation, eqn=eqn, operands=operands)
 
 
-def _smallest(atoms: Sequence[Any]) -> int | None:
-    """Returns the position of the smallest array that is used and can be passed on."""
-    sizes = {
+def _passed(atoms: Sequence[Any]) -> dict[int, int]:
+    """Returns the bytes of those arrays that are used and can be passed on, by position."""
+    return {
         i: atom.aval.size * np.dtype(atom.aval.dtype).itemsize
         for i, atom in enumerate(atoms)
         if type(atom).__name__ != "DropVar"
@@ -95,4 +103,3 @@ def _smallest(atoms: Sequence[Any]) -> int | None:
         and can_exchange(Combination.GATHER, atom.aval.dtype)
         and atom.aval.size
     }
-    return min(sizes, key=sizes.__getitem__) if sizes else None

@@ -19,6 +19,7 @@ from stratagem._src.shared_memory.shared_exchange import (
 __all__ = ["DeviceMeeting"]
 
 _SECONDS_PER_LOOK = 0.05
+_OVERLAP = "Two exchanges through shared memory have begun at the same time."
 
 
 class _Turn:
@@ -48,6 +49,7 @@ class DeviceMeeting:
         self.exchange = exchange
         self._lock = threading.Lock()
         self._turn: _Turn | None = None
+        self._is_exchanging = threading.Lock()
 
     def take_part(
         self, combination: Combination, device: int, num_devices: int, share: Share
@@ -85,13 +87,18 @@ class DeviceMeeting:
 
     def _run(self, turn: _Turn) -> None:
         shares = [turn.shares[device] for device in sorted(turn.shares)]
-        try:
-            turn.problem = self.exchange.exchange(turn.combination, shares)
-        except BaseException as error:
+        if self._is_exchanging.acquire(blocking=False):
+            try:
+                turn.problem = self.exchange.exchange(turn.combination, shares)
+            except BaseException as error:
+                self.exchange.abandon()
+                turn.problem = repr(error)
+            finally:
+                self._is_exchanging.release()
+        else:
             self.exchange.abandon()
-            turn.problem = repr(error)
-        finally:
-            turn.is_over.set()
+            turn.problem = _OVERLAP
+        turn.is_over.set()
 
     def _wait(self, turn: _Turn) -> None:
         while not turn.is_over.wait(_SECONDS_PER_LOOK):

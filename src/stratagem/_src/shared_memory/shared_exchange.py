@@ -45,7 +45,7 @@ class Share(NamedTuple):
 
     Attributes:
         arrays: What it brings.
-        results: As large as the arrays; of ``GATHER`` as large as those of all devices together.
+        results: As large as ``Combination.size`` says.
     """
 
     arrays: Sequence[np.ndarray[Any, Any]]
@@ -131,13 +131,18 @@ class SharedExchange:
             return problem
         self._own.reserve(total)
         self._own.set_note(_fingerprint(combination, len(shares), described))
-        is_whole = combination is Combination.GATHER or total <= _SMALL_BYTES
-        problem = (self._whole if is_whole else self._in_parts)(combination, places)
+        if combination is Combination.SCATTER:
+            problem = self._scattered(combination, places)
+        elif combination is Combination.GATHER or total <= _SMALL_BYTES:
+            problem = self._whole(combination, places)
+        else:
+            problem = self._in_parts(combination, places)
         if problem is None:
             self._mark(_TAKEN)
             self._turn += 1
-            for place in places:
-                place.give_to_all()
+            if combination is not Combination.SCATTER:
+                for place in places:
+                    place.give_to_all()
         return problem
 
     def _whole(self, combination: Combination, places: Sequence[_Place]) -> str | None:
@@ -150,21 +155,12 @@ class SharedExchange:
         return None
 
     def _in_parts(self, combination: Combination, places: Sequence[_Place]) -> str | None:
-        divided = [(place, self._parts(place.arrays[0])) for place in places]
-        for place, parts in divided:
-            mine = place.seen_in(self._own)
-            for rank, part in enumerate(parts):
-                # A single device brings its own part where it is.
-                if rank != self._rank or len(place.arrays) > 1:
-                    combine(combination, [array[part] for array in place.arrays], mine[part])
-        if (problem := self._bring()) is not None:
+        divided = [(place, self._parts(place)) for place in places]
+        if (problem := self._bring_parts(combination, divided)) is not None:
             return problem
         for place, parts in divided:
             part, result = parts[self._rank], place.results[0]
-            brought = [place.seen_in(area)[part] for area in self._areas]
-            if len(place.arrays) == 1:
-                brought[self._rank] = place.arrays[0][part]
-            combine(combination, brought, result[part])
+            combine(combination, self._brought(place, part), result[part])
             place.seen_in(self._own)[part] = result[part]
         self._mark(_REDUCED)
         if (problem := self._await(_REDUCED)) is not None:
@@ -175,6 +171,36 @@ class SharedExchange:
                     place.results[0][part] = place.seen_in(self._areas[rank])[part]
         return None
 
+    def _scattered(self, combination: Combination, places: Sequence[_Place]) -> str | None:
+        divided = [(place, self._parts(place)) for place in places]
+        if (problem := self._bring_parts(combination, divided)) is not None:
+            return problem
+        for place, parts in divided:
+            start = parts[self._rank].start
+            for result in place.results:
+                part = slice(start, start + result.size)
+                combine(combination, self._brought(place, part), result)
+                start = part.stop
+        return None
+
+    def _bring_parts(
+        self, combination: Combination, divided: Sequence[tuple[_Place, list[slice]]]
+    ) -> str | None:
+        for place, parts in divided:
+            mine = place.seen_in(self._own)
+            for rank, part in enumerate(parts):
+                # A single device brings its own part where it is.
+                if rank != self._rank or len(place.arrays) > 1:
+                    combine(combination, [array[part] for array in place.arrays], mine[part])
+        return self._bring()
+
+    def _brought(self, place: _Place, part: slice) -> list[np.ndarray[Any, Any]]:
+        """Returns what each process has brought of a part that this one reduces."""
+        brought = [place.seen_in(area)[part] for area in self._areas]
+        if len(place.arrays) == 1:
+            brought[self._rank] = place.arrays[0][part]
+        return brought
+
     def _bring(self) -> str | None:
         self._mark(_BROUGHT)
         if (problem := self._await(_BROUGHT)) is not None:
@@ -184,9 +210,9 @@ class SharedExchange:
             return DIFFERENT
         return None
 
-    def _parts(self, array: np.ndarray[Any, Any]) -> list[slice]:
-        count = self.num_processes
-        cuts = [array.size * i // count for i in range(count + 1)]
+    def _parts(self, place: _Place) -> list[slice]:
+        count, size = self.num_processes, place.arrays[0].size
+        cuts = [size * i // count for i in range(count + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
     # --- marks ------------------------------------------------------------------------------------------

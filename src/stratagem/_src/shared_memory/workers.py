@@ -72,11 +72,20 @@ def exchange_in_program(
 
     Returns:
         What becomes of each array, with a dimension for the devices of all workers in front if they are
-        gathered; and the token of what happens after.
+        gathered, and divided along its first dimension if its sum is scattered; and the token of what
+        happens after.
     """
     count = num_sharing_processes() * num_devices
-    front = (count,) if combination is Combination.GATHER else ()
-    shapes = [jax.ShapeDtypeStruct((*front, *array.shape), array.dtype) for array in arrays]
+
+    def result(array: Any) -> jax.ShapeDtypeStruct:
+        shape = array.shape
+        if combination is Combination.GATHER:
+            shape = (count, *shape)
+        elif combination is Combination.SCATTER:
+            shape = (shape[0] // count, *shape[1:])
+        return jax.ShapeDtypeStruct(shape, array.dtype)
+
+    shapes = [result(array) for array in arrays]
     how = np.array([combination, num_devices, _number], np.int32)
     place = jnp.reshape(device, (1,)).astype(np.int32)
     *results, after = call_host(_EXCHANGE, [*shapes, _TOKEN_SHAPE], *arrays, how, place, token)
@@ -89,13 +98,13 @@ def pass_after(value: Any, token: Any) -> Any:
     return call_host(_PASS, [shape], value, token, in_place={0: 0})[0]
 
 
-def token_after(value: Any) -> Any:
-    """Returns a token that is not there before the value is.
+def token_after(*values: Any) -> Any:
+    """Returns a token that is not there before the values are.
 
     XLA runs what does not depend on one another in any order, and in another one in each process. Whoever
     waits for another process needs a token, so that all wait for the same.
     """
-    return call_host(_TOKEN, [_TOKEN_SHAPE], value)[0]
+    return call_host(_TOKEN, [_TOKEN_SHAPE], *values)[0]
 
 
 @functools.cache
