@@ -83,15 +83,17 @@ def _compare_settings(call: StraightLine) -> None:
     call.write(f"if {debug_nans}.value or {debug_infs}.value: return MISSED")
     default_prng_impl = call.named(jax_settings.DEFAULT_PRNG_IMPL)
     prng_impl = call.named(jax_settings.DEFAULT_PRNG_IMPL.value)
-    call.write(f"if {default_prng_impl}.value != {prng_impl}: return MISSED")
+    call.write(f"found = {default_prng_impl}.value")
+    call.write(f"if found is not {prng_impl} and found != {prng_impl}: return MISSED")
 
 
 def _take_apart(call: StraightLine, inputs: CallInputs, leaves: Sequence[str]) -> None:
     """Writes how arguments are taken apart, and that those of another structure are missed."""
     structure = inputs.structure
     if inputs.flat:
-        call.write(f"if kwargs or len(args) != {len(leaves)}: return MISSED")
-        call.write(f"{listed(leaves)} = args")
+        call.write("if kwargs: return MISSED")
+        call.write(f"try: {listed(leaves)} = args")
+        call.write("except ValueError: return MISSED")
         return
     has_containers = structures.has_containers(structure)
     flatten = call.named(structures.flatten if has_containers else jax.tree.flatten)
@@ -132,21 +134,23 @@ def _compare_leaf(
         call.write(f"if {array} is None: {array} = {leaf}.global_array({group})")
         call.write(f"if {array} is None or {array}.aval != {aval}: return MISSED")
         return array
-    committed = f"{leaf}.{committed_attribute(leaf_type)}"
     sharding = f"{leaf}.{sharding_attribute(leaf_type)}"
-    call.write(
-        f"if {committed} is {kind.committed_to is None} or {leaf}.aval != {aval}: return MISSED"
-    )
+    differs = f"{leaf}.{committed_attribute(leaf_type)} is {kind.committed_to is None}"
+    call.write(f"if {leaf}.aval != {aval}: return MISSED")
     if placed_on is None:
+        call.write(f"if {differs}: return MISSED")
         if kind.committed_to is not None:
             place = call.named(kind.committed_to)
             call.write(f"if {sharding} is not {place} and {sharding} != {place}: return MISSED")
         return leaf
-    replicated, place = call.named(placed_on.replicated), call.named(in_place)
+    place = call.named(in_place)
     call.write(f"sharding = {sharding}")
-    elsewhere = f"sharding is not {replicated} and sharding is not {place} and sharding != {place}"
-    move = f"{call.named(place_on)}({call.named(placed_on)}, {leaf})"
-    call.write(f"if {elsewhere}: {leaf} = {move}")
+    # What lies as the group lays its arrays was put there.
+    with call.block(f"if sharding is not {call.named(placed_on.replicated)}:"):
+        call.write(f"if {differs}: return MISSED")
+        elsewhere = f"sharding is not {place} and sharding != {place}"
+        move = f"{call.named(place_on)}({call.named(placed_on)}, {leaf})"
+        call.write(f"if {elsewhere}: {leaf} = {move}")
     return leaf
 
 

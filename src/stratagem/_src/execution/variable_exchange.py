@@ -225,7 +225,8 @@ class VariableExchange:
         unusual += [f"{variable} is None" for variable in held]
         unusual += [f"{variable}._shared" for variable in donated]
         given = listed(f"{variable}._array" for variable in donated)
-        kept = listed(self._lent(call, held[i]) for i in self._kept)
+        lent = [self._lent(call, held[i]) for i in self._kept]
+        kept = listed(lent) if lent else call.named([])
         # As in run: unpacking, too, takes the results from C.
         launched = f"{call.named(starmap)}({call.named(self._jitted)}, "
         launched += f"(({given}, {kept}, {consts}, {arrays}),))"
