@@ -167,13 +167,11 @@ class Recorder:
         since_last_take, self._last_take = now - self._last_take, now
         first_start, last_end = math.inf, self._last_end
         for tally in list(self._tallies):
-            has_ended = (
-                not tally.thread.is_alive()
-            )  # asked first: then what it measured is all there
+            # Asked first: then what it measured is all there.
+            has_ended = not tally.thread.is_alive()
             some_untimed = tally.time_one_in > 1
-            tally.move_to(
-                interval, since_last_take
-            )  # before its times, which steps set and then count
+            # Before its times, which steps set and then count.
+            tally.move_to(interval, since_last_take)
             first_start = min(first_start, tally.first_start)
             last_end = max(last_end, now if some_untimed else tally.last_end)
             if has_ended:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 __all__ = ["JointPrograms", "WaitingShare"]
 
 _MOST_PROGRAMS = 256
-_MOST_OF_A_SAMPLE = (
-    64  # so that those of two workers overlap, whose samples are made at different times
-)
+_MOST_OF_A_SAMPLE = 64
+"""So that those of two workers overlap, whose samples are made at different times."""
 _FEWEST_TO_NAME = 5
 _SHARE_TO_NAME = 0.1
 
