@@ -64,9 +64,11 @@ class Job:
         kind = "elastic" if elastic else "restarted"
         command = [sys.executable, "-m", "stratagem", "run", *flags, program, self.folder, kind]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self.log = self.folder / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def steps(self) -> dict[tuple[int, int], list[float]]:
         """Returns when each process made its steps, by task and process id."""
@@ -89,7 +91,10 @@ class Job:
             if len(reached) >= processes:
                 return reached[processes - 1]
             time.sleep(0.01)
-        raise TimeoutError(f"{processes} workers did not make {number} steps within 120 s")
+        raise TimeoutError(
+            f"{processes} workers did not make {number} steps within 120 s. The job's last lines:\n"
+            f"{self.log.read_text()[-4000:]}"
+        )
 
     def kill(self, task: int) -> float:
         """Kills a worker; returns when."""
@@ -141,6 +146,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="*", default=[3, 5])
     options = parser.parse_args()
+    # A job in the background begins with interrupts ignored, and so would the jobs that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         report_kills(Path(folder), options.workers, options.rounds)
 
