@@ -79,8 +79,8 @@ def halts_of(num_workers, calls, in_step):
                 halts[worker].append(step)
             if in_step:
                 collective.wait(30)
-            else:
-                time.sleep(0.0005)
+            # Long enough for what was called to be heard before the last pass.
+            time.sleep(0.001)
 
     hearing = [threading.Thread(target=x.hear) for x in meeting.lines]
     loops = [threading.Thread(target=loop, args=(worker,)) for worker in range(num_workers)]
