@@ -6,11 +6,18 @@ The public attributes are properties in Python, and take three times as long as 
 
 from __future__ import annotations
 
+from typing import Any
+
 from jax._src.array import ArrayImpl
 
-__all__ = ["ConcreteArray", "committed_attribute", "sharding_attribute"]
+__all__ = ["ConcreteArray", "committed_attribute", "is_on_one_device", "sharding_attribute"]
 
-ConcreteArray: type = ArrayImpl
+ConcreteArray: type[Any] = ArrayImpl
+
+
+def is_on_one_device(value: Any) -> bool:
+    """Returns whether ``value`` is an array, no tracer, and on a single device."""
+    return type(value) is ConcreteArray and len(value.sharding.device_set) == 1
 
 
 def committed_attribute(array_type: type) -> str:

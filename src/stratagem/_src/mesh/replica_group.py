@@ -18,7 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import is_tracer
-from stratagem._src.jax_internals.host_arrays import put_pieces
+from stratagem._src.jax_internals.concrete_array import is_on_one_device
+from stratagem._src.jax_internals.device_arrays import put_copies, put_pieces
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.devices import canonical_name
 
@@ -145,6 +146,8 @@ class ReplicaGroup:
             copies = [narrowed(value)] * len(self._local_copies)
             return put_pieces(copies, value.shape, self.replicated, self._local_copies)
         if not self.spans_processes:
+            if is_on_one_device(value):
+                return put_copies(value, self.replicated, self._local_copies)
             return jax.device_put(value, self.replicated)
         # Every process brings its own copies; device_put would compare them over the network.
         view = self.local_view(value)

@@ -1,4 +1,4 @@
-"""Putting arrays of the host on devices, without the detours of ``jax.device_put``.
+"""Putting arrays on devices, without the detours of ``jax.device_put``.
 
 Those take several times as long as copying a small array does, and a step pays them for each array of
 its batch.
@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["put_pieces"]
+__all__ = ["put_copies", "put_pieces"]
 
 
 def put_pieces(
@@ -43,6 +43,23 @@ def put_pieces(
     return jax.make_array_from_single_device_arrays(shape, sharding, placed)
 
 
+def put_copies(
+    array: jax.Array, sharding: jax.sharding.Sharding, devices: Sequence[jax.Device]
+) -> jax.Array:
+    """Returns one array over devices, with a copy of another on each of them.
+
+    Args:
+        array: An array on one device; where it lies it is the copy.
+        sharding: What says that all devices have all of it.
+        devices: Those of the sharding, all of this process.
+    """
+    put = _private_put()
+    if put is None:
+        return jax.device_put(array, sharding)
+    aval = _aval(array.shape, array.dtype, array.weak_type)
+    return put(aval, sharding, [array] * len(devices), list(devices), True)
+
+
 @functools.cache
 def _private_put() -> Any | None:
     """Returns what ``jax.device_put`` ends in; ``None`` where JAX has changed."""
@@ -58,5 +75,5 @@ def _private_put() -> Any | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _aval(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    return jax.core.ShapedArray(shape, dtype)
+def _aval(shape: tuple[int, ...], dtype: np.dtype[Any], weak_type: bool = False) -> Any:
+    return jax.core.ShapedArray(shape, dtype, weak_type)
