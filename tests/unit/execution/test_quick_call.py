@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import gc
+import threading
 import weakref
 
 import jax
@@ -191,6 +192,161 @@ def test_other_settings(total):
     assert float(total) == before + 6
 
 
+@pytest.mark.parametrize("make", ["key", "old key"])
+def test_another_kind_of_keys(make):
+    if make == "key":
+        step = sg.function(lambda x: jax.random.normal(jax.random.key(0)) * x)
+        x = jnp.float32(1)
+        expected = lambda: jax.random.normal(jax.random.key(0))  # noqa: E731
+    else:
+        step = sg.function(lambda x: jax.lax.cond(x[0] > 0, jax.random.normal, lambda _: 0.0, x))
+        x = jnp.asarray([1, 2, 3, 4], jnp.uint32)
+        expected = lambda: jax.random.normal(x)  # noqa: E731
+    with jax.default_prng_impl("rbg"):
+        rbg = float(called_often(step, x))
+        assert rbg == pytest.approx(float(expected()))
+    with jax.default_prng_impl("unsafe_rbg"):
+        assert float(step(x)) == pytest.approx(float(expected()))
+    assert step.experimental_get_tracing_count() == 2
+
+
+def no_slow_calls(step, *args):
+    """Calls the function often and checks that each call was made the quick way."""
+    called_often(step, *args)
+    slow = [calls_of(step, "_find_and_run"), calls_of(step, "_after_miss")]
+    results = [step(*args) for _ in range(3)]
+    assert slow == [[], []]
+    return results
+
+
+def runs_straight(step):
+    """Returns whether the latest quick call exchanges the variables' arrays itself."""
+    return "new_values" in step._programs.recent[0].run.__code__.co_varnames
+
+
+def test_variables_of_no_strategy():
+    total, factor = sg.Variable(0.0), sg.Variable(2.0)
+    step = sg.function(lambda x: total.assign_add(factor * x).read_value() * 1)
+    assert [float(r) for r in no_slow_calls(step, jnp.float32(1))] == [10, 12, 14]
+    assert runs_straight(step)
+    kept = total.value()
+    factor.assign(3.0)
+    assert float(step(jnp.float32(1))) == 17
+    assert float(kept) == 14
+    assert float(total) == 17
+
+
+def test_variables_of_no_strategy_with_arrays_on_several_devices():
+    total = sg.Variable(jnp.zeros(4))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
+    split = jax.device_put(
+        jnp.ones(4), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    )
+    step = sg.function(lambda x: total.assign_add(x).read_value() * 1)
+    for x in [split, jnp.ones(4), split]:
+        for _ in range(3):
+            step(x)
+    assert total.numpy().tolist() == [9.0] * 4
+    strategy = STRATEGIES["two"]()
+    doubled = sg.function(lambda: strategy.run(lambda: total * 2))()
+    assert [part.tolist() for part in strategy.experimental_local_results(doubled)] == [
+        [18] * 4
+    ] * 2
+    with STRATEGIES["one"]().scope():
+        assert called_often(step, jnp.ones(4)).tolist() == [13] * 4
+
+
+def test_plain_variables_in_programs_of_a_strategy_and_outside_by_turns():
+    strategy = STRATEGIES["two"]()
+    total = sg.Variable(0.0)
+    alone = sg.function(lambda x: total.assign_add(x).read_value() * 1)
+
+    @sg.function
+    def together(x):
+        return strategy.reduce("SUM", strategy.run(lambda: x * total), axis=None)
+
+    x = jnp.float32(1)
+    for i in range(6):
+        assert float(alone(x)) == i + 1
+        assert float(together(x)) == 2 * (i + 1)
+    total.assign(0.0)
+    assert float(together(x)) == 0
+    assert float(alone(x)) == 1
+
+
+def test_variables_summed_on_read(strategy):
+    with strategy.scope():
+        count = sg.Variable(
+            0.0,
+            synchronization=sg.VariableSynchronization.ON_READ,
+            aggregation=sg.VariableAggregation.SUM,
+        )
+    step = sg.function(lambda x: strategy.run(lambda: count.assign_add(x).read_value() * 1))
+    replicas = strategy.num_replicas_in_sync
+    no_slow_calls(step, jnp.float32(1))
+    assert runs_straight(step)
+    assert float(count.read_value()) == 7 * replicas
+    # Eager updates keep the replicas' values apart until a program wants them.
+    strategy.run(lambda: count.assign_add(1.0))
+    parts = [jnp.asarray(part) for part in strategy.experimental_local_results(count)]
+    step(jnp.float32(1))
+    assert float(count.read_value()) == 9 * replicas
+    assert [float(part) for part in parts] == [8.0] * len(parts)
+
+
+def test_a_scope_of_another_thread(total):
+    step = sg.function(lambda x: sg.distribute.has_strategy())
+    x = jnp.ones(())
+    assert called_often(step, x) is False
+    entered, leave = threading.Event(), threading.Event()
+
+    def inside():
+        with STRATEGIES["two"]().scope():
+            entered.set()
+            assert leave.wait(60)
+            return called_often(step, x)
+
+    with concurrent.futures.ThreadPoolExecutor() as another_thread:
+        other = another_thread.submit(inside)
+        assert entered.wait(60)
+        try:
+            assert no_slow_calls(step, x) == [False] * 3
+        finally:
+            leave.set()
+        assert other.result(timeout=60) is True
+    assert step(x) is False
+
+
+def test_more_kinds_than_are_remembered():
+    total = sg.Variable(0.0)
+    step = sg.function(lambda x: total.assign_add(jnp.sum(x)).read_value() * 1)
+    arrays = [jnp.ones(n) for n in range(1, 8)]
+    for _ in range(5):
+        for x in arrays:
+            step(x)
+    assert float(total) == 5 * sum(range(1, 8))
+    assert step.experimental_get_tracing_count() == 7
+
+
+def test_no_arguments_and_wrong_ones():
+    total = sg.Variable(0.0)
+    step = sg.function(lambda: total.assign_add(1.0).read_value() * 1)
+    called_often(step)
+    for args, kwargs in [((1,), {}), ((), {"x": 1}), ((jnp.ones(2),), {})]:
+        with pytest.raises(TypeError, match="argument"):
+            step(*args, **kwargs)
+    assert float(step()) == 5
+
+
+def test_call_outlives_its_function_only_to_say_so():
+    step = sg.function(lambda x: x + 1)
+    call = step.__call__
+    assert float(call(jnp.float32(1))) == 2
+    del step
+    with pytest.raises(ReferenceError, match="Keep the function itself"):
+        call(jnp.float32(1))
+
+
 def test_inside_a_transformation(total):
     step = sg.function(lambda x: x * 2)
     add = sg.function(lambda x: total.assign_add(jnp.sum(x)).read_value() * 1)
@@ -232,7 +388,7 @@ def test_a_dropped_function_frees_its_variables_at_once(strategy):
     gc.collect()
     gc.disable()
     try:
-        held = weakref.ref(step._programs.recent[0])
+        held = weakref.ref(step._programs.recent[0].run)
         del step
         assert held() is None
     finally:

@@ -7,19 +7,18 @@ replica frame for each replica. With an empty stack the default strategy is curr
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.this_thread import THIS_THREAD
 
 if TYPE_CHECKING:
     from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 
 __all__ = [
     "PROCESS",
-    "THIS_THREAD",
     "Frame",
     "Scope",
     "current_frame",
@@ -38,17 +37,12 @@ __all__ = [
 _Strategy = TypeVar("_Strategy")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Frame:
     """One entry of the stack; ``replica_context`` is ``None`` in cross-replica context."""
 
     strategy: StrategyProtocol
     replica_context: ReplicaContextProtocol | None
-
-
-class _Stack(threading.local):
-    def __init__(self) -> None:
-        self.frames: list[Frame] = []
 
 
 class _Process:
@@ -57,8 +51,7 @@ class _Process:
     frame: Frame | None = None
 
 
-THIS_THREAD, PROCESS = _Stack(), _Process()
-"""For those whose time counts: what ``current_frame`` chooses from, without a call."""
+PROCESS = _Process()
 
 _default_factory: Callable[[], Frame] | None = None
 _default: Frame | None = None
@@ -81,7 +74,7 @@ def default_frame() -> Frame:
 
 def current_frame() -> Frame:
     """Returns the innermost frame of this thread."""
-    frames = THIS_THREAD.frames
+    frames: list[Frame] = THIS_THREAD.state.strategy_frames
     if frames:
         return frames[-1]
     if PROCESS.frame is None:
@@ -92,12 +85,14 @@ def current_frame() -> Frame:
 @contextlib.contextmanager
 def enter(frame: Frame) -> Iterator[Frame]:
     """Makes ``frame`` the current one of this thread for the block."""
-    frames = THIS_THREAD.frames
-    frames.append(frame)
+    thread = THIS_THREAD.state
+    thread.will_enter()
+    thread.strategy_frames.append(frame)
     try:
         yield frame
     finally:
-        popped = frames.pop()
+        popped = thread.strategy_frames.pop()
+        thread.has_left()
         assert popped is frame, "context frames must be left in the reverse order of entering"
 
 
@@ -117,17 +112,21 @@ class Scope(Generic[_Strategy]):
 
     def __enter__(self) -> _Strategy:
         self._check()
-        THIS_THREAD.frames.append(self._frame)
+        thread = THIS_THREAD.state
+        thread.will_enter()
+        thread.strategy_frames.append(self._frame)
         return self._strategy
 
     def __exit__(self, *_: object) -> None:
-        frames = THIS_THREAD.frames
+        thread = THIS_THREAD.state
+        frames = thread.strategy_frames
         if not frames or frames[-1] is not self._frame:
             raise ContextError(
                 f"A scope of {self._frame.strategy!r} is left that is not the innermost one of this "
                 "thread. Use `with strategy.scope():`, and leave scopes in the reverse order."
             )
         frames.pop()
+        thread.has_left()
 
 
 def get_strategy() -> StrategyProtocol:
@@ -169,7 +168,7 @@ def experimental_set_strategy(strategy: StrategyProtocol | None) -> None:
     Raises:
         ContextError: If called inside a strategy's scope or a replica.
     """
-    if THIS_THREAD.frames:
+    if THIS_THREAD.state.strategy_frames:
         raise ContextError(
             "experimental_set_strategy() cannot be called inside a strategy's scope() or run(). "
             "Leave the `with strategy.scope():` block first."

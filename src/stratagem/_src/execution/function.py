@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import types
 import weakref
@@ -13,18 +14,19 @@ from typing import TYPE_CHECKING, Any, overload
 from stratagem._src.core import jax_settings
 from stratagem._src.core.errors import OutOfRangeError
 from stratagem._src.core.missing_names import missing_method
+from stratagem._src.core.this_thread import THIS_THREAD
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.distributed_input.distributed_iterator import EndOfData
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
-from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
+from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, RaggedElement
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
-from stratagem._src.execution.quick_call import MISSED, make_quick_call
+from stratagem._src.execution.quick_call import Otherwise, QuickCall, make_quick_call
 from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.mesh import process_settings as config
@@ -41,10 +43,26 @@ _FIRST = "first call"
 class Function(CompiledFunction):
     """A Python function that runs as a compiled program; made by ``stratagem.function``."""
 
+    # Each function has a `__call__` of its own, the latest quick call: a method of the class that calls it
+    # would take longer than all that the quick call does itself.
+    __slots__ = {
+        "__call__": "Calls the function, compiled if it has not been for such arguments.",
+        "__dict__": None,
+        "__weakref__": None,
+    }
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Calls the function, compiled if it has not been for such arguments."""
+
     def __init__(self, python_function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
-        self._programs = ProgramCache()
+        # Nothing that the function has may keep it alive.
+        self._otherwise = Otherwise(_weakly(self._after_miss), _weakly(self._call))
+        self._programs = ProgramCache(weakref.WeakMethod(self._try_first))
+        self._try_first(None)
         self._may_create = True
         self._loops = False
         self._steps = StepCache(python_function)
@@ -95,16 +113,24 @@ class Function(CompiledFunction):
         inside = sum(f.experimental_get_tracing_count() for f in inner)
         return self._num_traces + self._steps.num_programs + inside
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function, compiled if it has not been for such arguments."""
-        try:
-            for quick_call in self._programs.recent:
-                result = quick_call(args, kwargs)
-                if result is not MISSED:
-                    return result
-        except (SettingsChanged, VariablesGone):
-            pass
-        if state.THIS_THREAD.frames:
+    def _try_first(self, quick_call: QuickCall | None) -> None:
+        """Makes a call of this function a call of ``quick_call``, if there is one."""
+        call = self._otherwise.failed
+        run = (lambda *args, **kwargs: call(args, kwargs)) if quick_call is None else quick_call.run
+        # In the slot, also where a subclass has a method of that name; and not by the global name of the
+        # class, which is gone when Python ends.
+        __class__.__call__.__set__(self, run)  # type: ignore[name-defined]
+
+    def _after_miss(self, mark: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Makes the call for which the quick call with this mark was not made."""
+        recent = self._programs.recent
+        for missed, following in itertools.pairwise(recent):
+            if missed.mark is mark:
+                return following.run(*args, **kwargs)
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if THIS_THREAD.state.state_frames:
             return self._python_function(*args, **kwargs)
         return self._find_and_run(args, kwargs)
 
@@ -133,7 +159,7 @@ class Function(CompiledFunction):
                     key,
                     program,
                     tuple(inputs.leaves()),
-                    functools.partial(make_quick_call, program, inputs, frame),
+                    functools.partial(make_quick_call, program, inputs, frame, self._otherwise),
                 )
             try:
                 return program.run(inputs)
@@ -233,6 +259,22 @@ class Function(CompiledFunction):
                 return self._python_function(*args, **kwargs)
         except EndOfData:
             raise OutOfRangeError("End of the distributed dataset.") from None
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what calls a method of an object without keeping the object alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        method = reference()
+        if method is None:
+            raise ReferenceError(
+                "The stratagem.function does not exist any more. Keep the function itself, not its "
+                "__call__."
+            )
+        return method(*args)
+
+    return call
 
 
 @overload

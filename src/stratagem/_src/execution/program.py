@@ -101,6 +101,7 @@ class Program:
         draws: The elements that the program draws from iterators.
         awaited: Which result to wait for before the next program is launched, if it must be waited for:
             0 for the outputs or 1 for the new values, and the position there.
+        makes_keys: Whether it makes keys for random numbers, whose kind is a setting of JAX.
         callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
     """
 
@@ -118,6 +119,7 @@ class Program:
         inputs: CallInputs,
         draws: list[DrawSpec],
         awaited: tuple[int, int] | None,
+        makes_keys: bool,
         callback_errors: list[BaseException] | None,
     ) -> None:
         self.jitted = jitted
@@ -134,7 +136,8 @@ class Program:
         )
         self.consts = consts
         # Whether a call like one before it needs nothing but a launch.
-        self.launches_only = callback_errors is None and self.variables.stores_as_returned
+        self.launches_only = callback_errors is None and self.variables.passes_as_stored
+        self.makes_keys = makes_keys
         self._results = results
         self._structure = structure
         self.group = group

@@ -51,11 +51,15 @@ class ProgramCache:
     made for: when one of them goes, so do the programs.
 
     Attributes:
-        recent: What finds the programs of the latest calls at once, latest first.
+        recent: What finds the programs of the latest kinds of calls at once, latest first.
+
+    Args:
+        try_first: Called with the first of these, or ``None``, when it may have become another one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, try_first: weakref.WeakMethod[Callable[[QuickCall | None], None]]) -> None:
         self.recent: list[QuickCall] = []
+        self._try_first = try_first
         self._entries: dict[Any, tuple[_Entry, ...]] = {}
         self._lock = threading.Lock()
         self._making: dict[Any, tuple[threading.RLock, int]] = {}
@@ -119,12 +123,12 @@ class ProgramCache:
                         entry.quick_calls[kind] = make()
                     quick_call = entry.quick_calls[kind]
                     others = [other for other in self.recent if other is not quick_call]
-                    self.recent = [quick_call, *others[: _RECENT - 1]]
+                    self._set_recent([quick_call, *others[: _RECENT - 1]])
 
     def forget_quick_calls(self) -> None:
         """Makes the next call of each kind find its program as the second one does."""
         with self._locked():
-            self.recent = []
+            self._set_recent([])
             for entries in self._entries.values():
                 for entry in entries:
                     entry.quick_calls = {}
@@ -152,4 +156,10 @@ class ProgramCache:
             if remaining:
                 self._entries[useless.key] = remaining
             quick_calls = list(useless.quick_calls.values())
-            self.recent = [call for call in self.recent if call not in quick_calls]
+            self._set_recent([call for call in self.recent if call not in quick_calls])
+
+    def _set_recent(self, quick_calls: list[QuickCall]) -> None:
+        self.recent = quick_calls
+        try_first = self._try_first()
+        if try_first is not None:
+            try_first(quick_calls[0] if quick_calls else None)

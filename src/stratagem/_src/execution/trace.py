@@ -43,6 +43,8 @@ from stratagem._src.variables.variable import Variable
 __all__ = ["trace_program"]
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
+# Of keys of the kind that is the default, and of arrays that stand for such.
+_MAKE_KEYS = frozenset({"random_seed", "random_wrap"})
 _NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -272,6 +274,7 @@ def _build(
         inputs=inputs,
         draws=draws,
         awaited=_smallest([jaxpr.outvars[position] for position in chosen], num_results),
+        makes_keys=any(eqn.primitive.name in _MAKE_KEYS for eqn in all_equations(jaxpr)),
         callback_errors=errors if has_callbacks else None,
     )
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from jax.core import Tracer
 
 from stratagem._src.core.straight_line import StraightLine, listed
+from stratagem._src.core.this_thread import INSIDE, THIS_THREAD
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.execution.call_signature import SettingsChanged
 from stratagem._src.jax_internals.concrete_array import ConcreteArray
@@ -26,7 +27,7 @@ from stratagem._src.mesh.program_queue import (
     wait_for_previous,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.variables.access import THIS_THREAD, current_journal
+from stratagem._src.variables.access import current_journal
 from stratagem._src.variables.variable import STORAGE_LOCK, Variable
 
 __all__ = [
@@ -103,16 +104,19 @@ class VariableExchange:
         self._num_donated, self._num_written = len(donated), len(writes)
         position = {id(reference): i for i, reference in enumerate(self._references)}
         self._kept = [position[id(weakref.ref(variable))] for variable in kept]
-        self._kept_as_stored = all(variable.stored_for_programs for variable in kept)
         self._shared = [write.shared for write in writes]
         self._group = group
         self._awaited = awaited
         self._stores_at_once = stores_at_once
         self.writes_nothing = not writes
-        self._donates_copies = not all(variable.stored_for_programs for variable in donated)
-        self.stores_as_returned = not any(
-            write.shared or not write.variable.stored_for_programs for write in writes
+        self._donates_copies = not all(map(self._always_passes, donated))
+        self._stores_as_returned = not any(self._shared) and all(map(self._always_passes, written))
+        self.passes_as_stored = not any(self._shared) and all(
+            variable.passes_as_stored(group) for variable in all_alive(self._references)
         )
+
+    def _always_passes(self, variable: Variable) -> bool:
+        return variable.passes_as_stored(self._group) and variable.made_of_array is None
 
     def use(self, jitted: Callable[..., tuple[list[Any], list[Any]]]) -> None:
         """Runs another function from now on, which differs in nothing but what it is called with."""
@@ -193,7 +197,7 @@ class VariableExchange:
     ) -> None:
         """Writes lines that do what ``hold`` and ``run`` do, in less time, and return a result.
 
-        Only for programs of which ``stores_as_returned`` holds and whose new values are stored at once.
+        Only if ``passes_as_stored`` is true and new values are stored at once.
 
         Args:
             call: The function to write them to.
@@ -221,11 +225,15 @@ class VariableExchange:
     def _write_exchange(self, call: StraightLine, arrays: str, consts: str, careful: str) -> None:
         held = [f"variable_{i}" for i in range(len(self._references))]
         donated, written = held[: self._num_donated], held[: self._num_written]
-        unusual = [f"{call.named(THIS_THREAD)}.journal is not None"]
-        unusual += [f"{variable} is None" for variable in held]
+        journal = f"{call.named(THIS_THREAD)}.state.journal"
+        unusual = [f"{call.named(INSIDE)} and {journal} is not None"]
         unusual += [f"{variable}._shared" for variable in donated]
+        unusual += [f"{variable} is None" for variable in held[len(donated) :]]
+        for variable, found in zip(held, self.hold(), strict=True):
+            if found.made_of_array is not None:
+                unusual.append(f"{variable}.{found.made_of_array} is not None")
         given = listed(f"{variable}._array" for variable in donated)
-        lent = [self._lent(call, held[i]) for i in self._kept]
+        lent = [f"{held[i]}._array" for i in self._kept]
         kept = listed(lent) if lent else call.named([])
         # As in run: unpacking, too, takes the results from C.
         launched = f"{call.named(starmap)}({call.named(self._jitted)}, "
@@ -241,7 +249,10 @@ class VariableExchange:
             call.write(f"{acquire}()")
             for variable, reference in zip(held, self._references, strict=True):
                 call.write(f"{variable} = {call.named(reference)}()")
-            with call.block(f"if {' or '.join(unusual)}:"):
+            # A variable that is gone is None, which has no such attribute.
+            call.write(f"try: unusual = {' or '.join(unusual)}")
+            call.write("except AttributeError: unusual = True")
+            with call.block("if unusual:"):
                 call.write(f"{release}()")
                 call.write(f"return {careful}")
             call.write(f"[(outputs, new_values)] = {launched}")
@@ -261,11 +272,6 @@ class VariableExchange:
             call.write(f"{call.named(_check_not_nested)}(error)")
             call.write("raise")
 
-    def _lent(self, call: StraightLine, variable: str) -> str:
-        if self._kept_as_stored:
-            return f"{variable}._array"
-        return f"{variable}.take_for_program({call.named(self._group)}, False)"
-
     def store(self, held: HeldVariables, new_values: list[Any]) -> None:
         """Stores new values that were not stored at once."""
         with STORAGE_LOCK:
@@ -279,17 +285,17 @@ class VariableExchange:
             self._accept(held, new_values)
 
     def _accept(self, held: HeldVariables, new_values: list[Any]) -> None:
-        if self.stores_as_returned:
+        if self._stores_as_returned:
             for variable, value in zip(held, new_values):  # noqa: B905  (more are held)
                 variable._array = value
                 variable._shared = False
             return
         for variable, shared, value in zip(held, self._shared, new_values):  # noqa: B905
-            if variable.stored_for_programs:
+            if self._always_passes(variable):
                 variable._array = value
                 variable._shared = shared
             else:
-                variable.accept_from_program(value, shared)
+                variable.accept_from_program(self._group, value, shared)
 
     def _keep_despite_interrupts(
         self, held: HeldVariables, outputs: list[Any], new_values: list[Any]

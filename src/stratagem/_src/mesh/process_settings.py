@@ -9,6 +9,7 @@ import jax
 from stratagem._src.mesh.devices import canonical_name, set_num_cpu_devices
 
 __all__ = [
+    "PROCESS",
     "LogicalDevice",
     "functions_run_eagerly",
     "list_logical_devices",
@@ -16,7 +17,14 @@ __all__ = [
     "set_num_cpu_devices",
 ]
 
-_run_eagerly = False
+
+class _Process:
+    """How functions run in this process."""
+
+    runs_eagerly = False
+
+
+PROCESS = _Process()
 
 
 class LogicalDevice(NamedTuple):
@@ -45,8 +53,7 @@ def run_functions_eagerly(run_eagerly: bool) -> None:
 
     Use it to step through a training step with a debugger.
     """
-    global _run_eagerly
-    _run_eagerly = bool(run_eagerly)
+    PROCESS.runs_eagerly = bool(run_eagerly)
 
 
 def functions_run_eagerly() -> bool:
@@ -55,4 +62,4 @@ def functions_run_eagerly() -> bool:
     >>> functions_run_eagerly()
     False
     """
-    return _run_eagerly
+    return PROCESS.runs_eagerly

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.this_thread import THIS_THREAD
 from stratagem._src.core.tracing import trace_state
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from stratagem._src.variables.variable import Variable
 
 __all__ = [
-    "THIS_THREAD",
     "Journal",
     "StateFrame",
     "current_frame",
@@ -206,55 +205,55 @@ class Journal:
             variable.restore_snapshot(content)
 
 
-class _ThreadState(threading.local):
-    def __init__(self) -> None:
-        self.frames: list[StateFrame] = []
-        self.journal: Journal | None = None
-
-
-THIS_THREAD = _ThreadState()
-"""For those whose time counts: ``frames`` and ``journal``, without a call."""
-
-
 def current_frame() -> StateFrame | None:
     """Returns this thread's innermost state frame, if any."""
-    frames = THIS_THREAD.frames
+    frames: list[StateFrame] = THIS_THREAD.state.state_frames
     return frames[-1] if frames else None
 
 
 @contextlib.contextmanager
 def enter(frame: StateFrame) -> Iterator[StateFrame]:
     """Makes ``frame`` this thread's innermost state frame for the block."""
-    THIS_THREAD.frames.append(frame)
+    thread = THIS_THREAD.state
+    thread.will_enter()
+    thread.state_frames.append(frame)
     try:
         yield frame
     finally:
-        THIS_THREAD.frames.pop()
+        thread.state_frames.pop()
+        thread.has_left()
 
 
 @contextlib.contextmanager
 def outside_of_frames() -> Iterator[None]:
     """Lets this thread use variables, for the block, as if nothing were traced."""
-    frames, THIS_THREAD.frames = THIS_THREAD.frames, []
+    thread = THIS_THREAD.state
+    frames, thread.state_frames = thread.state_frames, []
     try:
         yield
     finally:
-        THIS_THREAD.frames = frames
+        if frames:
+            thread.will_enter()
+        thread.state_frames = frames
 
 
 def current_journal() -> Journal | None:
     """Returns the journal of the call that is under way, if any."""
-    return THIS_THREAD.journal
+    journal: Journal | None = THIS_THREAD.state.journal
+    return journal
 
 
 @contextlib.contextmanager
 def journaled(journal: Journal) -> Iterator[None]:
     """Makes this thread note changes of variables in ``journal`` for the block."""
-    before, THIS_THREAD.journal = THIS_THREAD.journal, journal
+    thread = THIS_THREAD.state
+    thread.will_enter()
+    before, thread.journal = thread.journal, journal
     try:
         yield
     finally:
-        THIS_THREAD.journal = before
+        thread.journal = before
+        thread.has_left()
 
 
 @contextlib.contextmanager
@@ -264,7 +263,7 @@ def transaction(*, keeps_draws: bool = False) -> Iterator[Journal]:
     Args:
         keeps_draws: Whether iterators give again what the block has drawn from them, too.
     """
-    journal = Journal(THIS_THREAD.journal, keeps_draws=keeps_draws)
+    journal = Journal(current_journal(), keeps_draws=keeps_draws)
     try:
         with journaled(journal):
             yield journal

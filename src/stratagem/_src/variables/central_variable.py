@@ -31,6 +31,7 @@ class CentralVariable(AggregatingVariable):
     """
 
     __slots__ = ("_parameter_device",)
+    made_of_array = None
 
     def __init__(
         self,
@@ -70,22 +71,30 @@ class CentralVariable(AggregatingVariable):
             return jax.device_put(array, self.group.devices[replica.replica_index])
         return array
 
+    def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array goes in and out of a program on ``group`` as it is."""
+        return group is not None and group.device_set == {self._parameter_device}
+
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns a copy of the value on every compute device."""
         array = self._stored()
-        if group is None:
-            return jnp.copy(array) if donate and self._shared else array
-        copies = group.replicate(array)
-        return jnp.copy(copies) if donate and self._parameter_device in group.devices else copies
+        # What the parameter device gets is the stored array itself.
+        stays = group is None or self._parameter_device in group.devices
+        if donate and self._shared and stays:
+            array = jnp.copy(array)
+        return array if group is None else group.replicate(array)
 
-    def accept_from_program(self, array: Any, shared: bool) -> None:
+    def accept_from_program(self, group: ReplicaGroup | None, array: Any, shared: bool) -> None:
         """Stores a program's result on the parameter device."""
-        on_device = {shard.device: shard.data for shard in array.addressable_shards}
-        if self._parameter_device in on_device:
-            array = on_device[self._parameter_device]
-        else:
-            array = jax.device_put(array.addressable_data(0), self._parameter_device)
-        self._array, self._shared = array, shared
+        self._shared = shared
+        if self.passes_as_stored(group):
+            self._array = array
+            return
+        copies = {shard.device: shard.data for shard in array.addressable_shards}
+        here = copies.get(self._parameter_device)
+        if here is None:
+            here = jax.device_put(array.addressable_data(0), self._parameter_device)
+        self._array = here
 
 
 _register(CentralVariable)

@@ -57,7 +57,7 @@ class FullyShardedVariable(AggregatingVariable):
 
     __slots__ = ()
 
-    stored_for_programs = True
+    made_of_array = None
 
     @property
     def parts(self) -> Parts:
@@ -105,6 +105,10 @@ class FullyShardedVariable(AggregatingVariable):
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
         """Returns whether the stored array is the whole value: no."""
         return False
+
+    def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array goes in and out of a program as it is: yes."""
+        return True
 
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns all parts together."""

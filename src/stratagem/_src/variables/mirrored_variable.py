@@ -37,7 +37,7 @@ class MirroredVariable(AggregatingVariable):
 
     __slots__ = ()
 
-    stored_for_programs = True
+    made_of_array = None
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -92,6 +92,10 @@ class MirroredVariable(AggregatingVariable):
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
         """Returns whether a program's result is stored as it is: yes."""
+        return True
+
+    def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array goes in and out of a program as it is: yes."""
         return True
 
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:

@@ -279,6 +279,10 @@ class RemotelyHeldVariable(AggregatingVariable):
         """Returns whether a program's result is stored here: no."""
         return False
 
+    def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array goes in and out of a program as it is: no."""
+        return False
+
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns the value, fetched now, on the program's devices."""
         value = self.pull()

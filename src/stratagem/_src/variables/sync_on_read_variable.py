@@ -45,6 +45,7 @@ class SyncOnReadVariable(DistributedVariable):
 
     # `_parts` holds the replicas' values after eager updates, `_array` after everything else.
     __slots__ = ("_adds_once", "_parts")
+    made_of_array = "_parts"
 
     # --- storage ----------------------------------------------------------------------------------
 
@@ -128,12 +129,16 @@ class SyncOnReadVariable(DistributedVariable):
         """Returns whether the stored array is one value for all: no."""
         return False
 
+    def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array goes in and out of a program as it is: yes."""
+        return True
+
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns the global array of all replicas' values."""
         array = self._stored()
         return jnp.copy(array) if donate and self._shared else array
 
-    def accept_from_program(self, array: Any, shared: bool) -> None:
+    def accept_from_program(self, group: ReplicaGroup | None, array: Any, shared: bool) -> None:
         """Stores the global array of all replicas' values."""
         self._parts = None
         self._array, self._shared = array, shared

@@ -126,8 +126,8 @@ class Variable(
     def _check_aggregation_of_dtype(self) -> None:
         """Raises if values of this dtype cannot be aggregated as asked; here nothing is."""
 
-    # Whether the stored array goes in and out of programs as it is.
-    stored_for_programs = False
+    # The attribute with what was made of the stored array and holds as long as that does, if there is one.
+    made_of_array: str | None = "_on_mesh"
 
     # --- where it is -----------------------------------------------------------------------------
 
@@ -374,6 +374,13 @@ class Variable(
         """Returns whether the stored array is what a program on ``group`` returns for the value."""
         return group is None
 
+    def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
+        """Returns whether the stored array goes in and out of a program on ``group`` as it is.
+
+        It does while ``made_of_array`` is ``None`` and, if it is donated, nobody else holds it.
+        """
+        return group is None
+
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns the array to pass to a program on ``group``; the caller holds the storage lock.
 
@@ -389,10 +396,10 @@ class Variable(
             return jnp.copy(group.replicate(array))
         return jnp.copy(on_mesh[1]) if donate and self._shared else on_mesh[1]
 
-    def accept_from_program(self, array: Any, shared: bool) -> None:
-        """Stores a program's result; ``shared`` says whether someone else holds the array too."""
+    def accept_from_program(self, group: ReplicaGroup | None, array: Any, shared: bool) -> None:
+        """Stores a result of a program on ``group``; ``shared`` if someone else holds the array too."""
         self._shared = shared
-        if len(array.sharding.device_set) == 1:
+        if group is None or group.size == 1:
             self._array, self._on_mesh = array, None
         else:
             # The next program gets the copies; everyone else sees one device, as before.
