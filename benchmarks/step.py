@@ -3,15 +3,17 @@
 By hand is ``jax.shard_map`` (one device: ``jax.jit`` alone) with gradients and loss in one ``pmean``, and
 parameters given away to the program. All sides do the same: forward, backward, mean over the replicas,
 plain SGD, and one step in flight at a time where there are several devices; ``Optimizer``, which counts
-its steps, is compared with a step by hand that counts them too. Rounds of all sides are interleaved; a
-ratio is that of the medians. With ``--tensorflow-python`` naming an interpreter that has
-TensorFlow, the same steps run under its MirroredStrategy too.
+its steps, is compared with a step by hand that counts them too. Rounds of all sides are interleaved, for
+seconds where a step takes microseconds; a ratio is the median of those of each round, as the machine may
+be quicker in one than in another. With ``--tensorflow-python`` naming an interpreter that has TensorFlow,
+the same steps run under its MirroredStrategy too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import operator
 import statistics
 import subprocess
 import sys
@@ -175,14 +177,17 @@ def with_stratagem(case: Case, devices: list[jax.Device], way: Way) -> Callable[
     return lambda: step(x, y)
 
 
-def interleave(sides: list[Callable[[], jax.Array]], rounds: int, steps: int) -> list[list[float]]:
-    """Returns microseconds a step, for each side and round."""
+def interleave(
+    sides: list[Callable[[], jax.Array]], rounds: int, steps: int, seconds: float
+) -> list[list[float]]:
+    """Returns microseconds a step, for each side and round; at least so many rounds and seconds."""
     times: list[list[float]] = [[] for _ in sides]
     for side in sides:
         for _ in range(steps):
             result = side()
         result.block_until_ready()
-    for _ in range(rounds):
+    end = time.perf_counter() + seconds
+    while len(times[0]) < rounds or time.perf_counter() < end:
         for side, record in zip(sides, times, strict=True):
             start = time.perf_counter()
             for _ in range(steps):
@@ -221,6 +226,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--tensorflow-python", metavar="PYTHON", help="interpreter with TensorFlow")
     flags = parser.parse_args()
     sg.config.set_num_cpu_devices(max(flags.devices))
@@ -238,13 +244,15 @@ def main() -> None:
             limit = LIMIT_ON_ONE_DEVICE if num_devices == 1 else case.limit
             hands = [by_hand(case, devices, counts_steps=counts) for counts in (False, True)]
             sides = [*hands, *(with_stratagem(case, devices, way) for way in WAYS)]
-            times = interleave(sides, flags.rounds, flags.steps)
-            plain, counting, *ours = map(statistics.median, times)
-            for way, time_of_way in zip(WAYS, ours, strict=True):
+            times = interleave(sides, flags.rounds, flags.steps, flags.seconds)
+            plain, counting, *ours = times
+            for way, times_of_way in zip(WAYS, ours, strict=True):
                 hand = plain if way.update else counting
+                time_of_way = statistics.median(times_of_way)
+                ratio = statistics.median(map(operator.truediv, times_of_way, hand))
                 row = (
-                    f"{case.name:22} {num_devices:7} {hand:6.0f} us {way.name:18} {time_of_way:6.0f} us "
-                    f"{time_of_way / hand:6.2f} {limit:6.2f}"
+                    f"{case.name:22} {num_devices:7} {statistics.median(hand):6.0f} us {way.name:18} "
+                    f"{time_of_way:6.0f} us {ratio:6.2f} {limit:6.2f}"
                 )
                 if peer:
                     row += f"  {peer[case.name]:7.0f} us {peer[case.name] / time_of_way:6.1f}"
