@@ -111,9 +111,8 @@ def test_what_the_loop_says_to_try_next_exists():
 # --- the others, shortly ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["digits_fit", pytest.param("digits_flax", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits_fit", "digits_flax"])
 def test_other_forms_learn(name):
     printed = run(EXAMPLES / f"{name}.py", "--epochs", 4)
     assert accuracies(printed)[0] > 90

@@ -69,6 +69,7 @@ def silent_visit(port):
     return time.monotonic()
 
 
+@pytest.mark.slow
 def test_two_nodes_reach_their_end_among_strangers(start, script, ready, tmp_path):
     program = script("say_ready()\nwhile not Path('go').exists(): time.sleep(0.01)\nprint('right')")
     with HeldPorts(1) as held, Overhearing(("127.0.0.1", *held)) as network:
