@@ -99,9 +99,7 @@ def by_hand(
             out_specs=PartitionSpec(),
             check_vma=False,
         )
-    # Without it XLA makes copies of what it is given to overwrite.
-    options = {"xla_cpu_copy_insertion_use_region_analysis": True}
-    step = jax.jit(mapped, donate_argnums=0, compiler_options=options)
+    step = jax.jit(mapped, donate_argnums=0)
     count = [jnp.zeros((), jnp.int32)] if counts_steps else []
     state = jax.device_put([initial_parameters(case), *count], replicated)
     x, y = (jax.device_put(a, sharded) for a in batch(case, len(devices)))

@@ -247,9 +247,14 @@ def callbacks(strategy):
     return numbers, seen
 
 
-QUICK = [last_batch_not_divisible, own_train_step, one_batch_at_a_time, callbacks]
-BREADTH = [
+QUICK = [
+    last_batch_not_divisible,
+    own_train_step,
+    one_batch_at_a_time,
+    callbacks,
     dropout_and_noise,
+]
+BREADTH = [
     sample_weight_and_split,
     class_weight,
     validation_data_and_steps,

@@ -29,7 +29,6 @@ from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.tracing_frames import FunctionFrame
 from stratagem._src.execution.variable_exchange import VariableWrite, lend
 from stratagem._src.execution.variable_reads import lift_reads
-from stratagem._src.mesh.compiler_options import options_to_overwrite
 from stratagem._src.mesh.program_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
@@ -248,9 +247,7 @@ def _build(
         lifting.structure = _structure_key(
             jaxpr, donated, kept, chosen, num_results, group, results
         )
-    on_cpu = jax.default_backend() == "cpu" if group is None else group.on_cpu
     options: dict[str, Any] = {"donate_argnums": (0,)}
-    options["compiler_options"] = options_to_overwrite(on_cpu=on_cpu)
     if group is not None:
         by_position = {result.output: result for result in results}
         options["out_shardings"] = (

@@ -17,7 +17,6 @@ from jax.core import Tracer
 
 from stratagem._src.core.straight_line import StraightLine, listed
 from stratagem._src.core.this_thread import INSIDE, THIS_THREAD
-from stratagem._src.core.tracing import under_jit
 from stratagem._src.execution.call_signature import SettingsChanged
 from stratagem._src.jax_internals.concrete_array import ConcreteArray
 from stratagem._src.mesh.program_queue import (
@@ -180,10 +179,9 @@ class VariableExchange:
                     raise SettingsChanged
                 self._keep(held, outputs, new_values)
                 return outputs, new_values
-            except BaseException as error:
+            except BaseException:
                 if finished:
                     self._keep_despite_interrupts(held, *finished[0])
-                _check_not_nested(error)
                 raise
 
     def write_run(
@@ -266,10 +264,9 @@ class VariableExchange:
             call.write(f"{listed(f'{variable}._array' for variable in written)} = new_values")
             call.write("new_values = None")
             call.write(f"{release}()")
-        with call.block("except BaseException as error:"):
+        with call.block("except BaseException:"):
             call.write(f"if new_values is not None: {keep}")
             call.write(f"{call.named(_release_if_acquired)}()")
-            call.write(f"{call.named(_check_not_nested)}(error)")
             call.write("raise")
 
     def store(self, held: HeldVariables, new_values: list[Any]) -> None:
@@ -324,15 +321,6 @@ class VariableExchange:
 def _release_if_acquired() -> None:
     with contextlib.suppress(RuntimeError):
         STORAGE_LOCK.release()
-
-
-def _check_not_nested(error: BaseException) -> None:
-    """Raises ``SettingsChanged`` if JAX refused to make a program part of one that it traces.
-
-    It does so for those that have compiler options; others it returns tracers for.
-    """
-    if isinstance(error, ValueError) and under_jit():
-        raise SettingsChanged from None
 
 
 def lend(variables: Iterable[Variable], group: ReplicaGroup | None) -> list[Any]:

@@ -13,7 +13,6 @@ from jax.extend.core import Var
 from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
 from stratagem._src.integrations.keras.model_state import Attempt
-from stratagem._src.mesh.compiler_options import options_to_overwrite
 from stratagem._src.mesh.program_queue import (
     LAUNCH_LOCK,
     check_not_in_callback,
@@ -154,8 +153,7 @@ class _Jitted:
             results = compute(*jax.tree.leaves((state, batch)))
             return [result for result, kept in zip(results, returned, strict=True) if kept is None]
 
-        options = options_to_overwrite(on_cpu=jax.default_backend() == "cpu")
-        self.jitted = jax.jit(step, donate_argnums=0 if donates else (), compiler_options=options)
+        self.jitted = jax.jit(step, donate_argnums=0 if donates else ())
         self._returned = returned
         self._structure = structure
 
