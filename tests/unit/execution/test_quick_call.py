@@ -12,6 +12,7 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.execution import variable_exchange
+from stratagem._src.mesh.logical_devices import PartitionedGroup
 
 STRATEGIES = {
     "default": sg.distribute.get_strategy,
@@ -272,6 +273,28 @@ def test_plain_variables_in_programs_of_a_strategy_and_outside_by_turns():
     total.assign(0.0)
     assert float(together(x)) == 0
     assert float(alone(x)) == 1
+
+
+def test_plain_variables_in_a_replica_of_several_devices():
+    group = PartitionedGroup((tuple(jax.devices()[:2]),))
+    total = sg.Variable(jnp.zeros(4))
+    total.accept_from_program(group, group.replicate(np.ones(4, np.float32)), shared=False)
+    assert len(total.value().devices()) == 1
+    assert total.numpy().tolist() == [1.0] * 4
+
+
+def test_a_plain_variable_that_a_step_of_a_strategy_reads():
+    strategy = STRATEGIES["two"]()
+    rate = sg.Variable(2.0)
+    with strategy.scope():
+        total = sg.Variable(0.0, aggregation=sg.VariableAggregation.SUM)
+    step = sg.function(lambda x: strategy.run(lambda: total.assign_add(rate * x)))
+    no_slow_calls(step, jnp.float32(1))
+    assert runs_straight(step)
+    assert float(total) == 28
+    rate.assign(3.0)
+    step(jnp.float32(1))
+    assert float(total) == 34
 
 
 def test_variables_summed_on_read(strategy):

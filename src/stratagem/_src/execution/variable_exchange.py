@@ -111,7 +111,7 @@ class VariableExchange:
         self._donates_copies = not all(map(self._always_passes, donated))
         self._stores_as_returned = not any(self._shared) and all(map(self._always_passes, written))
         self.passes_as_stored = not any(self._shared) and all(
-            variable.passes_as_stored(group) for variable in all_alive(self._references)
+            variable.passes_as_stored(group) for variable in written
         )
 
     def _always_passes(self, variable: Variable) -> bool:
@@ -195,7 +195,7 @@ class VariableExchange:
     ) -> None:
         """Writes lines that do what ``hold`` and ``run`` do, in less time, and return a result.
 
-        Only if ``passes_as_stored`` is true and new values are stored at once.
+        Only if ``passes_as_stored``, which is about what is written, and new values are stored at once.
 
         Args:
             call: The function to write them to.
@@ -227,11 +227,19 @@ class VariableExchange:
         unusual = [f"{call.named(INSIDE)} and {journal} is not None"]
         unusual += [f"{variable}._shared" for variable in donated]
         unusual += [f"{variable} is None" for variable in held[len(donated) :]]
-        for variable, found in zip(held, self.hold(), strict=True):
-            if found.made_of_array is not None:
-                unusual.append(f"{variable}.{found.made_of_array} is not None")
+        found = self.hold()
+        as_stored = [variable.passes_as_stored(self._group) for variable in found]
+        unusual += [
+            f"{variable}.{found[i].made_of_array} is not None"
+            for i, variable in enumerate(held)
+            if as_stored[i] and found[i].made_of_array is not None
+        ]
         given = listed(f"{variable}._array" for variable in donated)
-        lent = [f"{held[i]}._array" for i in self._kept]
+        group = call.named(self._group)
+        lent = [
+            f"{held[i]}._array" if as_stored[i] else f"{held[i]}.take_for_program({group}, False)"
+            for i in self._kept
+        ]
         kept = listed(lent) if lent else call.named([])
         # As in run: unpacking, too, takes the results from C.
         launched = f"{call.named(starmap)}({call.named(self._jitted)}, "

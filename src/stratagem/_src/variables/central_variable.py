@@ -79,7 +79,7 @@ class CentralVariable(AggregatingVariable):
         """Returns a copy of the value on every compute device."""
         array = self._stored()
         # What the parameter device gets is the stored array itself.
-        stays = group is None or self._parameter_device in group.devices
+        stays = group is None or self._parameter_device in group.device_set
         if donate and self._shared and stays:
             array = jnp.copy(array)
         return array if group is None else group.replicate(array)

@@ -399,7 +399,7 @@ class Variable(
     def accept_from_program(self, group: ReplicaGroup | None, array: Any, shared: bool) -> None:
         """Stores a result of a program on ``group``; ``shared`` if someone else holds the array too."""
         self._shared = shared
-        if group is None or group.size == 1:
+        if group is None or len(group.device_set) == 1:
             self._array, self._on_mesh = array, None
         else:
             # The next program gets the copies; everyone else sees one device, as before.
