@@ -11,7 +11,7 @@ PEERS ?= torch tensorflow-cpu
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-peers test-slurm test-launchers test-ray release-check lint types bench bench-page bench-peers soak clean
+.PHONY: docs test-site demo demo-async test test-all test-fast test-peers test-slurm test-launchers test-ray test-hosts release-check lint types bench bench-page bench-peers soak clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -21,6 +21,12 @@ demo-async: $(READY)
 
 test: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m "not slow"
+
+# About a minute: rooms whose tests compile little and start hardly any process.
+FAST := cli cluster data distributed_input launcher measurement observation partitioners shared_memory summary \
+	task_profile transport values variables
+test-fast: $(READY)
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m "not slow" $(addprefix tests/unit/,$(FAST)) tests/spec
 
 test-all: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
@@ -34,6 +40,10 @@ test-slurm: $(READY)
 
 test-launchers: $(READY)
 	$(BIN)/python -m pytest -rs tests/schedulers/test_launchers.py
+
+# Several hosts, made of namespaces: needs root, iproute2 and iptables, else it is skipped with a word.
+test-hosts: $(READY)
+	$(BIN)/python -m pytest -rs tests/hosts
 
 # Ray is heavy, and gets an environment of its own.
 RAY_VENV ?= .venv-ray

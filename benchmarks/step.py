@@ -5,8 +5,10 @@ parameters given away to the program. All sides do the same: forward, backward, 
 plain SGD, and one step in flight at a time where there are several devices; ``Optimizer``, which counts
 its steps, is compared with a step by hand that counts them too. Rounds of all sides are interleaved, for
 seconds where a step takes microseconds; a ratio is the median of those of each round, as the machine may
-be quicker in one than in another. With ``--tensorflow-python`` naming an interpreter that has TensorFlow,
-the same steps run under its MirroredStrategy too.
+be quicker in one than in another. The step written with ``GradientTape`` is also compared with the same
+step written with ``value_and_grad``, and so is the time until it has run for the first time. With
+``--tensorflow-python`` naming an interpreter that has TensorFlow, the same steps run under its
+MirroredStrategy too.
 """
 
 from __future__ import annotations
@@ -137,6 +139,7 @@ class Way(NamedTuple):
     name: str
     aggregation: sg.VariableAggregation
     update: Callable[..., Any] | None
+    tape: bool = False
 
 
 WAYS = [
@@ -144,7 +147,10 @@ WAYS = [
     Way("all_reduce, FIRST", sg.VariableAggregation.ONLY_FIRST_REPLICA, reduce_then_assign),
     Way("assign, MEAN", sg.VariableAggregation.MEAN, assign),
     Way("Optimizer", sg.VariableAggregation.NONE, None),
+    Way("GradientTape, MEAN", sg.VariableAggregation.MEAN, reduce_then_assign, tape=True),
 ]
+LIMIT_OF_TAPE = 1.02
+LIMIT_OF_COMPILING_TAPE = 1.10
 
 
 def with_stratagem(case: Case, devices: list[jax.Device], way: Way) -> Callable[[], jax.Array]:
@@ -163,7 +169,12 @@ def with_stratagem(case: Case, devices: list[jax.Device], way: Way) -> Callable[
         def loss_fn():
             return jnp.mean((predict([v.value() for v in variables], x) - y) ** 2)
 
-        loss, gradients = sg.value_and_grad(loss_fn, variables)()
+        if way.tape:
+            with sg.GradientTape() as tape:
+                loss = loss_fn()
+            gradients = tape.gradient(loss, variables)
+        else:
+            loss, gradients = sg.value_and_grad(loss_fn, variables)()
         return update(variables, gradients, loss)
 
     @sg.function
@@ -193,6 +204,21 @@ def interleave(
             result.block_until_ready()
             record.append((time.perf_counter() - start) / steps * 1e6)
     return times
+
+
+def compile_ratio(case: Case, devices: list[jax.Device], rounds: int) -> float:
+    """Returns how much longer the first step takes with a tape than with ``value_and_grad``."""
+    by_function, by_tape = WAYS[0], WAYS[-1]
+
+    def first(way: Way) -> float:
+        jax.clear_caches()
+        step = with_stratagem(case, devices, way)
+        start = time.perf_counter()
+        step().block_until_ready()
+        return time.perf_counter() - start
+
+    first(by_function), first(by_tape)
+    return statistics.median(first(by_tape) / first(by_function) for _ in range(rounds))
 
 
 def tensorflow_times(python: str, num_devices: int, rounds: int, steps: int) -> dict[str, float]:
@@ -255,6 +281,14 @@ def main() -> None:
                 if peer:
                     row += f"  {peer[case.name]:7.0f} us {peer[case.name] / time_of_way:6.1f}"
                 print(row, flush=True)
+            of_step = statistics.median(map(operator.truediv, ours[-1], ours[0]))
+            of_compiling = compile_ratio(case, devices, flags.rounds)
+            print(
+                f"{case.name:22} {num_devices:7} GradientTape / value_and_grad: step {of_step:.2f} (limit "
+                f"{LIMIT_OF_TAPE:.2f}), first call {of_compiling:.2f} (limit "
+                f"{LIMIT_OF_COMPILING_TAPE:.2f})",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

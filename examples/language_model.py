@@ -1,13 +1,15 @@
 """Trains a small transformer that learns to write, word by word, from stories shipped here.
 
 Run it with ``python examples/language_model.py`` on two virtual devices, or in two processes with
-``stratagem run --workers 2 examples/language_model.py``: the losses are the same. After the training it
-writes a few lines itself.
+``stratagem run --workers 2 examples/language_model.py``: the losses are the same. With
+``stratagem run --islands 2 examples/language_model.py --sync-every 20`` two islands train apart, and
+average every 20 steps (local SGD). After the training it writes a few lines itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import time
@@ -70,10 +72,11 @@ def scores_of(parameters: Any, words: Any) -> Any:
     return normalized(x, parameters["before_scores"]) @ parameters["scores"]
 
 
-def windows(words: np.ndarray, batch_size: int) -> sg.data.Dataset:
+def windows(words: np.ndarray, batch_size: int, island: int = 0) -> sg.data.Dataset:
     """Returns batches of pieces of the text, and of the same pieces one word on."""
     starts = np.arange(len(words) - CONTEXT)
-    dataset = sg.data.Dataset.from_tensor_slices(starts).shuffle(len(starts), seed=1).repeat()
+    dataset = sg.data.Dataset.from_tensor_slices(starts)
+    dataset = dataset.shuffle(len(starts), seed=1 + island).repeat()
     return dataset.batch(batch_size).map(
         lambda starts: (
             words[starts[:, None] + np.arange(CONTEXT)],
@@ -83,7 +86,11 @@ def windows(words: np.ndarray, batch_size: int) -> sg.data.Dataset:
 
 
 def train(
-    strategy: sg.distribute.Strategy, words: np.ndarray, steps: int, batch_size: int
+    strategy: sg.distribute.Strategy,
+    words: np.ndarray,
+    steps: int,
+    batch_size: int,
+    sync_every: int | None = None,
 ) -> tuple[dict[str, Any], float]:
     """Returns the trained parameters, and the mean loss of the last steps, in nats for each word."""
     with strategy.scope():
@@ -91,6 +98,13 @@ def train(
         mean_loss = sg.metrics.Mean()
     schedule = optax.warmup_cosine_decay_schedule(0, 4e-3, 20, max(steps, 21))
     optimizer = sg.train.Optimizer(optax.adam, learning_rate=schedule, global_clipnorm=1.0)
+
+    islands = sg.distribute.experimental.LocalUpdates(
+        strategy,
+        parameters,
+        sync_every=sync_every or 1,
+    )
+    batch_size //= islands.num_islands
 
     def replica_step(inputs: Any, targets: Any) -> None:
         def loss() -> Any:
@@ -106,14 +120,31 @@ def train(
     def train_step(iterator: Any) -> None:
         strategy.run(replica_step, args=next(iterator))
 
-    iterator = iter(strategy.experimental_distribute_dataset(windows(words, batch_size)))
-    for step in range(1, steps + 1):
-        train_step(iterator)
-        if step % 25 == 0 or step == steps:
-            last = float(mean_loss.result())
-            print(f"step {step:4d}  loss {last:.3f}", flush=True)
-            mean_loss.reset_state()
+    dataset = windows(words, batch_size, islands.island)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    with islands if sync_every else contextlib.nullcontext():
+        for step in range(islands.num_steps + 1, steps + 1):
+            train_step(iterator)
+            if sync_every:
+                islands.step()
+            if step % 25 == 0 or step == steps:
+                last = float(mean_loss.result())
+                print(f"step {step:4d}  loss {last:.3f}", flush=True)
+                mean_loss.reset_state()
     return parameters, last
+
+
+def loss_of(parameters: dict[str, Any], words: np.ndarray) -> float:
+    """Returns the mean loss of trained parameters on pieces from the whole text."""
+
+    @sg.function
+    def mean_loss(inputs: Any, targets: Any) -> Any:
+        scores = scores_of(parameters, inputs)
+        return optax.softmax_cross_entropy_with_integer_labels(scores, targets).mean()
+
+    starts = np.arange(0, len(words) - CONTEXT, CONTEXT)[:, None]
+    inputs, targets = (words[starts + np.arange(i, CONTEXT + i)] for i in (0, 1))
+    return float(mean_loss(inputs, targets))
 
 
 def words_of(text: str) -> list[str]:
@@ -145,6 +176,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=2, help="number of virtual CPU devices")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch-size", type=int, default=16, help="for all replicas together")
+    parser.add_argument("--sync-every", type=int, metavar="H", help="islands average every H steps")
     parser.add_argument("--write", type=int, default=120, help="number of words to write")
     flags = parser.parse_args()
 
@@ -159,8 +191,9 @@ def main() -> None:
     print(
         f"{strategy.num_replicas_in_sync} replicas, {len(words)} words, {len(vocabulary)} different"
     )
-    parameters, loss = train(strategy, words, flags.steps, flags.batch_size)
+    parameters, loss = train(strategy, words, flags.steps, flags.batch_size, flags.sync_every)
     print(f"last loss {loss:.3f}, guessing {np.log(len(vocabulary)):.3f}")
+    print(f"loss of the trained model {loss_of(parameters, words):.3f}", flush=True)
     print(f"{time.perf_counter() - started:.1f} seconds")
     if flags.write:
         print(write(parameters, vocabulary, flags.write), flush=True)

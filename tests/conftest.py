@@ -1,8 +1,10 @@
 """Eight virtual CPU devices for every test, and checks that tests leave nothing behind."""
 
+import gc
 import importlib.util
 import logging
 import os
+import signal
 import warnings
 
 import hypothesis
@@ -16,6 +18,10 @@ hypothesis.settings.register_profile(
     "steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("steady")
+
+# A shell ignores interrupts in what it starts in the background; here, some tests send them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The workers of a cluster have their own.
 if "TF_CONFIG" not in os.environ:
@@ -59,6 +65,16 @@ def pytest_runtest_setup(item):
 def kept_for_the_session():
     """Returns what tests share until the session ends; folders that have such things override it."""
     return Belongings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_collections():
+    """Keeps what earlier modules left, compiled programs above all, out of garbage collections.
+
+    A process that has run thousands of tests needs half a second for each ``gc.collect()`` otherwise.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

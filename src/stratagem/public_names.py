@@ -25,7 +25,6 @@ from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.execution.conditionals import cond
 from stratagem._src.execution.function import function
 from stratagem._src.execution.gradients import value_and_grad
-from stratagem._src.values.array_functions import constant, identity
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
@@ -41,13 +40,11 @@ __all__ = [
     "complex64",
     "complex128",
     "cond",
-    "constant",
     "errors",
     "float16",
     "float32",
     "float64",
     "function",
-    "identity",
     "int8",
     "int16",
     "int32",

@@ -1,8 +1,9 @@
 """Every contract test runs over every strategy, eagerly and compiled.
 
 Which of these runs are breadth, for ``make test-all``, follows from what a test is about
-(``pytest.mark.about``), what a strategy is there to test (``SUBJECTS``), and which combinations of
-a test's parameters are spread over the strategies (``pytest.mark.spread``).
+(``pytest.mark.about``), what a strategy is there to test (``SUBJECTS``), which combinations of a
+test's parameters are spread over the strategies (``pytest.mark.spread``), and which of the two ways
+to execute it is the strategy's.
 """
 
 import functools
@@ -23,6 +24,7 @@ from strategies_under_test import (
     parameter_server_strategy,
     parameter_servers,
     runs_combination,
+    runs_way,
 )
 
 import stratagem as sg
@@ -114,7 +116,12 @@ def _is_breadth(item, name):
     if unknown := set(spread) - item.callspec.indices.keys():
         raise pytest.UsageError(f"{item.nodeid} is spread over {unknown}, which it does not have.")
     indices = [item.callspec.indices[parameter] for parameter in spread]
-    return bool(indices) and not runs_combination(name, indices)
+    if indices and not runs_combination(name, indices):
+        return True
+    where = dict(item.callspec.indices)
+    way = where.pop("execute", None)
+    others = sum(index for key, index in where.items() if key not in _FIXTURES)
+    return way is not None and not runs_way(name, item.originalname, others, way)
 
 
 def _topics(item):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import zlib
 from collections.abc import Callable
 
 import jax
@@ -141,7 +142,7 @@ if IN_WORKERS:
     }
 
 RUNS_EVERY_COMBINATION = "mirrored2"
-"""Runs all combinations of parameters that are spread over the strategies."""
+"""Runs all combinations of parameters that are spread over the strategies, and both ways to execute."""
 
 
 def runs_combination(name, indices):
@@ -156,3 +157,19 @@ def runs_combination(name, indices):
     """
     turn = list(SUBJECTS).index(name) + sum(indices)
     return name == RUNS_EVERY_COMBINATION or turn % 3 == 0
+
+
+def runs_way(name, test, combination, way):
+    """Returns whether a strategy has this way to execute a test, eagerly or compiled, in ``make test``.
+
+    The first with several replicas has both. Each other one has one of them, which changes from
+    test to test, from combination to combination of parameters and from strategy to strategy.
+
+    Args:
+        name: Of the strategy.
+        test: The name of the test's function.
+        combination: The sum of where the values of its other parameters stand among their values.
+        way: Where the way stands among the ways.
+    """
+    turn = list(SUBJECTS).index(name) + combination + zlib.crc32(test.encode())
+    return name == RUNS_EVERY_COMBINATION or turn % 2 == way

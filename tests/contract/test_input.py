@@ -226,6 +226,57 @@ def test_next_inside_a_function(strategy):
     assert step.experimental_get_tracing_count() <= 2
 
 
+@pytest.mark.parametrize("captured", [False, True], ids=["argument", "captured"])
+def test_elements_that_stay_on_the_host_are_new_in_each_call(strategy, captured):
+    n = strategy.num_replicas_in_sync
+    options = sg.distribute.InputOptions(experimental_fetch_to_device=False)
+    dataset = Dataset.from_tensor_slices(np.arange(8 * n, dtype=np.float32)).batch(2 * n)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset, options))
+
+    @sg.function
+    def step(given=None):
+        x = next(iterator if captured else given)
+        return strategy.reduce("SUM", strategy.run(lambda x: jnp.sum(x), args=(x,)), axis=None)
+
+    batches = np.arange(8 * n).reshape(4, -1)
+    sums = [float(step() if captured else step(iterator)) for _ in batches]
+    assert sums == batches.sum(1).tolist()
+    assert step.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["argument", "captured"])
+def test_next_of_a_plain_dataset_inside_a_function(strategy, captured):
+    iterator = iter(Dataset.from_tensor_slices(np.arange(7, dtype=np.float32)).batch(2))
+
+    @sg.function
+    def step(given=None):
+        x = next(iterator if captured else given)
+        return strategy.run(lambda x: jnp.sum(x), args=(x,))
+
+    for expected in (1.0, 5.0, 9.0, 6.0):
+        results = components(strategy, step() if captured else step(iterator))
+        assert [float(x) for x in results] == [expected] * strategy.num_replicas_in_sync
+    with pytest.raises(sg.errors.OutOfRangeError):
+        step() if captured else step(iterator)
+    assert step.experimental_get_tracing_count() == 2  # the last batch is smaller
+
+
+@one_process("Each worker would shuffle for itself.")
+def test_a_loop_over_a_plain_dataset_inside_a_function(strategy):
+    dataset = Dataset.from_tensor_slices(np.arange(64)).shuffle(64).batch(32)
+
+    @sg.function
+    def epoch():
+        return [strategy.run(lambda x: x + 0, args=(x,)) for x in dataset]
+
+    orders = [
+        [int(i) for batch in epoch() for i in np.asarray(components(strategy, batch)[0])]
+        for _ in range(3)
+    ]
+    assert all(sorted(order) == list(range(64)) for order in orders)
+    assert orders[0] != orders[1] != orders[2]
+
+
 def test_several_elements_and_a_captured_iterator_in_one_function(strategy):
     n = strategy.num_replicas_in_sync
     iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(6 * n).batch(n)))

@@ -72,6 +72,45 @@ def test_updates_outside_of_replicas_count_once(strategy, execute):
     assert float(execute(lambda: mean(11.0))) == pytest.approx((1 + 2 + 12 + 11) / 5)
 
 
+class Smoothed(sg.metrics.Metric):
+    def __init__(self):
+        super().__init__()
+        self.count = self.add_variable((2,), initializer="ones", name="count")
+
+    def update_state(self, value):
+        self.count.assign_add(value)
+
+    def result(self):
+        return self.count.read_value()
+
+
+@pytest.mark.about("variables")
+def test_a_first_value_is_that_of_all_replicas_together(strategy, prepare):
+    metric = make(strategy, Smoothed)
+    np.testing.assert_array_equal(metric.result(), [1, 1])
+    run = prepare(lambda: strategy.run(lambda: metric.update_state(jnp.ones(2))))
+    for count in (1, 2):
+        run()
+        n = strategy.num_replicas_in_sync
+        np.testing.assert_array_equal(metric.result(), [1 + n * count] * 2)
+
+
+@pytest.mark.not_on("parameter_server2", reason="a function does not create variables on servers")
+def test_a_metric_that_a_function_creates_begins_with_its_first_value_once(strategy):
+    made = []
+
+    @sg.function
+    def step():
+        if not made:
+            made.append(make(strategy, Smoothed))
+        strategy.run(lambda: made[0].update_state(jnp.ones(2)))
+        return made[0].result()
+
+    for count in (1, 2):
+        n = strategy.num_replicas_in_sync
+        np.testing.assert_array_equal(step(), [1 + n * count] * 2)
+
+
 def test_per_replica_values_are_handed_out(strategy, execute):
     mean = make(strategy, sg.metrics.Mean)
 

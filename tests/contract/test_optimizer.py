@@ -102,6 +102,59 @@ def noisy():
     return optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(3)), optax.sgd(0.1))
 
 
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        np.ones(1, np.float32),
+        np.ones(4, np.float32),
+        np.ones((2, 3), np.float32),
+        2.0,
+        sg.IndexedSlices(np.ones((2, 1), np.float32), np.array([0, 1])),
+    ],
+    ids=["one", "four", "rows", "number", "slices"],
+)
+def test_a_gradient_of_another_shape_is_refused_before_anything_changes(
+    strategy, execute, gradient
+):
+    with strategy.scope():
+        other, kernel = sg.Variable([1.0, 2.0]), sg.Variable(np.ones(3, np.float32), name="kernel")
+    optimizer = sg.train.Optimizer(optax.sgd(0.1))
+
+    def step():
+        optimizer.apply_gradients([(jnp.ones(2), other), (gradient, kernel)])
+
+    with pytest.raises(ValueError, match=r"'kernel(:0)?' of shape \(3,\)"):
+        execute(lambda: strategy.run(step))
+    assert other.numpy().tolist() == [1, 2]
+    assert kernel.numpy().tolist() == [1, 1, 1]
+
+
+@pytest.mark.not_on(
+    "parameter_server2",
+    reason="its functions run on workers, which have variables of servers alone",
+)
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}], ids=["", "late"])
+def test_a_variable_of_no_scope_is_updated_once_by_the_sum(strategy, prepare, options):
+    outside = sg.Variable(np.zeros(3, np.float32))
+    with strategy.scope():
+        inside = sg.Variable(np.zeros(3, np.float32))
+    optimizer = sg.train.Optimizer(optax.sgd, learning_rate=0.5, **options)
+    variables = [outside, inside]
+
+    def step():
+        gradients = [jnp.ones(3) * (1 + variable.read_value()) for variable in variables]
+        optimizer.apply(gradients, variables)
+
+    run = prepare(lambda: strategy.run(step))
+    expected = np.zeros(3)
+    for count in range(1, 5):
+        run()
+        if count % options.get("gradient_accumulation_steps", 1) == 0:
+            expected = expected - 0.5 * strategy.num_replicas_in_sync * (1 + expected)
+        np.testing.assert_allclose(outside.numpy(), expected, rtol=1e-5)
+        np.testing.assert_allclose(inside.numpy(), expected, rtol=1e-5)
+
+
 def test_transformations_with_random_keys(strategy, tmp_path):
     with strategy.scope():
         v = sg.Variable(np.ones(3, np.float32))

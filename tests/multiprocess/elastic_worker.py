@@ -4,7 +4,8 @@ Arguments: the folder for the files, how many epochs at most, and for how many s
 It ends after the epoch in which a worker finds a file ``enough`` in the folder. One more argument may say
 for how many seconds workers wait for each other, or "parts": then each worker has a part of the weights
 and of the optimizer's state; or "saves": then all is saved after every epoch, in the folder ``saved``, and
-a worker that finds a file ``die`` in the other folder is killed while it writes.
+a worker that finds a file ``die`` in the other folder is killed while it writes; or "resumes": then all and
+the place in the loops are saved after every third step, and a job that is started again goes on there.
 """
 
 import contextlib
@@ -27,10 +28,10 @@ ROWS, BATCH = 48, 12
 
 folder, epochs, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 more = sys.argv[4] if len(sys.argv) > 4 else None
-in_parts, saves = more == "parts", more == "saves"
+in_parts, saves, resumes = more == "parts", more == "saves", more == "resumes"
 strategy = sg.distribute.MultiWorkerMirroredStrategy(
     communication_options=sg.distribute.experimental.CommunicationOptions(
-        timeout_seconds=None if more is None or in_parts or saves else float(more)
+        timeout_seconds=None if more is None or more.isalpha() else float(more)
     )
 )
 task = strategy.cluster_resolver.task_id or 0
@@ -100,11 +101,16 @@ manager = sg.train.CheckpointManager(checkpoint, folder / "saved", max_to_keep=2
 
 @sg.train.elastic(strategy)
 def train(loop):
+    if resumes:
+        checkpoint.loop = loop
+        manager.restore_or_initialize()
     for epoch in loop.range(epochs):
         counted.assign(np.zeros(ROWS, np.int32))  # forgotten when the loop below goes on
         for batch in loop.batches(dataset):
             loss = float(step(batch))
             note("step", step=loop.step, loss=loss, workers=strategy.num_replicas_in_sync)
+            if resumes and loop.step % 3 == 1:
+                manager.save()
             time.sleep(pause)
         numbers = np.asarray(counted.read_value()).tolist()
         note("epoch", epoch=epoch, counted=numbers, w=w.numpy().tolist())

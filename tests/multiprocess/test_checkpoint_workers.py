@@ -180,6 +180,56 @@ def test_workers_save_and_restore_as_one(tmp_path):
     }  # fmt: skip
 
 
+def save_as_tensorflow_programs_do(directory):
+    """Saves between steps: each worker for itself; then the leader alone, and all of them."""
+    worker, training = task()[1], Training()
+    extended = training.strategy.extended
+    checkpoint = sg.train.Checkpoint(w=training.w, optimizer=training.optimizer, epoch=worker)
+    prefix = f"{directory}/chief" if worker == 0 else f"{directory}/worker_{worker}"
+    manager = sg.train.CheckpointManager(checkpoint, prefix, max_to_keep=1)
+    best = sg.train.CheckpointManager(checkpoint, f"{directory}/best", max_to_keep=1)
+    found = {"own": [], "all": [], "best": []}
+    for _ in range(3):
+        training.step()
+        found["own"].append(manager.save())
+        if worker != 0:
+            shutil.rmtree(prefix)
+        training.step()
+        if extended.should_checkpoint:
+            found["best"].append(best.save(checkpoint_number=1))
+        found["all"].append(checkpoint.save(f"{directory}/all"))
+    found["w"] = training.w.numpy().tolist()
+
+    # Nobody has all of the sum.
+    together = sg.train.Checkpoint(w=training.w, seen=training.seen)
+    try:
+        if extended.should_checkpoint:
+            together.save(f"{directory}/together")
+        training.step()
+    except sg.errors.StratagemError as error:
+        found["together"] = str(error)
+    return found
+
+
+def test_saves_of_the_leader_alone_and_of_each_worker(tmp_path):
+    results = run_cluster(save_as_tensorflow_programs_do, 2, (str(tmp_path),), timeout=100)
+    leader, other = results
+    assert leader["all"] == other["all"]
+    assert [Path(path).parent.name for path in other["own"]] == ["worker_1"] * 3
+    assert not (tmp_path / "worker_1").exists()
+    (chief,) = (path for path in (tmp_path / "chief").iterdir() if path.name[0] != ".")
+    assert str(chief) == leader["own"][-1]
+    assert (leader["best"], other["best"]) == ([f"{tmp_path}/best/ckpt-1"] * 3, [])
+    for path in (leader["best"][-1], leader["all"][-1]):
+        w = sg.Variable([0.0, 0.0])
+        restored = sg.train.Checkpoint(w=w, epoch=7)
+        restored.restore(path)
+        assert (w.numpy().tolist(), restored.epoch) == (leader["w"], 0)
+    for found in results:
+        assert "every worker calls save(), also those where should_checkpoint" in found["together"]
+        assert "a part of 'seen'" in found["together"]
+
+
 def save_after_steps(directory):
     training = Training()
     training.step()

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from processes import poll
 
@@ -157,6 +158,30 @@ def test_what_a_killed_worker_had_a_part_of_is_not_lost(start, tmp_path, referen
     went_on = job.wait_for_workers(left, job.send(signal.SIGKILL, 1))
     job.wait_for_workers(left + 1, went_on)
     assert job.end() == set(range(left + 1))
+    job.check(reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", ["1:3", "2"])
+def test_a_job_that_is_killed_wholly_goes_on_from_its_checkpoint(start, tmp_path, reference, again):
+    job = Job(start, tmp_path, "--workers", 2, more=["resumes"])
+    # In the middle of an epoch, of which there are four steps.
+    job.wait_for_step(6)
+    pids = [job.latest_pid(task) for task in range(2)]
+    job.launcher.process.kill()
+    poll(lambda: not any(map(psutil.pid_exists, pids)), SECONDS)
+    killed = time.time()
+    before = max(event["step"] for event in job.events("step"))
+    job = Job(start, tmp_path, "--workers", again, more=["resumes"])
+    number = int(again[-1])
+    went_on = job.wait_for_workers(number, killed)
+    first = job.steps_with(number, killed)[0]["step"]
+    assert before - 6 < first <= before + 1
+    if again == "1:3":  # a loss after that does not go back to the checkpoint
+        went_on = job.wait_for_workers(2, job.send(signal.SIGKILL, 1))
+        assert job.steps_with(2, went_on - 1)[0]["step"] >= first
+        job.wait_for_workers(3, went_on)
+    assert job.end() == set(range(number))
     job.check(reference)
 
 

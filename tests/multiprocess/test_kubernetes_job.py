@@ -101,7 +101,9 @@ def test_ctrl_c_takes_everything_away(start, script, cluster, ready):
     job.finish()
     assert job.returncode == 130
     assert "deleted Job train-worker" in job.stderr
-    assert not any(found.of_kind(kind) for kind in ("jobs", "services", "secrets", "pods"))
+    assert not any(
+        found.of_kind(kind) for kind in ("jobs", "services", "secrets", "networkpolicies", "pods")
+    )
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def test_missing_node_0_is_named(node, script):
 
 
 def test_nodes_that_expect_another_number_are_refused(node, script):
-    first = node(0, script(""), "--rdzv-timeout", 3)
+    first = node(0, script(""), "--rdzv-timeout", 60)
     other = node(1, script(""), num_nodes=3).finish()
     assert other.returncode == 1
     assert "node 0 has --nnodes 2, this is node 1 of 3" in other.stderr

@@ -28,12 +28,12 @@ def cluster():
 class Job:
     """A table over both servers, a counter on one, and functions that update both."""
 
-    def __init__(self, cluster, directory, patience=60.0, **others):
+    def __init__(self, cluster, directory, patience=60.0, worker_timeout=30.0, **others):
         self.strategy = cluster.strategy(
             variable_partitioner=sg.distribute.partitioners.FixedShardsPartitioner(2)
         )
         self.coordinator = sg.distribute.coordinator.ClusterCoordinator(
-            self.strategy, patience=patience, worker_timeout=30.0
+            self.strategy, patience=patience, worker_timeout=worker_timeout
         )
         with self.strategy.scope():
             self.table = sg.Variable(np.zeros((ROWS, 2), np.float32), name="table")
@@ -133,7 +133,7 @@ def test_what_the_chief_itself_does_raises_until_it_has_joined(cluster, tmp_path
 
 
 def test_a_server_that_was_stopped_and_goes_on_is_not_set_back(cluster, tmp_path):
-    job = Job(cluster, tmp_path)
+    job = Job(cluster, tmp_path, worker_timeout=5.0)
     job.train(1)
     job.coordinator.join()
     job.manager.save()

@@ -247,11 +247,31 @@ def test_colours_on_a_terminal_only(start, script, mark, tmp_path):
     os.close(slave)
 
 
-def test_job_ends_when_nobody_reads_its_output(start, script):
-    job = start("run", script("while True: print('x'); time.sleep(0.01)"))
-    assert job.process.stdout.readline() == "[worker 0] x\n"
+def test_job_goes_on_when_its_output_cannot_be_written(start, script, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker-0.log").symlink_to("/dev/full")
+    program = script(
+        "print('x', flush=True)\n"
+        "while not Path('closed').exists(): time.sleep(0.01)\n"
+        "for i in range(1000): print('y' * 100)\n"
+        "sys.stdout.flush()\n"
+        "Path(f'well-{index}').touch()"
+    )
+    flags = ["--workers", 2, "--log-dir", "logs", "--events", "/dev/full"]
+    job = start("run", *flags, program)
+    assert job.process.stdout.readline().endswith(" x\n")
     job.process.stdout.close()
-    assert job.process.wait(30) == 143
+    (tmp_path / "closed").touch()
+    assert job.process.wait(60) == 0
+    messages = job.process.stderr.read()
+    assert {path.name for path in tmp_path.glob("well-*")} == {"well-0", "well-1"}
+    for words in (
+        "The launcher's output is incomplete: Broken pipe",
+        "The files in logs lack output of tasks, which could not be written: No space left",
+        "Events are not written any more: No space left",
+    ):
+        assert messages.count(words) == 1
+    assert (tmp_path / "logs" / "worker-1.log").read_text().count("y") == 100_000
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def check_killed_at_start(some, victim):
     [
         pytest.param("hosting", 0, marks=pytest.mark.slow),
         ("roll call", 1),
-        ("clients", 1),
-        ("devices", 0),
+        pytest.param("clients", 1, marks=pytest.mark.slow),
+        pytest.param("devices", 0, marks=pytest.mark.slow),
         ("first program", 1),
     ],
 )

@@ -425,10 +425,36 @@ def extra_iterators(strategy, worker, folder):
 def different_datasets(strategy, worker, folder):
     """Returns what the workers are told that distribute different datasets."""
     numbers = np.arange(8, dtype=np.float32 if worker else np.int32)
-    dataset = Dataset.from_tensor_slices(numbers).batch(4)
-    with pytest.raises(sg.errors.ReplicaMismatchError) as error:
-        strategy.experimental_distribute_dataset(dataset)
-    return str(error.value)
+
+    def batches(sizes):
+        return [np.arange(size) for size in sizes]
+
+    def of_generator(size):
+        return Dataset.from_generator(lambda: iter(batches([size] * 2)), np.int64)
+
+    made = (
+        lambda: Dataset.from_tensor_slices(numbers).batch(4),
+        lambda: Dataset.range(8).batch(4 + 4 * worker),
+        lambda: Dataset.range(8).shard(2, worker).batch(4),
+        lambda: batches([4, 4 + worker]),
+        lambda: of_generator(6 + worker),
+    )
+    told = []
+    for make in made:
+        with pytest.raises(sg.errors.ReplicaMismatchError) as error:
+            list(strategy.experimental_distribute_dataset(make()))
+        told.append(str(error.value))
+    return told
+
+
+def loop_of_a_job_that_is_not_elastic(strategy, worker, folder):
+    """Returns the rows of a dataset whose order nobody has fixed."""
+
+    @sg.train.elastic(strategy)
+    def read(loop):
+        return [parts(strategy, x) for x in loop.batches(Dataset.range(8).shuffle(8).batch(4))]
+
+    return read()
 
 
 def scalars_of_uneven_length(strategy, worker, folder):
@@ -449,6 +475,7 @@ def use_of_input(folder):
         failing_input,
         extra_iterators,
         different_datasets,
+        loop_of_a_job_that_is_not_elastic,
         scalars_of_uneven_length,
     )
     found = {}
@@ -514,10 +541,15 @@ def test_input(tmp_path):
         own = [2 * worker, 2 * worker + 1]
         assert taken == [[[100 + n for n in own]], [own]] * 3
 
-    for told in of_all("different_datasets"):
-        assert "process 0 made dataset" in told
-        assert "['int32']" in told
-        assert "process 1 made dataset" in told
-        assert "['float32']" in told
+    for types, size, shards, listed, generated in of_all("different_datasets"):
+        assert "the element types differs: process 0 has ['int32']" in types
+        assert "process 1 has ['float32']" in types
+        assert "the batch size differs: process 0 has 4; process 1 has 8" in size
+        assert "Shard(num_shards=2, index=1)" in shards
+        for told, rows in ((listed, 4), (generated, 6)):
+            assert f"process 0 has a global batch of rows: {rows}; process 1 has" in told
+
+    looped = of_all("loop_of_a_job_that_is_not_elastic")
+    assert sorted(np.ravel(looped).tolist()) == list(range(8))
 
     assert of_all("scalars_of_uneven_length") == [[[0], [1]]] * 2

@@ -38,6 +38,9 @@ NAMESPACES = [
     sg,
     sg.distribute,
     sg.distribute.experimental,
+    sg.dtypes,
+    sg.linalg,
+    sg.math,
     sg.metrics,
     sg.nn,
     sg.profiler,
@@ -133,7 +136,7 @@ def public_names():
     for namespace in NAMESPACES:
         for name in namespace.__all__:
             symbol = getattr(namespace, name)
-            if not isinstance(symbol, np.dtype):
+            if symbol is not None and not isinstance(symbol, np.dtype):  # tf.newaxis is None
                 yield pytest.param(name, symbol, id=f"{namespace.__name__}.{name}")
 
 

@@ -206,11 +206,38 @@ def test_a_state_of_nnx_that_orbax_has_saved(tmp_path):
     nnx = pytest.importorskip("flax.nnx")
     ocp = pytest.importorskip("orbax.checkpoint")
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(1))
-    ocp.StandardCheckpointer().save(tmp_path / "theirs", {"model": nnx.state(model)})
     checkpointer = ocp.StandardCheckpointer()
+    checkpointer.save(tmp_path / "theirs", {"model": nnx.state(model)})
+    checkpointer.wait_until_finished()
     checkpointer.save(tmp_path / "pure", {"model": nnx.to_pure_dict(nnx.state(model))})
     checkpointer.wait_until_finished()
     for name in ("theirs", "pure"):
         again = nnx.Linear(2, 3, rngs=nnx.Rngs(2))
         sg.train.Checkpoint(model=again).restore(tmp_path / name).assert_consumed()
         np.testing.assert_array_equal(again.kernel[...], model.kernel[...])
+
+
+def test_arrays_and_variables_wherever_an_nnx_module_holds_them(tmp_path):
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Model(nnx.Module):
+        def __init__(self, value):
+            self.ours = nnx.data(sg.Variable([value]))
+            self.bare = nnx.data(jnp.full(2, value))
+            self.mixed = nnx.Param({"array": jnp.full(1, value), "ours": sg.Variable(value)})
+            self.inner = nnx.List([nnx.Param(sg.Variable(value))])
+            self.nested = nnx.data({"array": jnp.full(3, value), "ours": sg.Variable(value)})
+
+        def variables(self):
+            mixed = self.mixed.get_raw_value()["ours"]
+            return [self.ours, mixed, self.inner[0].get_raw_value(), self.nested["ours"]]
+
+    path = sg.train.Checkpoint(model=Model(2.0)).save(tmp_path / "ckpt")
+    model = Model(1.0)
+    variables = model.variables()
+    restored({"model": model}, path)
+    assert [v is w for v, w in zip(model.variables(), variables, strict=True)] == [True] * 4
+    assert [v.numpy().tolist() for v in variables] == [[2], 2, 2, 2]
+    assert model.bare.tolist() == [2, 2]
+    assert model.mixed.get_raw_value()["array"].tolist() == [2]
+    assert model.nested["array"].tolist() == [2, 2, 2]

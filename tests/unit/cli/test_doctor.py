@@ -104,3 +104,14 @@ def test_nothing_listens_for_other_machines_without_a_secret(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(PermissionDeniedError, match="loopback"):
         reach_peers("worker0.example.com:4321", {W1: "127.0.0.1:1"}, timeout=0.1)
+
+
+def test_what_commands_and_errors_say_does_not_command_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("RAY_ADDRESS", "\x1b]0;owned\x07")
+    monkeypatch.setattr(scheduler_report.importlib.util, "find_spec", {"ray": "here"}.get)
+    main(["doctor"])
+    main(["top", "\x1b]0;owned\x07 x"])
+    said = capsys.readouterr()
+    for text in (said.out, said.err):
+        assert "\x1b" not in text
+        assert r"\x1b]0;owned\x07" in text

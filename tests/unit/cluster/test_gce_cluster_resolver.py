@@ -1,5 +1,6 @@
 """Against a local server that speaks the Compute Engine API's JSON."""
 
+import itertools
 import re
 
 import pytest
@@ -132,10 +133,15 @@ def test_an_instance_without_an_address_is_an_error(compute):
 
 
 def test_ipv6_addresses_get_brackets(compute):
-    only_ipv6 = {"networkInterfaces": [{"ipv6Address": "2600:1900::7"}]}
-    compute.routes[f"GET {ZONE}/instances/.*"] = lambda _: (200, only_ipv6)
+    numbers = itertools.count(7)
 
-    assert resolver_of(compute).cluster_spec().task_address("worker", 0) == "[2600:1900::7]:8470"
+    def only_ipv6(_):
+        return 200, {"networkInterfaces": [{"ipv6Address": f"2600:1900::{next(numbers)}"}]}
+
+    compute.routes[f"GET {ZONE}/instances/.*"] = only_ipv6
+
+    address = resolver_of(compute).cluster_spec().task_address("worker", 0)
+    assert re.fullmatch(r"\[2600:1900::\d+\]:8470", address)
 
 
 def test_a_group_that_does_not_exist_is_named(compute):

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem._src.cluster import ClusterSpec, EnvironmentVariableError, TFConfigClusterResolver
+from stratagem._src.cluster import (
+    ClusterSpec,
+    EnvironmentVariableError,
+    SimpleClusterResolver,
+    TaskError,
+    TFConfigClusterResolver,
+)
+from stratagem._src.cluster.resolvers.cluster_resolver import check_task_of
 
 CLUSTER = {"chief": ["c:1"], "worker": ["w0:1", "w1:1"], "ps": {"3": "p3:1"}}
 
@@ -51,7 +58,9 @@ def test_it_follows_the_variable(set_config):
     assert resolver.task_id == 1
 
 
-@pytest.mark.parametrize("config", [None, "", "{}", '{"task": {}}'])
+@pytest.mark.parametrize(
+    "config", [None, "", "{}", '{"task": {}}', '{"cluster": {}}', '{"environment": "cloud"}']
+)
 def test_without_a_cluster_it_is_empty(monkeypatch, config):
     if config is not None:
         monkeypatch.setenv("TF_CONFIG", config)
@@ -82,6 +91,11 @@ def test_master_is_the_session_master_and_empty_for_a_single_task(set_config):
         ('{"task": {"index": true}}', "task_id", "'index'"),
         ('{"task": {"index": "x"}}', "task_id", "'index'"),
         ('{"rpc_layer": 1}', "rpc_layer", "'rpc_layer'"),
+        ('{"task": {"index": 1.5}}', "task_id", "'index'"),
+        ('{"task": {"type": "worker", "index": 0}}', "cluster_spec", "a 'cluster' that has its"),
+        ('{"clusters": {}, "task": {"index": 1}}', "cluster_spec", "a 'cluster' that has its"),
+        ('{"cluster": {"worker": ["a:1", "a:1"]}}', "cluster_spec", "'a:1' for worker 0 and for w"),
+        ('{"cluster": {"chief": ["A:1"], "ps": ["a:1"]}}', "cluster_spec", "for chief 0 and for p"),
     ],
 )
 def test_a_malformed_variable_is_named_with_what_it_holds(monkeypatch, config, ask, said):
@@ -90,6 +104,51 @@ def test_a_malformed_variable_is_named_with_what_it_holds(monkeypatch, config, a
 
     with pytest.raises(EnvironmentVariableError, match=said):
         resolver.cluster_spec() if ask == "cluster_spec" else getattr(resolver, ask)
+
+
+ONE = {"worker": ["127.0.0.1:4711"]}
+TWO = {"worker": ["127.0.0.1:4711", "127.0.0.1:4712"]}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "said"),
+    [
+        (ONE, {"type": "worker", "index": 1}, r"task of job 'worker', got 1. Its tasks are \[0\]"),
+        (TWO, {"type": "worker", "index": 2}, "task of job 'worker', got 2"),
+        (ONE, {"type": "wroker", "index": 0}, "task_type must be one of .*got 'wroker'"),
+        (ONE, {"type": "chief", "index": 0}, r"task_type must be one of \['worker'\], got 'chief'"),
+        (ONE, {"index": 0}, "task_type must be one of .*got None"),
+        (ONE, {"type": "worker"}, "task_id must be set"),
+        (ONE, {}, "task_type must be one of .*got None"),
+        ({"worker": []}, {"type": "worker", "index": 0}, "task of job 'worker', got 0"),
+        ({"chief": ["a:1", "b:1"]}, {"type": "chief", "index": 0}, "at most one 'chief', got 2"),
+        ({"worker": ["a:0", "b:1"]}, {"type": "worker", "index": 1}, "port of worker 0, .*'a:0'"),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused_at_once(set_config, cluster, task, said):
+    set_config({"cluster": cluster, "task": task})
+    with pytest.raises(TaskError, match=f"(?s){said}.*Correct TF_CONFIG, which holds"):
+        check_task_of(TFConfigClusterResolver())
+    resolver = SimpleClusterResolver(
+        ClusterSpec(cluster), task_type=task.get("type", ""), task_id=task.get("index")
+    )
+    with pytest.raises(TaskError, match="Give the resolver the task_type and task_id"):
+        check_task_of(resolver)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task"),
+    [
+        ({}, {"type": "evaluator", "index": 0}),
+        (TWO, {"type": "evaluator", "index": 0}),
+        (TWO, {"type": "worker", "index": "1"}),
+        ({"worker": ["localhost:0"]}, {"type": "worker", "index": 0}),
+        ({"chief": ["c:1"], "worker": {"0": "w:1"}}, {"type": "worker", "index": 0}),
+    ],
+)
+def test_a_task_that_can_be_is_not_refused(set_config, cluster, task):
+    set_config({"cluster": cluster, "task": task})
+    check_task_of(TFConfigClusterResolver())
 
 
 def test_a_long_value_is_cut(monkeypatch):

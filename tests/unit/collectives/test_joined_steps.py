@@ -38,7 +38,7 @@ def exchanges(monkeypatch):
     return found
 
 
-@pytest.fixture(params=[2, 4])
+@pytest.fixture(params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def strategy(request):
     return sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(request.param)])
 

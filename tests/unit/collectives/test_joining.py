@@ -17,7 +17,7 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 AXIS = "replica"
 
 
-@pytest.fixture(params=[2, 3, 4])
+@pytest.fixture(params=[2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def group(request):
     return ReplicaGroup.of(jax.devices()[: request.param])
 
@@ -115,7 +115,9 @@ def _random_program(seed, size):
     return function
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
+)
 def test_random_programs_compute_the_same(group, seed):
     function = _random_program(seed, 14)
     plain, result, _ = both(function, group, split=[rows(group, 5)], whole=[rows(group, 5)[0]])

@@ -10,6 +10,7 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient, ServerSign
 from stratagem.distribute.coordinator import (
     ClusterCoordinator,
     PerWorkerValues,
@@ -345,3 +346,16 @@ def test_an_iterator_travels_with_its_place(coordinator):
     taken = coordinator.schedule(lambda it: [batch.tolist() for batch in it], args=(iterator,))
     assert taken.fetch() == [[20, 30], [40, 50]]
     assert next(iterator).tolist() == [20, 30]
+
+
+def test_one_timeout_counts_for_workers_and_parameter_servers(cluster, monkeypatch, poll):
+    asked = []
+
+    def check(client, server, timeout):
+        asked.append(timeout)
+        return ServerSign(is_same=True, num_updates=0)
+
+    monkeypatch.setattr(ParameterClient, "check", check)
+    cluster.coordinator(worker_timeout=7.0)
+    poll(lambda: asked)
+    assert set(asked) == {7.0}

@@ -135,11 +135,20 @@ def test_a_process_in_which_nothing_is_stuck_is_finalized():
 
 
 def test_open_files_are_written(tmp_path):
-    source = f"{STUCK}\nfile = open({str(tmp_path / 'log')!r}, 'w')\nfile.write('logged')\nfail()"
+    source = f"""{STUCK}
+import gc
+frozen = open({str(tmp_path / "frozen")!r}, "w")
+frozen.write("logged before")
+gc.freeze()  # as programs do before they fork
+file = open({str(tmp_path / "log")!r}, "w")
+file.write("logged")
+fail()
+"""
     process = start(source)
     process.communicate(timeout=60)
     assert process.returncode == 3
     assert (tmp_path / "log").read_text() == "logged"
+    assert (tmp_path / "frozen").read_text() == "logged before"
 
 
 def test_a_pipe_that_nobody_reads_does_not_keep_the_process():

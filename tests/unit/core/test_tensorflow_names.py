@@ -6,7 +6,6 @@ import pickle
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +55,7 @@ def test_every_name_says_its_translation():
 
 def test_every_name_in_a_translation_exists():
     dotted = {found for text in TRANSLATIONS.values() for found in _DOTTED.findall(text)}
-    assert len(dotted) > 200
+    assert len(dotted) > 60
     for name in sorted(dotted):
         resolve(name)
 
@@ -64,16 +63,8 @@ def test_every_name_in_a_translation_exists():
 @pytest.mark.parametrize(
     ("name", "translation"),
     [
-        ("reduce_sum", "jax.numpy.sum"),
-        ("cast", "x.astype("),
-        ("print", "jax.debug.print"),
-        ("convert_to_tensor", "jax.numpy.asarray"),
-        ("concat", "jax.numpy.concatenate"),
-        ("Tensor", "jax.Array"),
         ("random.normal", "jax.random.normal(key"),
-        ("math.reduce_mean", "jax.numpy.mean"),
-        ("nn.relu", "jax.nn"),
-        ("linalg.inv", "jax.numpy.linalg"),
+        ("SparseTensor", "jax.experimental.sparse"),
         ("estimator.Estimator", "sg.function"),
         ("compat.v1", "TensorFlow 2"),
         ("data.experimental.cardinality", "sg.data.Dataset.cardinality"),
@@ -88,31 +79,11 @@ def test_every_name_in_a_translation_exists():
         ("variable_creator_scope", "strategy.scope()"),
         ("types.experimental.TensorLike", "jax.typing.ArrayLike"),
         ("quantization.quantize", "model.quantize"),
-        ("reduce_sums", "Did you mean tf.reduce_sum? For that use jax.numpy.sum(x, axis)."),
+        ("reduce_sums", "Did you mean 'reduce_sum'?"),
     ],
 )
 def test_name_that_people_write(name, translation):
     assert translation in error_of(name)
-
-
-def test_gradient_tape_shows_a_step_that_runs():
-    message = error_of("GradientTape")
-    assert "with tf.GradientTape() as tape:" in message
-    code = message.partition("becomes\n")[2].partition("What else")[0]
-    w = sg.Variable(3.0)
-
-    scope = {
-        "sg": sg,
-        "x": 2.0,
-        "y": 1.0,
-        "variables": [w],
-        "model": lambda x: w * x,
-        "loss_of": lambda prediction, y: (prediction - y) ** 2,
-        "optimizer": sg.train.Optimizer(optax.sgd(0.1)),
-    }
-    exec(textwrap.dedent(code), scope)
-    assert float(scope["loss"]) == 25.0
-    np.testing.assert_allclose(w.numpy(), 3.0 - 0.1 * 2 * 5 * 2)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +159,11 @@ def test_string_is_a_type():
 
 
 def test_translated_names_are_absent_to_python():
-    assert not hasattr(sg, "reduce_sum")
-    assert getattr(sg, "math", None) is None
-    assert not {"reduce_sum", "math", "GradientTape"} & set(dir(sg))
+    assert not hasattr(sg, "SparseTensor")
+    assert getattr(sg, "estimator", None) is None
+    assert not {"SparseTensor", "estimator", "Session"} & set(dir(sg))
     with pytest.raises(ImportError):
-        from stratagem import reduce_sum  # noqa: F401
+        from stratagem import SparseTensor  # noqa: F401
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("stratagem.nothing")
     assert copy.copy(sg.Variable) is sg.Variable
@@ -202,7 +173,7 @@ def test_translated_names_are_absent_to_python():
 def test_table_is_loaded_by_the_first_mistake_only():
     program = (
         "import sys, stratagem as sg; sg.Variable; hasattr(sg, '__wrapped__'); "
-        "before = 'stratagem._src.core.tensorflow_names' in sys.modules; hasattr(sg, 'reduce_sum'); "
+        "before = 'stratagem._src.core.tensorflow_names' in sys.modules; hasattr(sg, 'SparseTensor'); "
         "print(before, 'stratagem._src.core.tensorflow_names' in sys.modules)"
     )
     done = subprocess.run(

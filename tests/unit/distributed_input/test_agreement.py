@@ -77,10 +77,11 @@ def rows(size):
     return np.zeros((size, 2), np.float32)
 
 
-def steps_of(sizes, *, error=None):
+def steps_of(sizes, *, error=None, global_rows=None):
     for number, size in enumerate(sizes):
         batch = np.float32(number) if size is None else rows(size)
-        yield HostStep([batch], None, number + 1)
+        of = None if global_rows is None else global_rows[number]
+        yield HostStep([batch], None, number + 1, global_rows=of)
     if error is not None:
         raise error
 
@@ -184,3 +185,26 @@ def test_steps_before_a_failure_are_given_and_the_failure_is_told():
     assert len(given[0]) == 4
     assert "There is no step 3 of iteration 0" in given[0][3]
     assert "process 1: OSError('no such file')" in given[0][3]
+
+
+def test_shares_of_one_size_of_global_batches_of_different_sizes_are_refused():
+    shared = [
+        agree(lambda of=of: steps_of([4] * 3, global_rows=of)) for of in ([8, 8, 8], [8, 8, 7])
+    ]
+    for given in run(Meeting(2), shared):
+        assert given[:2] == [(4, False)] * 2
+        assert "at step 2 of iteration 0" in given[2]
+        assert "process 0 has a global batch of rows: 8; process 1 has a global" in given[2]
+
+
+def test_the_end_of_global_batches_comes_for_all_workers_at_once():
+    shared = [agree(lambda n=n: steps_of([4] * n, global_rows=[8] * n)) for n in (2, 3)]
+    for given in run(Meeting(2), shared):
+        assert given[:2] == [(4, False)] * 2
+        assert "process 0 has no further batch; process 1 has a global batch of rows: 8" in given[2]
+
+
+def test_shares_of_one_global_batch_need_not_be_of_one_size():
+    shared = [agree(lambda n=n: steps_of([n, 4], global_rows=[7, 8])) for n in (3, 4)]
+    given = run(Meeting(2), shared)
+    assert given == [[(3, True), (4, False)], [(4, True), (4, False)]]

@@ -146,3 +146,66 @@ def test_a_shard_hint_with_one_worker():
     assert [[v.tolist() for v in x.values] for x in distributed] == [
         [[0, 1], [2, 3]], [[4, 5], [6, 7]],
     ]  # fmt: skip
+
+
+def test_an_array_is_the_batch_that_was_given(strategy):
+    batch = np.arange(4.0, dtype=np.float32)
+    distributed = strategy.experimental_distribute_dataset(batch)
+    batch[:] = -1
+    assert rows(distributed) == EXPECTED[:1]
+
+
+def test_loaders_that_fill_the_same_memory_in_other_ways(strategy):
+    memory = np.zeros((2, 4), np.float32)
+    held = {"x": memory[0], "y": (memory[1],)}
+
+    class Tensor:
+        """As of PyTorch: its memory is that of the NumPy array."""
+
+        def detach(self):
+            return self
+
+        cpu = detach
+
+        def numpy(self):
+            return memory[0]
+
+    def nests():
+        for step in range(4):
+            memory[:] = step
+            yield held
+
+    def tensors():
+        for step in range(4):
+            memory[:] = step
+            yield Tensor()
+
+    elements = list(strategy.experimental_distribute_dataset(nests()))
+    assert rows(element["x"] for element in elements) == [[s] * 4 for s in range(4)]
+    assert rows(element["y"][0] for element in elements) == [[s] * 4 for s in range(4)]
+    elements = list(strategy.experimental_distribute_dataset(tensors()))
+    assert rows(elements) == [[s] * 4 for s in range(4)]
+
+
+def test_what_a_loader_has_just_made_is_not_copied():
+    def batches():
+        for _ in range(3):
+            made.append(np.zeros(1 << 18))
+            places.append(made[-1].ctypes.data)
+            yield made.pop()
+
+    made, places = [], []
+    elements = list(as_source(batches()).open(None))
+    assert [element.ctypes.data for element in elements] == places
+
+
+def test_values_of_a_function_that_fills_one_buffer(strategy):
+    buffer = np.zeros(3, np.float32)
+
+    def value_fn(context):
+        buffer[:] = context.replica_id_in_sync_group
+        return {"x": buffer}
+
+    values = strategy.experimental_distribute_values_from_function(value_fn)
+    buffer[:] = -1
+    assert [np.asarray(value).tolist() for value in values["x"].values] == [[0] * 3, [1] * 3]

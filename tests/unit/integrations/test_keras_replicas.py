@@ -9,6 +9,7 @@ from keras_settings import (
     assert_no_tracers,
     data,
     parts,
+    small_model,
 )
 
 import stratagem as sg
@@ -122,6 +123,39 @@ def test_metrics_combine_over_replicas(many, compiled):
 
     reset()
     assert [float(v.value) for v in mean.variables] == [0, 0]
+
+
+class Smoothed(keras.metrics.Metric):
+    """Counts from a first value that is not zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = self.add_variable((2,), initializer="ones", name="count")
+
+    def update_state(self, x):
+        self.count.assign_add(keras.ops.sum(x, axis=0))
+
+    def result(self):
+        return self.count
+
+
+def test_the_first_value_of_a_metric_counts_once(many, compiled):
+    with many.scope():
+        metric = Smoothed()
+        given = metric.add_variable(
+            (2,), lambda shape, dtype: np.array([5, 7], dtype), "int32", name="given"
+        )
+        highest = metric.add_variable((), keras.initializers.Constant(3.0), aggregation="mean")
+    assert np.asarray(metric.result()).tolist() == [1, 1]
+    assert np.asarray(given.value).tolist() == [5, 7]
+    assert float(highest.value) == 3
+
+    @compiled
+    def step(x):
+        many.run(metric.update_state, args=(x,))
+
+    step(parts(many, np.ones((GLOBAL_BATCH, 2), "float32")))
+    assert np.asarray(metric.result()).tolist() == [1 + GLOBAL_BATCH] * 2
 
 
 class Counting(keras.layers.Layer):
@@ -363,3 +397,20 @@ def test_keras_optimizers_refuse_variables_that_are_not_of_keras(many, compiled)
         with pytest.raises(sg.errors.VariableError, match=r"'w:0'.*train\.Optimizer"):
             fn()
     assert float(w) == 1
+
+
+def test_a_gradient_of_another_shape_is_refused_by_name(many, compiled):
+    with many.scope():
+        model, optimizer = small_model(), keras.optimizers.SGD(0.1)
+    before = model.get_weights()
+    kernel, bias = model.trainable_variables
+
+    @compiled
+    def step():
+        gradients = [np.ones((5, 1), "float32"), np.ones((3, 1), "float32")]
+        many.run(lambda: optimizer.apply(gradients, [kernel, bias]))
+
+    with pytest.raises(ValueError, match=r"got \(3, 1\) for '.*/bias' of shape \(1,\)"):
+        step()
+    for value, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, old)

@@ -1,6 +1,7 @@
 """What becomes of a model's values while Keras takes it from step to step."""
 
 import signal
+import threading
 import time
 
 import keras
@@ -8,6 +9,9 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from handlers import signals
+from stratagem._src.integrations.keras.step_function import StepFunction
+from stratagem._src.integrations.keras.step_program import StepProgram
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
@@ -89,6 +93,8 @@ def test_what_a_callback_assigns_counts_from_the_next_step(strategy):
     assert not kernel.numpy().any()
 
 
+# One may arrive in a callback of the garbage collector, which cannot raise.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_lose_no_weights(strategy):
     model = make(strategy, dense(3), keras.layers.BatchNormalization, dense(1), optimizer="adam")
     model.fit(X, Y, batch_size=4, verbose=0)
@@ -124,3 +130,163 @@ def test_layers_that_hold_arrays_train(strategy):
         model.compile("sgd", lambda y, p: keras.ops.mean((p - teacher(y)) ** 2))
     losses = model.fit(X, X, batch_size=8, epochs=3, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
+
+
+def test_a_handler_that_saves_while_it_interrupts_fit(strategy, tmp_path):
+    """All weights are those between two steps; both kernels always are alike."""
+    model = make(strategy, dense(1, kernel_initializer="ones", use_bias=False))
+    twin = make(strategy, dense(1, kernel_initializer="ones", use_bias=False))
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        both = keras.Model(inputs, [model(inputs), twin(inputs)])
+        both.compile("sgd", ["mse", "mse"])
+    both.fit(X, [Y, Y], batch_size=4, epochs=1, verbose=0)
+    checkpoint = sg.train.Checkpoint(model=both)
+    seen, paths = [], []
+
+    def handler():
+        seen.append(both.get_weights())
+        if len(seen) % 10 == 1:
+            paths.append(checkpoint.save(tmp_path / "saved"))
+
+    class UntilEnoughIsSeen(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            both.stop_training = len(seen) > 30
+
+    deadline = time.monotonic() + 60
+    with signals(handler, 0.005):
+        while len(seen) <= 30 and time.monotonic() < deadline:
+            both.fit(X, [Y, Y], batch_size=4, epochs=5, verbose=0, callbacks=[UntilEnoughIsSeen()])
+    checkpoint.sync()
+    assert len(seen) > 30
+    for first, second in seen:
+        np.testing.assert_array_equal(first, second)
+    for path in paths:
+        checkpoint.restore(path)
+        np.testing.assert_array_equal(*both.get_weights())
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Returns what has a handler interrupt each call of a method, as a signal might there."""
+
+    def interrupt(owner, method, handler):
+        original = getattr(owner, method)
+
+        def interrupted(self, *args):
+            handler()
+            return original(self, *args)
+
+        monkeypatch.setattr(owner, method, interrupted)
+
+    return interrupt
+
+
+# Before a step has begun, and when its program is about to be launched.
+MOMENTS = [(StepFunction, "__call__"), (StepProgram, "_prepare")]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=["before", "within"])
+def test_a_save_at_any_moment_of_a_step_changes_nothing(strategy, tmp_path, interrupt, moment):
+    expected = make(strategy, dense(3), dense(1), optimizer="adam")
+    model = make(strategy, dense(3), dense(1), optimizer="adam")
+    for trained in (expected, model):
+        trained.fit(X, Y, batch_size=4, epochs=1, shuffle=False, verbose=0)
+    checkpoint, saved = sg.train.Checkpoint(model=model, optimizer=model.optimizer), []
+    history = expected.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history
+    interrupt(*moment, lambda: saved.append(checkpoint.save(tmp_path / "saved")))
+    seen = model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history
+    assert len(saved) == 8
+    np.testing.assert_allclose(seen["loss"], history["loss"], rtol=1e-6)
+    for weights, others in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(weights, others, rtol=1e-6)
+    checkpoint.restore(saved[-1])
+    assert int(model.optimizer.iterations) == 11  # before the last of twelve steps
+
+
+def test_what_a_handler_assigns_before_a_step_counts(strategy, interrupt):
+    alone = make(strategy, dense(1, use_bias=False))
+    alone.layers[0].kernel.assign(np.zeros((3, 1), np.float32))
+    alone.fit(X[8:], Y[8:], batch_size=8, shuffle=False, verbose=0)
+    model = make(strategy, dense(1, use_bias=False))
+    reset = model.layers[0].kernel.assign
+    interrupt(StepFunction, "__call__", lambda: reset(np.zeros((3, 1), np.float32)))
+    model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    np.testing.assert_allclose(model.get_weights(), alone.get_weights(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.layers[0].kernel.assign(np.zeros((3, 1), np.float32)),
+        lambda model: model.layers[0].kernel.assign_add(np.ones((3, 1), np.float32)),
+        lambda model: model.fit(X, Y, verbose=0),
+        lambda model: model.predict(X, verbose=0),
+    ],
+    ids=["assign", "assign_add", "fit", "predict"],
+)
+def test_a_handler_that_changes_a_model_within_a_step_is_told_so(strategy, interrupt, change):
+    alone = make(strategy, dense(1, use_bias=False))
+    alone.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    model = make(strategy, dense(1, use_bias=False))
+    errors = []
+
+    def handler():
+        with pytest.raises(sg.errors.ContextError, match="signal handler") as error:
+            change(model)
+        errors.append(error)
+
+    interrupt(StepProgram, "_prepare", handler)
+    model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    assert len(errors) == 2
+    np.testing.assert_allclose(model.get_weights(), alone.get_weights(), rtol=1e-6)
+
+
+def test_another_thread_reads_weights_while_a_model_is_trained(strategy):
+    model = make(strategy, dense(1, use_bias=False))
+    read, ended = [], threading.Event()
+
+    def work():
+        while not ended.is_set():
+            read.append(model.get_weights()[0])
+
+    class UntilRead(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            model.stop_training = len(read) > 100
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        model.fit(X, Y, batch_size=4, epochs=5000, verbose=0, callbacks=[UntilRead()])
+    finally:
+        ended.set()
+        thread.join()
+    assert len(read) > 100
+    assert all(np.isfinite(weights).all() for weights in read)
+
+
+@pytest.mark.parametrize("what", ["save", "assign"])
+def test_another_thread_cannot_save_or_change_a_model_in_training(strategy, tmp_path, what):
+    model = make(strategy, dense(1, use_bias=False))
+    kernel, checkpoint = model.layers[0].kernel, sg.train.Checkpoint(model=model)
+    actions = {
+        "save": lambda: checkpoint.write(tmp_path / "saved"),
+        "assign": lambda: kernel.assign(np.zeros((3, 1), np.float32)),
+    }
+    messages = []
+
+    def work():
+        with pytest.raises(sg.errors.ContextError) as error:
+            actions[what]()
+        messages.append(str(error.value))
+
+    def try_in_thread(batch, logs):
+        thread = threading.Thread(target=work, name="a watcher")
+        thread.start()
+        thread.join()
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=try_in_thread)
+    model.fit(X, Y, batch_size=8, verbose=0, callbacks=[callback])
+    assert len(messages) == 2
+    assert "'a watcher' cannot save or change" in messages[0]
+    assert "thread 'MainThread' trains it" in messages[0]

@@ -62,6 +62,13 @@ def test_what_feeds_keras_is_asked_for_here():
     assert internals.trainer._distribute_data is not internals.distribute_data
 
 
+def test_the_arrays_that_keras_is_given():
+    x, y = np.ones((4, 2)), np.zeros(4)
+    given = internals.arrays_of(internals.data_adapter_of(x, y, class_weight={0: 3.0}))
+    for array, expected in zip(given, [x, y, np.full(4, 3.0)], strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
 def test_whether_data_are_shuffled():
     class Batches(keras.utils.PyDataset):
         def __len__(self):

@@ -1,5 +1,6 @@
 """What is made in a Kubernetes cluster, against the API's own schema."""
 
+import dataclasses
 import json
 
 import pytest
@@ -49,7 +50,7 @@ def test_schema_finds_what_is_wrong():
 
 
 def test_every_role_is_a_job_and_the_leader_is_where_all_look():
-    leader, service, *others = job_manifests(JOB, OPTIONS, jobset=False)
+    leader, service, _, *others = job_manifests(JOB, OPTIONS, jobset=False)
     assert [job["metadata"]["name"] for job in (leader, *others)] == [
         "train-chief",
         "train-worker",
@@ -72,7 +73,7 @@ def test_every_role_is_a_job_and_the_leader_is_where_all_look():
 
 
 def test_jobset_has_the_names_that_its_controller_gives():
-    [jobset] = job_manifests(JOB, OPTIONS, jobset=True)
+    jobset, _ = job_manifests(JOB, OPTIONS, jobset=True)
     jobs = jobset["spec"]["replicatedJobs"]
     assert [job["name"] for job in jobs] == ["chief", "worker", "ps", "evaluator"]
     command = container_of(jobs[1]["template"]["spec"])["command"]
@@ -94,6 +95,84 @@ def test_pods_reach_no_api_and_only_they_read_the_secret():
             pod = manifest["spec"]["template"]["spec"]
             assert pod["automountServiceAccountToken"] is False
             assert pod["volumes"][0]["secret"]["defaultMode"] & 0o007 == 0
+
+
+def pods_of(manifests):
+    for manifest in manifests:
+        if manifest["kind"] == "Job":
+            yield manifest["spec"]["template"]
+        elif manifest["kind"] == "JobSet":
+            for job in manifest["spec"]["replicatedJobs"]:
+                yield job["template"]["spec"]["template"]
+
+
+@pytest.mark.parametrize("jobset", [False, True])
+def test_pods_may_do_no_more_than_the_restricted_standard_allows(jobset):
+    pods = list(pods_of(job_manifests(JOB, OPTIONS, jobset)))
+    assert len(pods) == 4
+    for pod in pods:
+        security = pod["spec"]["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert "runAsUser" not in security  # the image says
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        [container] = pod["spec"]["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+@pytest.mark.parametrize(("user", "must_not_be_root"), [(1000, True), (0, False)])
+def test_the_user_of_an_image_that_runs_as_root_can_be_chosen(user, must_not_be_root):
+    options = KubernetesOptions("image", run_as_user=user)
+    manifests = job_manifests(JOB, options, jobset=False)
+    for manifest in manifests:
+        check(manifest)
+    for pod in pods_of(manifests):
+        security = pod["spec"]["securityContext"]
+        assert (security["runAsUser"], security["runAsNonRoot"]) == (user, must_not_be_root)
+
+
+@pytest.mark.parametrize("jobset", [False, True])
+def test_only_pods_of_the_job_reach_its_pods(jobset):
+    manifests = job_manifests(JOB, OPTIONS, jobset)
+    [policy] = [one for one in manifests if one["kind"] == "NetworkPolicy"]
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": selected}}]}]
+    for pod in pods_of(manifests):
+        assert selected.items() <= pod["metadata"]["labels"].items()
+    without = KubernetesOptions("image", network_policy=False)
+    kinds = {manifest["kind"] for manifest in job_manifests(JOB, without, jobset)}
+    assert "NetworkPolicy" not in kinds
+
+
+@pytest.mark.parametrize(
+    ("address", "ports"), [("0.0.0.0:8080", [8080]), ("127.0.0.1:8080", []), ("0.0.0.0:0", [])]
+)
+def test_a_dashboard_at_a_fixed_port_is_for_others_too(address, ports):
+    job = dataclasses.replace(JOB, dashboard=address)
+    manifests = job_manifests(job, OPTIONS, jobset=False)
+    [policy] = [one for one in manifests if one["kind"] == "NetworkPolicy"]
+    check(policy)
+    found = [port["port"] for rule in policy["spec"]["ingress"] for port in rule.get("ports", [])]
+    assert found == ports
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"image": "a b"},
+        {"image": "a\nb"},
+        {"image": "a", "namespace": "x\ny"},
+        {"image": "a", "namespace": "Team"},
+        {"image": "a", "service_account": "x/y"},
+        {"image": "a", "run_as_user": -1},
+    ],
+)
+def test_what_is_no_name_reaches_no_manifest(options):
+    with pytest.raises(LaunchError, match="must be"):
+        KubernetesOptions(**options)
 
 
 def test_preview_has_no_secret_and_is_data():

@@ -1,17 +1,25 @@
 """Lines, prefixes, colours, excerpts."""
 
 import io
+import os
 import shutil
+import types
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem._src.cluster import Task
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.launcher.backends.backend import task_program
 from stratagem._src.launcher.console import Console, uses_colour
 from stratagem._src.launcher.failure_report import failure_excerpt, failure_report
+from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.lines import LineSplitter, Tail
+from stratagem._src.launcher.python_program import PythonProgram
 from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_output import TaskOutput
 
 W0, W1 = Task("worker", 0), Task("worker", 1)
 
@@ -117,13 +125,84 @@ def test_tasks_have_colours_of_their_own_on_a_terminal(monkeypatch):
     assert pipe.getvalue() == "[worker 0] hello\n[worker 1] hello\n"
 
 
-def test_output_that_nobody_reads_is_noticed():
-    closed = io.StringIO()
-    closed.close()
+def full_disk():
+    # With a buffer, as of the launcher's own streams: it fails when it is flushed, and at the end.
+    return open("/dev/full", "w")
+
+
+def unread_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return open(writer, "w")
+
+
+def closed_stream():
+    stream = io.StringIO()
+    console_needs_it_open.append(stream)
+    return stream
+
+
+console_needs_it_open = []
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (full_disk, "No space left on device"),
+        (unread_pipe, "Broken pipe"),
+        (closed_stream, "I/O operation on closed file"),
+    ],
+)
+def test_output_that_cannot_be_written_is_said_once_and_the_rest_is_written(make, reason, is_error):
+    broken, other = make(), io.StringIO()
+    console = Console(*((other, broken) if is_error else (broken, other)))
+    console.expect([W0])
+    while console_needs_it_open:
+        console_needs_it_open.pop().close()
+    for number in range(3):
+        console.line(W0, f"lost {number}", is_error)
+        console.line(W0, f"kept {number}", not is_error)
+    broken.close()  # which flushes it
+    assert other.getvalue().count(f"output is incomplete: {reason}. The job goes on.") == 1
+    assert other.getvalue().splitlines()[1:] == [f"[worker 0] kept {number}" for number in range(3)]
+    if is_error:
+        return
     console = Console(io.StringIO(), io.StringIO())
-    console._streams = (closed, closed)
-    console.message("hello")
-    assert console.is_broken
+    console._streams = (broken, broken)
+    console.message("to nobody")
+
+
+@pytest.mark.parametrize("file", ["/dev/full", "/dev/null/nowhere"], ids=["full", "impossible"])
+def test_a_log_file_that_cannot_be_written_does_not_end_the_task(file):
+    errors, shown = [], io.StringIO()
+    console = Console(shown, io.StringIO())
+    console.expect([W0])
+    output = TaskOutput(W0, console, Path(file), when_incomplete=errors.append)
+    for number in range(3):
+        output.feed(f"line {number}\n".encode(), is_error=False)
+    assert output.close() == "line 0\nline 1\nline 2\n"
+    assert shown.getvalue().count("line") == 3
+    assert {type(error.strerror) for error in errors} == {str}
+
+
+def test_a_log_file_is_written_whole_and_again_when_there_is_room(tmp_path, monkeypatch):
+    failed = []
+    output = TaskOutput(W0, None, tmp_path / "log", when_incomplete=failed.append)
+    file, outcomes = output._file, iter([2, OSError(28, "No space"), None, None])
+
+    def short_write(data):
+        outcome = next(outcomes)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return file.write(data[:outcome])
+
+    monkeypatch.setattr(output, "_file", types.SimpleNamespace(write=short_write, close=file.close))
+    output.feed(b"abcdef", is_error=False)
+    output.feed(b"ghi", is_error=False)
+    output.close()
+    assert (tmp_path / "log").read_bytes() == b"abghi"
+    assert len(failed) == 1
 
 
 TRACEBACK = "Traceback (most recent call last):\n  File x\nKeyError: 1"
@@ -180,3 +259,54 @@ def test_private_message_closes_its_file_to_others(tmp_path):
         console.private_message("for one")
         assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_text() == "stratagem: for all\nstratagem: for one\n"
+
+
+HOSTILE = "\x1b[32mok\x1b[0m \x1b]0;owned\x07\x1b[2J\x9b2J"
+
+
+def test_what_tasks_print_does_not_command_the_terminal():
+    terminal, pipe = Terminal(), io.StringIO()
+    tasks = [Task("worker", 0), Task("wor\x1b[2Jker", 1)]
+    for stream in (terminal, pipe):
+        console = Console(stream, stream)
+        console.expect(tasks)
+        for task in tasks:
+            console.line(task, HOSTILE, is_error=False)
+        console.foreign_line(HOSTILE, is_error=True)
+        console.message(f"it failed:\n    {HOSTILE}")
+        console.progress(tasks[0], HOSTILE)
+    shown = terminal.getvalue()
+    assert shown.count("\x1b[32mok\x1b[0m") == 4
+    for order in ("\x1b]", "\x1b[2J", "\x07", "\x9b"):
+        assert order not in shown
+    assert pipe.getvalue().count(HOSTILE) == 4  # a file gets what was printed
+
+
+@pytest.fixture
+def _no_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_what_tasks_print_is_for_this_user_only(tmp_path):
+    job = JobDescription(
+        PythonProgram("os", is_module=True), log_dir=str(tmp_path / "new" / "logs")
+    )
+    folder = task_program(job).log_dir
+    for append in (False, True):
+        output = TaskOutput(W0, None, folder / "worker-0.log", append=append)
+        output.feed(b"token\n", is_error=False)
+        output.close()
+    assert (folder / "worker-0.log").read_text() == "token\ntoken\n"
+    for path in (folder, folder.parent, folder / "worker-0.log"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_log_dir_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "logs"):
+        job = JobDescription(PythonProgram("os", is_module=True), log_dir=str(path))
+        with pytest.raises(LaunchError, match="--log-dir must name a folder"):
+            task_program(job)

@@ -1,6 +1,8 @@
 """What is submitted to Slurm, as text."""
 
+import dataclasses
 import math
+import shlex
 
 import pytest
 
@@ -85,10 +87,38 @@ def test_step_has_every_task_and_leaves_failures_to_the_launcher():
     assert command[-3:] == ["train.py", "--note", "two words; rm"]
 
 
-@pytest.mark.parametrize("option", ["qos=x", "--ntasks=3", "-n", "--export=ALL", "--a\nb"])
+@pytest.mark.parametrize("option", ["qos=x", "--ntasks=3", "-n", "--export=ALL"])
 def test_options_that_contradict_are_refused(option):
     with pytest.raises(LaunchError, match="--slurm-option must be"):
         SlurmOptions(extra=(option,))
+
+
+@pytest.mark.parametrize("text", ["x\n#SBATCH --uid=root", "x\ny", "x\ry", "x\x0by", "x\u2028y"])
+@pytest.mark.parametrize("flag", ["partition", "account", "time_limit", "shared_dir"])
+def test_values_are_one_line(flag, text):
+    with pytest.raises(LaunchError, match=f"--{flag.split('_')[0]}.* must be one"):
+        SlurmOptions(**{flag: text})
+    with pytest.raises(LaunchError, match="--slurm-option must be one line"):
+        SlurmOptions(extra=(f"--comment={text}",))
+    job = dataclasses.replace(JOB, log_dir=f"/logs/{text}")
+    with pytest.raises(LaunchError, match="--log-dir must be one line"):
+        batch_script(job, SlurmOptions())
+
+
+@pytest.mark.parametrize("text", ["gpu --uid=root", 'a"b', "a'b", "a#b", "$HOME", "a;b"])
+def test_names_are_one_word(text):
+    with pytest.raises(LaunchError, match="--partition must be one word"):
+        SlurmOptions(partition=text)
+
+
+def test_values_stay_values_in_the_script():
+    options = SlurmOptions(extra=('--comment=say "hi" --uid=root # \\',))
+    job = dataclasses.replace(JOB, log_dir="/my logs/100%j")
+    lines = batch_script(job, options).split("\n")
+    directives = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+    assert all(len(shlex.split(directive)) == 1 for directive in directives)
+    assert shlex.split(directives[1]) == ["--output=/my logs/100%%j/%x-%j.out"]
+    assert '--comment=say "hi" --uid=root # \\' in shlex.split(" ".join(directives))
 
 
 def test_secret_is_for_its_owner_and_goes(tmp_path):

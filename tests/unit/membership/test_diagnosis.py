@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.membership.diagnosis import SILENT_SECONDS, Wait, diagnose
+from stratagem._src.membership.diagnosis import SILENT_SECONDS, ServerView, Wait, diagnose, find_cut
 from stratagem._src.membership.worker_status import (
     AGREEING,
     FAILED,
@@ -19,6 +19,7 @@ from stratagem._src.membership.worker_status import (
     WorkerStatus,
 )
 
+HEARD = ServerView()
 NAMES = ["worker 0", "worker 1", "worker 2"]
 
 
@@ -36,10 +37,11 @@ def ask(
     awaits="",
     in_sequence=True,
     may_compute=False,
+    server=HEARD,
 ):
     mine = WorkerStatus(phase, launched, "step", None, "", agreed, awaits)
     wait = Wait(mine, seconds, 60.0, in_sequence, may_compute)
-    return diagnose(0, wait, [here(), *peers], NAMES)
+    return diagnose(0, wait, [here(), *peers], NAMES, server)
 
 
 def test_no_finding_while_all_are_on_their_way():
@@ -50,6 +52,34 @@ def test_one_that_is_gone():
     finding = ask(here(), here(gone=True))
     assert finding.culprit == 2
     assert "worker 2 is gone" in finding.text
+
+
+def test_a_membership_server_that_is_silent():
+    # What it last said of the others is as old: neither late nor at another step.
+    server = ServerView(worker=1, silent=SILENT_SECONDS)
+    for peers in ([here(), here(IDLE, 4)], [here(), here(AGREEING, 4)]):
+        finding = ask(*peers, seconds=100.0, server=server)
+        assert finding.culprit == 1
+        assert finding.is_lost
+        assert "worker 1 has not been heard of for 8 s" in finding.text
+        assert "alive" not in finding.text
+
+
+def test_who_gave_up_before_the_membership_server_fell_silent_says_more():
+    gave_up = PeerView(absent=False, status=WorkerStatus(FAILED, 5, "step", 2, "worker 2 is gone"))
+    finding = ask(gave_up, here(), server=ServerView(silent=60.0))
+    assert finding.culprit == 2
+
+
+def test_a_membership_server_that_is_gone():
+    server = ServerView(worker=2, gone=True)
+    finding = ask(here(), here(IDLE, 4), seconds=100.0, server=server)
+    assert finding.culprit == 2
+    assert "worker 2 is gone" in finding.text
+
+
+def test_a_membership_server_that_was_heard_lately():
+    assert ask(here(), here(IDLE, 4), server=ServerView(silent=SILENT_SECONDS - 1)) is None
 
 
 def test_one_that_left():
@@ -238,3 +268,12 @@ def test_a_status_tells_of_iterations_that_begin():
     broken = {**status.to_json(), "begins": [["the data", "first"]]}
     with pytest.raises(RendezvousError, match="same version"):
         WorkerStatus.from_json(broken)
+
+
+def test_two_that_are_alive_and_cannot_reach_each_other_are_both_named():
+    finding = find_cut(0, {1: 0.0, 2: SILENT_SECONDS + 3}, NAMES)
+    assert finding.culprit == 2
+    assert finding.is_lost
+    assert "worker 0 and worker 2 cannot reach each other" in finding.text
+    # Of one that is silent altogether the heartbeats tell first.
+    assert find_cut(0, {1: 0.0, 2: SILENT_SECONDS}, NAMES) is None

@@ -21,13 +21,14 @@ from stratagem._src.core.errors import (
     UnavailableError,
 )
 from stratagem._src.jax_internals import distributed_runtime as jax_runtime
-from stratagem._src.membership import peer_watch
+from stratagem._src.membership import diagnosis, meeting_client, peer_watch
 from stratagem._src.membership.host import MeetingHost
 from stratagem._src.membership.identities import MEETING
 from stratagem._src.membership.meeting_client import MeetingClient
 from stratagem._src.membership.peer_watch import ClusterWatch
 from stratagem._src.membership.relay import Relay, serve_relay
 from stratagem._src.membership.worker_status import IDLE, PeerView, WorkerStatus
+from stratagem._src.mesh.program_queue import ProgramLine
 from stratagem._src.transport import Credentials, Listener
 
 CREDENTIALS = Credentials(secret="correct horse battery staple")
@@ -66,6 +67,7 @@ def meeting(secret):
         host = MeetingHost(address, 2, CREDENTIALS)
         process = host.process
         meeting = Meeting(address, 2)
+        meeting.process = process
         try:
             yield meeting
             for watch in meeting.watches:
@@ -172,6 +174,24 @@ def test_a_lost_worker_ends_an_exchange(meeting):
         first.exchange("a", 1, "test")
 
 
+def test_a_membership_server_that_falls_silent_ends_an_exchange(meeting, monkeypatch):
+    for module in (diagnosis, meeting_client, peer_watch):
+        monkeypatch.setattr(module, "SILENT_SECONDS", 1.5)
+    _, second = watches(meeting)
+    poll(lambda: not second.line.views()[0].absent)
+    server = psutil.Process(meeting.process.pid)
+    server.suspend()  # its kernel still acknowledges what it is sent
+    try:
+        with pytest.raises(UnavailableError, match=r"worker 0 has not been heard of for \d+ s"):
+            second.exchange("values", 1, "step")
+        assert second.line.is_lost
+        assert second.has_lost_others
+        assert second.silent_workers() == {0}
+    finally:
+        server.resume()
+    poll(lambda: not second.line.is_lost)
+
+
 def test_a_worker_that_leaves_ends_an_exchange(meeting):
     first, second = watches(meeting)
     second.leave("it had enough", wait_seconds=0)
@@ -245,6 +265,63 @@ def test_input_that_waits_alone_is_told_where_the_other_is(meeting):
     )
     for error in errors:  # the later one is told why the other gave up
         assert "it is at train()" in str(error) or "its input waits for step 0" in str(error)
+
+
+def test_workers_that_come_to_one_place_do_so_together(meeting):
+    first, second = watches(meeting)
+    for _ in range(2):
+        assert (
+            both(lambda: first.all_come("a", "a"), lambda: second.all_come("a", "a")) == [True] * 2
+        )
+
+
+def test_a_worker_is_alone_where_the_other_waits_elsewhere(meeting):
+    first, second = watches(meeting)
+
+    def alone_then_together(watch, *places):
+        alone = [watch.all_come(place, place) for place in places]
+        return alone, watch.exchange("b", 1, "b")
+
+    begun = time.monotonic()
+    alone, together = both(
+        lambda: alone_then_together(first, "x"), lambda: alone_then_together(second)
+    )
+    assert (alone, together) == (([False], [1, 1]), ([], [1, 1]))
+    # Each has a place of its own, and then one with the other.
+    alone, together = both(
+        lambda: alone_then_together(first, "x", "both"),
+        lambda: alone_then_together(second, "both", "y"),
+    )
+    assert (alone[0], together[0]) == ([False, True], [True, False])
+    assert time.monotonic() - begun < 20
+
+
+def test_a_lost_worker_is_not_waited_for_at_an_optional_place(meeting):
+    first, second = watches(meeting)
+    second.line.close()
+    with pytest.raises(UnavailableError, match="worker 1"):
+        first.all_come("a", "a save")
+
+
+def test_of_programs_with_one_name_the_first_line_that_differs_is_shown(meeting):
+    first, second = watches(meeting)
+
+    def program(*lines):
+        return lambda: [ProgramLine(line, f"{line}  # place") for line in lines]
+
+    errors = both(
+        lambda: first.before_launch("f()", "1", program("a = x", "b = 2 * a", "c = b")),
+        lambda: second.before_launch("f()", "2", program("a = x", "b = 3 * a", "c = b")),
+    )
+    for error in errors:
+        assert isinstance(error, ReplicaMismatchError)
+        assert "worker 0 has `b = 2 * a # place`; worker 1 has `b = 3 * a # place`" in str(error)
+    errors = both(
+        lambda: first.before_launch("f()", "1", program("a = x")),
+        lambda: second.before_launch("f()", "2", program("a = x", "b = a")),
+    )
+    for error in errors:
+        assert "worker 0 has `no such line`; worker 1 has `b = a # place`" in str(error)
 
 
 def test_different_programs_are_told_apart_before_they_run(meeting):

@@ -54,6 +54,27 @@ def test_a_member_that_answers_but_is_not_ready_is_waited_for_until_the_deadline
     assert tasks(succession.verdict(TIMEOUT + 1)) == [0, 1]
 
 
+def test_a_member_that_was_silent_before_need_not_be_silent_as_long_again():
+    succession = begun(3)
+    succession.suspect("process 0")
+    ready(succession, 1, 2, now=1.0)
+    assert succession.leader(1.0) == member(0)
+    assert succession.verdict(1.0) == Wait("worker 0 (host:0)")
+    ready(succession, 1, 2, now=2.5)
+    assert succession.leader(2.5) == member(1)
+    assert tasks(succession.verdict(2.5)) == [1, 2]
+
+
+def test_a_suspect_that_answers_is_waited_for():
+    succession = begun(3)
+    succession.suspect("process 0")
+    succession.answered("process 0", now=1.0)
+    ready(succession, 1, 2, now=2.5)
+    assert succession.verdict(2.5) == Wait("worker 0 (host:0)")
+    succession.suspect("process 0")  # what is known since counts
+    assert succession.leader(2.5) == member(0)
+
+
 @pytest.mark.parametrize("number", [2, 3, 4, 5])
 def test_two_parts_that_do_not_hear_of_each_other_never_both_go_on(number):
     for size in range(1, number):

@@ -67,12 +67,14 @@ def test_list_logical_devices():
     ("program", "expected"),
     [
         ("s = sg.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])", "2 2"),
-        ("s = sg.distribute.MirroredStrategy()", "1 1"),
-        ("sg.config.set_num_cpu_devices(3); s = sg.distribute.MirroredStrategy()", "3 3"),
+        pytest.param("s = sg.distribute.MirroredStrategy()", "1 1", marks=pytest.mark.slow),
+        pytest.param("sg.config.set_num_cpu_devices(3); s = sg.distribute.MirroredStrategy()", "3 3",
+                     marks=pytest.mark.slow),
         ("sg.config.set_num_cpu_devices(4); s = sg.distribute.MirroredStrategy(['CPU:1'])", "1 4"),
         ("os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=5'; "
          "s = sg.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])", "2 5"),
-        ("s = sg.distribute.CentralStorageStrategy(['CPU:0', 'CPU:1'])", "2 2"),
+        pytest.param("s = sg.distribute.CentralStorageStrategy(['CPU:0', 'CPU:1'])", "2 2",
+                     marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_devices_are_provided_before_the_backend_starts(program, expected):

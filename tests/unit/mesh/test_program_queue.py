@@ -14,11 +14,11 @@ def two():
 def test_the_program_before_is_waited_for(two):
     program = jax.jit(lambda x: [x + 1])
     (first,) = launch.launch(program, (jnp.float32(1),), two, "test")
-    assert launch._in_flight is first
+    assert launch.QUEUE.in_flight is first
     launch.launch(program, (jnp.float32(1),), None, "test")
-    assert launch._in_flight is first
+    assert launch.QUEUE.in_flight is first
     (second,) = launch.launch(program, (jnp.float32(1),), two, "test")
-    assert launch._in_flight is second
+    assert launch.QUEUE.in_flight is second
 
 
 def test_a_deleted_result_is_not_waited_for(two):

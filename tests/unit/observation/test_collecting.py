@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from stratagem._src.measurement.interval import Interval
 from stratagem._src.measurement.recorder import recorder
 from stratagem._src.observation.collector import Collector
 from stratagem._src.observation.collector_address import COLLECTOR, CollectorAddress
+from stratagem._src.observation.events_file import EventsFile
 from stratagem._src.observation.job_events import SampleEvents
 from stratagem._src.observation.reporter import SAMPLE, Reporter
 from stratagem._src.observation.sample import Sample
@@ -146,11 +148,23 @@ def test_a_full_disk_ends_the_file_and_not_the_job():
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("needs /dev/full")
-    with Collector("127.0.0.1", SECRET, full) as collector:
+    told = []
+    with Collector("127.0.0.1", SECRET, full, told.append) as collector:
         collector.note("job_started", name="train")
         collector.note("attempt_started", attempt=0, tasks=["worker 0"])
         [note] = collector.view()["notes"]
     assert "not written any more" in note["text"]
+    assert told == ["Events are not written any more: No space left on device. The job goes on."]
+
+
+def test_an_event_that_fits_in_part_leaves_no_part(events_file, monkeypatch):
+    write = os.write
+    with Collector("127.0.0.1", SECRET, events_file) as collector:
+        collector.note("job_started", name="train")
+        monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
+        collector.note("attempt_started", attempt=0, tasks=["worker 0"])
+        monkeypatch.undo()
+    assert [event["event"] for event in events_in(events_file)] == ["job_started"]
 
 
 def test_where_the_time_of_a_step_goes():
@@ -186,3 +200,16 @@ def test_a_process_that_was_started_again_is_compared_anew():
     )
     [event] = events.of(Sample("worker 0", 3, 0.0, 0, 0, Interval(1, 1.0)))
     assert event["straggler"] is None
+
+
+def test_events_are_for_this_user_only(tmp_path):
+    before = os.umask(0)
+    try:
+        EventsFile(tmp_path / "new" / "events.jsonl").close()
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "new", tmp_path / "new" / "events.jsonl"):
+        assert path.stat().st_mode & 0o077 == 0
+    (tmp_path / "shared.jsonl").touch(0o644)
+    EventsFile(tmp_path / "shared.jsonl").close()
+    assert (tmp_path / "shared.jsonl").stat().st_mode & 0o777 == 0o644  # as its owner wanted

@@ -1,8 +1,10 @@
 """The dashboard over real HTTP: what it shows, and to whom."""
 
+import contextlib
 import http.client
 import json
 import socket
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,6 +13,7 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.observation.collector import Collector
+from stratagem._src.observation.dashboard import page_server
 from stratagem._src.observation.dashboard.dashboard_server import DashboardServer
 from stratagem._src.observation.dashboard.page_access import PageAccess
 from stratagem._src.observation.dashboard.page_request import PageRequest
@@ -144,6 +147,83 @@ def test_who_says_nothing_holds_up_nobody(serve):
         connection.close()
 
 
+BAD_URLS = ["http://[", "http://[x]/", "/state?" + "&".join(["a=1"] * 100)]
+
+
+def send(server, data):
+    """Returns all that comes back for bytes that are sent."""
+    place = ("127.0.0.1", urlsplit(server.link).port)
+    with socket.create_connection(place, timeout=30) as connected:
+        connected.sendall(data)
+        with connected.makefile("rb") as answer:
+            return answer.read()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_bad_url_is_refused_and_not_logged(serve, host, caplog):
+    server = serve(host)
+    for url in BAD_URLS:
+        answer = send(server, f"GET {url} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.0 400 ")
+    server.__exit__()
+    assert not caplog.records
+
+
+def test_an_unexpected_error_is_logged_once_a_second_at_most(monkeypatch, caplog):
+    def fail(since):
+        raise LookupError("nobody expected this " + 10_000 * "x")
+
+    with DashboardServer(Address("127.0.0.1", 0), fail, KEY) as server:
+        begun = time.monotonic()
+        for _ in range(20):
+            assert send(server, b"GET /state HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == b""
+        seconds = time.monotonic() - begun
+    assert "LookupError: nobody expected this" in caplog.text
+    assert len(caplog.records) <= seconds + 2
+    assert len(caplog.text) < 1000 * len(caplog.records)
+
+
+def test_a_request_has_one_deadline_however_often_it_sends(serve, monkeypatch):
+    monkeypatch.setattr(page_server, "_REQUEST_TIMEOUT", 0.5)
+    server = serve("127.0.0.1")
+    place = ("127.0.0.1", urlsplit(server.link).port)
+    with socket.create_connection(place, timeout=0.05) as slow:
+        deadline = time.monotonic() + 20
+        while True:
+            assert time.monotonic() < deadline
+            try:
+                slow.sendall(b"x")
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+
+
+def test_slow_requests_keep_nobody_out(serve):
+    server = serve("127.0.0.1")
+    place = ("127.0.0.1", urlsplit(server.link).port)
+    slow = [socket.create_connection(place, timeout=30) for _ in range(32)]
+    try:
+        for connected in slow:
+            connected.sendall(b"GET /state HTTP/1.1\r\nX: ")
+        deadline = time.monotonic() + 8  # before the slow ones have taken too long
+        while True:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(OSError):
+                if get(server, "/state")[0] == 200:
+                    break
+    finally:
+        for connected in slow:
+            connected.close()
+
+
+def test_a_request_without_end_is_cut_off(serve):
+    server = serve("127.0.0.1")
+    assert b" 414 " in send(server, b"GET /" + 70_000 * b"x").splitlines()[0]
+
+
 # --- who asks from a terminal ---------------------------------------------------------------------------
 
 
@@ -162,7 +242,9 @@ def test_a_client_shows_the_key_that_its_link_has(serve):
         ViewClient(f"127.0.0.1:{port}").view()
 
 
-@pytest.mark.parametrize("link", ["", "https://host:1/", "http://host:1/page", "host/x"])
+@pytest.mark.parametrize(
+    "link", ["", "https://host:1/", "http://host:1/page", "host/x", "[::1", "host:x"]
+)
 def test_what_is_no_link_is_refused(link):
     with pytest.raises(LaunchError, match="prints"):
         ViewClient(link)

@@ -66,6 +66,37 @@ def test_all_that_is_known(history):
     assert lines[-1].endswith("warning  worker 0: odd")
 
 
+def test_names_and_texts_do_not_command_the_terminal():
+    order = "\x1b]0;owned\x07\x1b[2J\x9b2J\n"
+    history = JobHistory()
+    sample = {
+        "time": 1.0,
+        "event": "sample",
+        "task": order,
+        "process": 1,
+        "steps": 1,
+        "examples": 1,
+        "steps_per_second": 1.0,
+        "examples_per_second": 1.0,
+        "step": STEP,
+        "memory": 1,
+        "reported": {order: 1.0},
+        "figures": {order: {order: 1}},
+        "straggler": order,
+    }
+    for event in (
+        {"time": 1.0, "event": "job_started", "name": order},
+        {"time": 1.0, "event": "attempt_started", "attempt": 0, "tasks": [order]},
+        sample,
+        {"time": 1.0, "event": "note", "task": order, "kind": "warning", "text": f"x {order}"},
+    ):
+        history.add(event)
+    text = text_view(history.view(2.0), 1000)
+    assert not set(text) & set("\x1b\x07\x9b")
+    assert text.count(r"\x1b]0;owned\x07\x1b[2J\x9b2J") >= 7
+    assert len(text.splitlines()) == 10
+
+
 def test_lines_fit_the_terminal(history):
     assert {len(line) <= 40 for line in text_view(history.view(10.0), 40).splitlines()} == {True}
 

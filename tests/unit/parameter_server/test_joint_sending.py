@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from stratagem._src.core.errors import ContextError
 from stratagem._src.parameter_server.client.joint_sending import JointSending
 
 
@@ -80,3 +81,19 @@ def test_an_interrupted_leader_lets_the_next_one_lead():
     with pytest.raises(KeyboardInterrupt):
         joint.submit(1)
     joint.submit(2)
+
+
+def test_a_handler_that_sends_while_it_interrupts_the_same_is_refused():
+    sent = []
+
+    def send(contents):
+        sent.extend(contents)
+        if contents == ["outer"]:
+            with pytest.raises(ContextError, match="Set a flag in the handler"):
+                sending.submit("inner")
+        return [None] * len(contents)
+
+    sending = JointSending(send)
+    sending.submit("outer")
+    sending.submit("next")
+    assert sent == ["outer", "next"]

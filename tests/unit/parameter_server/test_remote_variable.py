@@ -244,3 +244,18 @@ def test_updates_sent_together_fail_apart(servers):
         type(None),
     ]
     assert variable.numpy().tolist() == [2, 2]
+
+
+def test_what_is_changed_later_was_not_sent_and_what_is_read_is_the_readers(table):
+    buffer = np.zeros_like(TABLE)
+    for number in range(3):
+        buffer[:] = number
+        table.assign(buffer)
+        buffer[:] = -1
+        rows = np.ones((1, 2), np.float32)
+        table.scatter_add(sg.IndexedSlices(rows, np.array([4])))
+        rows[:] = -1
+        read = table.numpy()
+        assert (read[0, 0], read[4, 0]) == (number, number + 1)
+        read[:] = -1
+        assert table.numpy()[0, 0] == number

@@ -116,9 +116,11 @@ def test_element_types_are_kept(servers, dtype):
 def test_wrong_gradients_are_refused_and_change_nothing(servers):
     variable = servers.variable(np.zeros((4, 2)), name="w")
     optimizer = sg.train.Optimizer(optax.adam(0.5))
-    with pytest.raises(sg.errors.ShapeMismatchError, match=r"of 'w' .* shape \(4, 2\), got \(2,\)"):
+    with pytest.raises(
+        sg.errors.ShapeMismatchError, match=r"got \(2,\) for 'w:0' of shape \(4, 2\)"
+    ):
         optimizer.apply_gradients([(np.ones(2), variable)])
-    with pytest.raises(sg.errors.ShapeMismatchError, match=r"shape \(3, 2\), got \(1, 2\)"):
+    with pytest.raises(sg.errors.ShapeMismatchError, match=r"\(3,\) and values of shape \(1, 2\)"):
         optimizer.apply_gradients([(sg.IndexedSlices(np.ones((1, 2)), [0, 1, 2]), variable)])
     assert not variable.numpy().any()
 

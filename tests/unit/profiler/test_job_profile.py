@@ -1,6 +1,6 @@
 """``sg.profiler`` in one process."""
 
-import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,18 @@ import pytest
 
 import stratagem as sg
 from chrome_traces import read_trace
+from stratagem._src.coordinator import cluster_coordinator
 from stratagem._src.measurement.recorder import begin_recording, end_recording, recorder
+
+
+@pytest.fixture(autouse=True)
+def _no_coordinators(monkeypatch):
+    """Hides coordinators that another test has dropped: they are profiled for as long as they exist."""
+    monkeypatch.setattr(cluster_coordinator, "_coordinators", weakref.WeakSet())
 
 
 @pytest.fixture
 def step():
-    # A coordinator that another test has dropped would be profiled, too, for as long as it exists.
-    gc.collect()
     total = sg.Variable(0.0)
 
     @sg.function

@@ -1,5 +1,6 @@
 """Saved models: what they compute, where they can be loaded, and what is refused."""
 
+import json
 import subprocess
 import sys
 
@@ -9,9 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flax import nnx
+from jax import export
 
 import stratagem as sg
 from stratagem._src.core import errors
+from stratagem._src.saved_model import loading
 
 keras = sg.keras  # changes the environment when it is first asked for
 SIGNATURE = [sg.TensorSpec([None, 2])]
@@ -245,11 +248,91 @@ def test_refusals(path, strategy):
         lambda path: (path / "signatures" / "shifted.jax").unlink(),
         lambda path: (path / "saved_model.json").write_text("{}"),
         lambda path: (path / "saved_model.json").write_text('{"format": 99}'),
+        lambda path: (path / "saved_model.json").write_text("[]"),
+        lambda path: (path / "saved_model.json").write_text("[" * 100_000),
     ],
 )
 def test_damage_is_noticed(path, damage):
     sg.saved_model.save(Scaler(), path)
     damage(path)
+    with pytest.raises(errors.DataLossError):
+        sg.saved_model.load(path)
+
+
+# --- models that somebody else made ---------------------------------------------------------------------
+
+CALLBACK = "xla_ffi_python_cpu_callback"
+
+
+def call_by_name(x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.ffi.ffi_call(CALLBACK, shape)(x, index=np.uint64(7))
+
+
+@jax.custom_vjp
+def honest_until_differentiated(x):
+    return x * 2
+
+
+honest_until_differentiated.defvjp(
+    lambda x: (x * 2, None), lambda _, cotangent: (call_by_name(cotangent),)
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "vjp_order"), [(call_by_name, 0), (honest_until_differentiated, 1)]
+)
+def test_a_program_that_calls_into_the_process_is_refused(path, monkeypatch, program, vjp_order):
+    sg.saved_model.save(Scaler(), path)
+    allowed = [export.DisabledSafetyCheck.custom_call(CALLBACK)]
+    exported = export.export(jax.jit(lambda weights, x: program(x)), disabled_checks=allowed)(
+        {"scale": jax.ShapeDtypeStruct((2,), np.float32)}, jax.ShapeDtypeStruct((3, 2), np.float32)
+    )
+    data = exported.serialize(vjp_order=vjp_order)
+    (path / "signatures" / "serving_default.jax").write_bytes(data)
+    monkeypatch.setattr(loading, "Variable", lambda *args, **options: pytest.fail("made"))
+    with pytest.raises(errors.InvalidArgumentError, match=f"'serving_default' calls '{CALLBACK}'"):
+        sg.saved_model.load(path)
+
+
+def test_linear_algebra_is_no_foreign_call(path):
+    @sg.function(input_signature=[sg.TensorSpec([2, 2])])
+    def solve(x):
+        return jnp.linalg.solve(x, jnp.ones(2)) + jnp.linalg.eigvalsh(x @ x.T)
+
+    sg.saved_model.save(solve, path)
+    matrix = np.array([[2.0, 0.0], [0.0, 4.0]], np.float32)
+    np.testing.assert_allclose(sg.saved_model.load(path)(matrix), [4.5, 16.25])
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "..", "a/b", "a\0", "", "a\n"])
+def test_a_signature_is_read_from_nowhere_else(path, name):
+    sg.saved_model.save(Scaler(), path)
+    index = json.loads((path / "saved_model.json").read_text())
+    index["signatures"][name] = index["signatures"]["shifted"]
+    (path / "saved_model.json").write_text(json.dumps(index))
+    program = (path / "signatures" / "shifted.jax").read_bytes()
+    (path.parent / "outside.jax").write_bytes(program)
+    with pytest.raises(errors.DataLossError, match="which save"):
+        sg.saved_model.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parameters": ["x y", "by"]},
+        {"parameters": ["x", "x"]},
+        {"parameters": [1, 2]},
+        {"specs": [1, 2]},
+        {"weights": [["scale"]]},
+        {"weights": ["other"]},
+    ],
+)
+def test_nonsense_in_the_index_is_noticed(path, change):
+    sg.saved_model.save(Scaler(), path)
+    index = json.loads((path / "saved_model.json").read_text())
+    index["signatures"]["shifted"].update(change)
+    (path / "saved_model.json").write_text(json.dumps(index))
     with pytest.raises(errors.DataLossError):
         sg.saved_model.load(path)
 

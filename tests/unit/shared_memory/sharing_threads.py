@@ -5,7 +5,8 @@ import threading
 import numpy as np
 
 from stratagem._src.shared_memory.area import OwnArea, PeerArea
-from stratagem._src.shared_memory.shared_exchange import Share, SharedExchange
+from stratagem._src.shared_memory.exchanged_array import Share
+from stratagem._src.shared_memory.shared_exchange import SharedExchange
 
 SECONDS = 30.0
 

@@ -16,7 +16,8 @@ from sharing_threads import Processes, random_arrays, share_of
 
 from stratagem._src.shared_memory.area import OwnArea, PeerArea
 from stratagem._src.shared_memory.combination import Combination
-from stratagem._src.shared_memory.shared_exchange import PEER_ENDED, SharedExchange
+from stratagem._src.shared_memory.local_group import PEER_ENDED
+from stratagem._src.shared_memory.shared_exchange import SharedExchange
 
 LARGE = 40_000
 OFFERER = """

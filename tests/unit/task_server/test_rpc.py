@@ -12,6 +12,9 @@ from stratagem._src.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from stratagem._src.rpc.rpc_server import _answer
+from stratagem._src.worker_protocol.shipping import pack, unpack
+from stratagem._src.worker_protocol.worker_messages import read_parcel, written_parcel
 
 rpc = sg.distribute.experimental.rpc
 
@@ -159,3 +162,32 @@ def test_a_server_that_is_not_there(server, connect):
     server.shutdown()
     with pytest.raises(UnavailableError, match="calculator at localhost"):
         client.call("add").get_value()
+
+
+@pytest.mark.parametrize("size", [100, 100_000], ids=["small", "large"])
+def test_arguments_are_those_of_the_call(server, connect, size, monkeypatch):
+    server.register("mean", lambda x: float(x.mean()))
+    server.start()
+    client = connect()
+    changed, send = threading.Event(), client._caller.call
+
+    def send_late(*args, **options):
+        assert changed.wait(30)
+        return send(*args, **options)
+
+    monkeypatch.setattr(client._caller, "call", send_late)
+    buffer = np.zeros(size)
+    calls = []
+    for number in range(3):
+        buffer[:] = number
+        calls.append(client.call("mean", [buffer]))
+    changed.set()
+    assert [call.get_value() for call in calls] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [100, 100_000], ids=["small", "large"])
+def test_an_answer_is_what_was_returned(size):
+    buffer = np.zeros(size)
+    answer = _answer(lambda: buffer, written_parcel(pack(())))  # sent when this has returned
+    buffer[:] = 1
+    assert unpack(read_parcel(answer)).max() == 0

@@ -17,14 +17,24 @@ WEIGHTS = [1, 2, 0.5, 1, 3, 1, 0, 2]
     [
         ({}, 0.875, 0.9444444),
         ({"num_thresholds": 3}, 0.875, 0.9444444),
-        ({"num_thresholds": 2}, 0.5, 0.5),
+        pytest.param({"num_thresholds": 2}, 0.5, 0.5, marks=pytest.mark.slow),
         ({"curve": "PR"}, 0.9088392, 0.9540048),
         ({"curve": "pr", "summation_method": "minoring"}, 0.65, 0.7301587),
-        ({"curve": "PR", "summation_method": "majoring"}, 0.9166667, 0.9555556),
-        ({"summation_method": "minoring"}, 0.875, 0.9444444),
+        pytest.param(
+            {"curve": "PR", "summation_method": "majoring"},
+            0.9166667,
+            0.9555556,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"summation_method": "minoring"}, 0.875, 0.9444444, marks=pytest.mark.slow),
         ({"thresholds": [0.9, 0.2, 0.5]}, 0.9375, 0.9722222),
-        ({"curve": "PR", "thresholds": [0.2, 0.5, 0.9]}, 0.9488579, 0.9731819),
-        ({"thresholds": [0.25, 0.5, 0.75]}, 0.9375, 0.9722222),
+        pytest.param(
+            {"curve": "PR", "thresholds": [0.2, 0.5, 0.9]},
+            0.9488579,
+            0.9731819,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"thresholds": [0.25, 0.5, 0.75]}, 0.9375, 0.9722222, marks=pytest.mark.slow),
     ],
 )
 def test_auc(options, plain, weighted):
@@ -41,7 +51,9 @@ def test_auc(options, plain, weighted):
 @pytest.mark.parametrize(
     ("options", "plain", "weighted"),
     [
-        ({"multi_label": True, "num_labels": 2}, 0.75, 0.6071428),
+        pytest.param(
+            {"multi_label": True, "num_labels": 2}, 0.75, 0.6071428, marks=pytest.mark.slow
+        ),
         ({"multi_label": True, "num_labels": 2, "label_weights": [1.0, 3.0]}, 0.75, 0.6607143),
         ({"multi_label": True, "num_labels": 2, "curve": "PR"}, 0.7972674, 0.6503208),
         ({}, 0.8125, 0.7575758),

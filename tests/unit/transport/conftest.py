@@ -2,10 +2,22 @@
 
 import pytest
 
-from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
+from stratagem._src.transport import (
+    Caller,
+    Credentials,
+    Endpoint,
+    Identity,
+    Message,
+    connecting,
+)
 
 SECRET = "correct horse battery staple"
 SERVER, CLIENT = Identity.of_task("ps", 0), Identity("coordinator")
+
+
+@pytest.fixture(autouse=True)
+def _crowds_are_short(monkeypatch):
+    monkeypatch.setattr(connecting, "_CROWD_TIMEOUT", 0.5)
 
 
 @pytest.fixture

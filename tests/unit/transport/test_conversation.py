@@ -8,7 +8,7 @@ import pytest
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.background import Background
 from stratagem._src.transport import Credentials, Identity, Kind, Listener, Message, connect
-from stratagem._src.transport.conversation import Conversation
+from stratagem._src.transport.conversation import Conversation, HeartbeatTimeout
 
 CREDENTIALS = Credentials(secret="correct horse battery staple")
 HOST, GUEST = Identity("host"), Identity("guest", 3)
@@ -45,6 +45,39 @@ def test_both_ends_speak_whenever_they_want(ends):
         guest.say({"guest": number, "text": "\ud800 ü"})
     assert [guest.hear(soon()) for _ in range(100)] == [{"host": n} for n in range(100)]
     assert [host.hear(soon())["guest"] for _ in range(100)] == list(range(100))
+
+
+def test_heartbeats_keep_a_conversation_alive_and_are_not_heard(ends):
+    host, guest = (Conversation(end, heartbeat_timeout=1.0) for end in ends)
+    spoken = []
+
+    def beat():
+        begun = time.monotonic()
+        while time.monotonic() < begun + 2.5:
+            host.beat()
+            time.sleep(0.1)
+        spoken.append(True)
+        host.say({"last": True})
+
+    background = Background("a test")
+    thread = background.start(beat, name="beats")
+    assert guest.hear() == {"last": True}
+    assert spoken
+    thread.join()
+
+
+def test_an_end_without_heartbeats_is_lost(ends):
+    _, guest = (Conversation(end, heartbeat_timeout=0.3) for end in ends)
+    begun = time.monotonic()
+    with pytest.raises(HeartbeatTimeout, match=r"host.* has not been heard of for 0\.3 s"):
+        guest.hear()
+    assert time.monotonic() - begun < 5.0
+
+
+def test_a_deadline_of_its_own_is_not_taken_for_silence(ends):
+    _, guest = (Conversation(end, heartbeat_timeout=60.0) for end in ends)
+    with pytest.raises(TimeoutError):
+        guest.hear(time.monotonic() + 0.1)
 
 
 def test_order_is_kept_when_messages_have_to_wait(ends):

@@ -1,6 +1,7 @@
 """What is sent arrives, whatever its type and shape."""
 
 import itertools
+import traceback
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
+from stratagem._src.transport.remote_error import exception_from_bytes, exception_to_bytes
 
 DTYPES = [
     np.bool_,
@@ -104,3 +106,18 @@ def test_an_answer_that_cannot_travel_is_an_error_of_the_method(listen, connect)
     with pytest.raises(InvalidArgumentError, match="got dtype object"):
         caller.call("objects", Message(), timeout=10)
     assert caller.call("echo", Message(b"still there"), timeout=10).body == b"still there"
+
+
+def test_what_another_task_raised_does_not_command_the_terminal():
+    class Unpicklable(Exception):
+        def __reduce__(self):
+            raise TypeError("it cannot travel")
+
+    try:
+        raise Unpicklable("\x1b]0;owned\x07")
+    except Unpicklable as error:
+        data = exception_to_bytes(error)
+    arrived = exception_from_bytes(data, "worker 0")
+    shown = "".join(traceback.format_exception(arrived))
+    assert "\x1b" not in shown
+    assert r"\x1b]0;owned\x07" in shown

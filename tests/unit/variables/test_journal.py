@@ -4,7 +4,7 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.core.errors import ContextError
-from stratagem._src.variables.access import transaction
+from stratagem._src.variables.access import atomically
 
 
 class Failure(Exception):
@@ -13,9 +13,12 @@ class Failure(Exception):
 
 def fail_after(change, **options):
     """Calls ``change`` with the journal of a block that fails then."""
-    with transaction(**options) as journal:
+
+    def call(journal):
         change(journal)
         raise Failure
+
+    atomically(call, **options)
 
 
 def test_a_block_that_fails_changes_nothing(mirrored, central):
@@ -31,9 +34,7 @@ def test_a_block_that_succeeds_inside_of_one_that_fails():
 
     def change(_):
         v.assign(2.0)
-        with transaction():
-            v.assign(3.0)
-            w.assign(3.0)
+        atomically(lambda _: (v.assign(3.0), w.assign(3.0)))
         seen.extend([float(v), float(w)])
 
     with pytest.raises(Failure):

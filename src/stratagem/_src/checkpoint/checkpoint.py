@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,18 @@ from stratagem._src.checkpoint.saving import Contents, Target, begin_save
 from stratagem._src.checkpoint.under_way import SaveUnderWay
 from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
 from stratagem._src.checkpoint_format.reader import open_checkpoint
+from stratagem._src.checkpoint_format.tree_metadata import array_key
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, WholeVariable
+from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable, create_plain_variable
 
 __all__ = ["Checkpoint"]
+
+_MAX_SHOWN = 3
 
 
 class Checkpoint:
@@ -41,12 +46,14 @@ class Checkpoint:
     ``save`` takes the values and returns; they are written while the program goes on. A checkpoint
     appears under its name when it is complete: a save that is interrupted leaves the last one as it was.
 
-    Where several workers train in step all of them call ``save`` and ``restore``, with a path that all of
-    them see. Each writes a part of what they have in common, and what is its own. What is on parameter
+    Where several workers train in step all of them call ``restore``, and ``save`` too, with a path that
+    all of them see. Each writes a part of what they have in common, and what is its own. The leader can
+    also save alone, unless each worker has a part of a value. What is on parameter
     servers they write and read themselves: they must see the path, too.
 
     Args:
-        **objects: Variables, ``Optimizer`` objects, metrics, iterators of datasets, Keras layers, models,
+        **objects: Variables, ``Optimizer`` objects, metrics, iterators of datasets, the loop of an elastic
+            function, Keras layers, models,
             optimizers and metrics that are built, objects of ``flax.nnx``, arrays, Python numbers, or
             structures of them, by name. The state that an optimizer has on parameter servers is saved
             for the variables given here. They are attributes of the Checkpoint, too, and more can be
@@ -124,7 +131,8 @@ class Checkpoint:
         The number is one above ``save_counter``, or above those of the checkpoints there are. What saves
         that were killed have left behind in the directory is removed.
 
-        An error of the disk comes at the next call of a method of this Checkpoint, ``sync`` for one.
+        An error of the disk comes at the next call of a method of this Checkpoint, ``sync`` for one. If
+        there is none, the program ends with another exit code than 0.
 
         Returns:
             The path of the directory; the same on all workers that give the same prefix.
@@ -170,9 +178,10 @@ class Checkpoint:
         then: Callable[[], None] = lambda: None,
     ) -> str:
         _check_context("save")
+        _check_not_interrupting()
         self._take(self._given)
         self.sync()
-        agreement = self._agreement("saving a checkpoint")
+        agreement = self._agreement_to_save(target)
         save, number = begin_save(target, self._contents, agreement, then)
         if number is not None:
             self._set_count(number)
@@ -240,6 +249,7 @@ class Checkpoint:
         self, save_path: str | os.PathLike[str] | None, *, with_counter: bool
     ) -> RestoreStatus:
         _check_context("restore")
+        _check_not_interrupting()
         self._take(self._given)
         self.sync()
         agreement = self._agreement("restoring a checkpoint")
@@ -266,14 +276,50 @@ class Checkpoint:
                 "Give them the path of a directory that all of them see."
             )
         changes.reverse()
-        try:
+
+        def change_all() -> None:
             while changes:
                 changes.pop()()  # and with it goes the memory for what it has read
+
+        try:
+            _restoring.add(threading.get_ident())
+            # As one call: no other thread sees some of the variables restored and others not.
+            state.atomically(lambda _: change_all())
         finally:
+            _restoring.discard(threading.get_ident())
             self._take(self._objects.structure())
+        if save_path is not None:
+            for value in self._objects.plain.values():
+                if isinstance(value, IteratorPlace):
+                    value.note_restored(self._variables_here)
         return RestoreStatus(None if save_path is None else left)
 
     # --- what there is to save ----------------------------------------------------------------------
+
+    def _agreement_to_save(self, target: Target) -> WorkerAgreement:
+        """Returns what ties the workers together; nothing, if this one saves alone, and can."""
+        held_by_all = self._held_by_all()
+        if held_by_all:
+            shown = ", ".join(map(repr, held_by_all[:_MAX_SHOWN]))
+            return self._agreement(
+                f"saving a checkpoint (every worker calls save(), also those where should_checkpoint is "
+                f"false, because each of them has a part of {shown})"
+            )
+        agreement = self._agreement("saving a checkpoint")
+        agreement.be_alone_unless_all_come(os.path.abspath(target.prefix))
+        return agreement
+
+    def _held_by_all(self) -> list[str]:
+        """Returns the names of what no worker can save alone."""
+        objects = self._objects
+        values = {**objects.local}
+        for name in objects.optimizers:
+            values |= {array_key(keys): v for keys, v in local_values(name, objects).items()}
+        return [
+            name
+            for name, value in values.items()
+            if value.is_read_together or (isinstance(value, IteratorPlace) and value.is_distributed)
+        ]
 
     def _agreement(self, what: str) -> WorkerAgreement:
         plain = self._objects.plain.values()
@@ -284,6 +330,11 @@ class Checkpoint:
         yield from self._objects.variables.values()
         for optimizer in self._objects.optimizers.values():
             yield from optimizer.variables
+
+    def _variables_here(self) -> Iterator[Variable]:
+        for variable in self._local_variables():
+            if not isinstance(variable, RemoteVariable):
+                yield variable
 
     def _contents(self) -> Contents:
         objects = self._objects
@@ -299,6 +350,20 @@ class Checkpoint:
         optimizers = {name: known_variables(name, objects) for name in objects.optimizers}
         is_behind = any(variable.expects_value for variable in objects.variables.values())
         return Contents(values, remote, {"optimizers": optimizers}, is_behind)
+
+
+_restoring: set[int] = set()
+"""Threads that are changing variables and all else that is restored."""
+
+
+def _check_not_interrupting() -> None:
+    """Refuses to save what is restored by halves: in a signal handler that interrupts ``restore``."""
+    if threading.get_ident() in _restoring:
+        raise ContextError(
+            "A signal handler cannot save or restore a Checkpoint while it interrupts Checkpoint.restore() "
+            "of the same thread: some variables have their restored values, others have not. Set a flag "
+            "in the handler, and do it in the loop when the flag is set."
+        )
 
 
 def _check_context(what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import jax
@@ -15,6 +15,7 @@ from stratagem._src.checkpoint_format.saved_state import SavedArray
 from stratagem._src.checkpoint_format.tree_metadata import ARRAY, NUMBER
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.training.elastic.elastic_loop import ElasticLoop
 from stratagem._src.training.local_state import static_shape
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
@@ -111,6 +112,10 @@ class SavedVariable(_OfOneShape):
         """Its element type."""
         return np.dtype(self._variable.dtype)
 
+    def frozen(self) -> SavedVariable:
+        """Returns the present value, to be taken later; nothing is copied."""
+        return SavedVariable(self._variable.frozen())
+
     def take(self) -> Array:
         """Returns its value; of memory that is the host's already, without a copy."""
         # Who reads a variable keeps its memory from being given away to the next step.
@@ -185,7 +190,7 @@ class RandomKey(PlainArray):
 
 
 class IteratorPlace:
-    """Where an iterator stands, as text."""
+    """Where an iterator stands, or an elastic loop, as text."""
 
     kind = ARRAY
     is_of_this_worker = True
@@ -199,6 +204,11 @@ class IteratorPlace:
     def is_distributed(self) -> bool:
         """Whether other workers have iterators that go on in step with it."""
         return isinstance(self._iterator, DistributedIterator)
+
+    def note_restored(self, variables: Callable[[], Iterable[Variable]]) -> None:
+        """Tells an elastic loop which variables were restored with its place."""
+        if isinstance(self._iterator, ElasticLoop):
+            self._iterator.note_restored(variables)
 
     @functools.cached_property
     def _state(self) -> Array:

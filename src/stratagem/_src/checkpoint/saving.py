@@ -14,12 +14,12 @@ import numpy as np
 
 from stratagem._src.checkpoint.locating import make_latest
 from stratagem._src.checkpoint.objects import COUNTER, Keys
-from stratagem._src.checkpoint.saved_values import SavedValue, ValueToSave
+from stratagem._src.checkpoint.saved_values import SavedValue, SavedVariable, ValueToSave
 from stratagem._src.checkpoint.under_way import SaveUnderWay
 from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
 from stratagem._src.checkpoint_format.array_store import ArrayWriter, merge_parts, part_directory
 from stratagem._src.checkpoint_format.chunks import divide_rows
-from stratagem._src.checkpoint_format.directories import NewDirectory, remove_left_overs
+from stratagem._src.checkpoint_format.directories import NewDirectory, is_seen, remove_left_overs
 from stratagem._src.checkpoint_format.reader import worker_key
 from stratagem._src.checkpoint_format.tree_metadata import (
     METADATA_FILE,
@@ -32,12 +32,14 @@ from stratagem._src.checkpoint_format.tree_metadata import (
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.parameter_server.client.remote_arrays import RemoteArray
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteSave
+from stratagem._src.variables.atomicity import STORAGE_LOCK
 
 __all__ = ["Contents", "Target", "begin_save"]
 
 Array = np.ndarray[Any, Any]
 
 _MOST_SHOWN = 100
+_SECONDS_TO_SEE = 10.0
 _STEP_METADATA_FILE = "_CHECKPOINT_METADATA"
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
@@ -118,7 +120,7 @@ def begin_save(
     found: list[Contents] = []
 
     def plan() -> Any:
-        found.append(mine := contents())
+        found.append(mine := _frozen(contents()))
         together = [array_key(keys) for keys, v in mine.values.items() if v.is_read_together]
         return [os.path.abspath(target.prefix), mine.is_behind, _digest(mine), together]
 
@@ -138,10 +140,10 @@ def begin_save(
             return None
         new, number = target.make()
         directories.append(new)
-        return [os.path.abspath(new.hidden), os.path.abspath(new.path), number]
+        return [os.path.abspath(new.hidden), os.path.abspath(new.path), number, new.token]
 
     try:
-        hidden, path, number = agreement.settle(make)[leader]
+        hidden, path, number, token = agreement.settle(make)[leader]
         on_servers = RemoteSave(
             {array_key(keys): array for keys, array in remote.items()} if leads else {},
             Path(hidden),
@@ -153,6 +155,8 @@ def begin_save(
         pieces: list[_Piece] = []
 
         def take() -> None:
+            if not leads and agreement.worker in members:
+                _check_shared(Path(hidden), token)
             pieces.extend(_take(to_take, agreement.worker, members))
             on_servers.take(writer)
 
@@ -205,6 +209,30 @@ def begin_save(
             then()
 
     return SaveUnderWay(Path(path), write, lambda: agreement.is_of_the_past), number
+
+
+def _frozen(contents: Contents) -> Contents:
+    """Returns the contents with the values that all variables have at one moment, between two calls."""
+    with STORAGE_LOCK:
+        values = {
+            keys: value.frozen() if isinstance(value, SavedVariable) else value
+            for keys, value in contents.values.items()
+        }
+    return contents._replace(values=values)
+
+
+def _check_shared(hidden: Path, token: str) -> None:
+    """Checks that this worker writes where the leader does; else nobody would find what it wrote.
+
+    Raises:
+        InvalidArgumentError: If the directory is on a disk of its own.
+    """
+    if not is_seen(hidden, token, _SECONDS_TO_SEE):
+        raise InvalidArgumentError(
+            "Workers must save in a directory that all of them share, but here "
+            f"{hidden.parent} has not got what the leader has begun in it: each host sees a disk of its "
+            "own. Use a directory on a shared file system, or give each worker another path."
+        )
 
 
 class _Taken:

@@ -43,6 +43,16 @@ class WorkerAgreement:
         self._last_sign = time.monotonic()
         self._in_background = False
 
+    def be_alone_unless_all_come(self, prefix: str) -> None:
+        """Finds out whether the other workers do the same at this place; else this one does it alone.
+
+        Args:
+            prefix: Where it is about to save. Workers that save elsewhere do not do the same.
+        """
+        joined = self._joined
+        if joined is not None and not joined.watch.all_come(f"{self._what} {prefix}", self._what):
+            self._joined = None
+
     @property
     def worker(self) -> int:
         """The number of this worker."""

@@ -8,17 +8,26 @@ import fcntl
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from stratagem._src.checkpoint_format.exchange_names import exchange_names
 
-__all__ = ["NameTakenError", "NewDirectory", "numbered", "remove_directory", "remove_left_overs"]
+__all__ = [
+    "NameTakenError",
+    "NewDirectory",
+    "is_seen",
+    "numbered",
+    "remove_directory",
+    "remove_left_overs",
+]
 
 _UNFINISHED = ".unfinished"
 _LOCK = ".lock"
 _TRASH = ".removed"
+_POLL_SECONDS = 0.1
 
 
 class NameTakenError(FileExistsError):
@@ -37,6 +46,7 @@ class NewDirectory:
     Attributes:
         path: The name it will have.
         hidden: Where it is until then.
+        token: By which others see that they see this one.
 
     Raises:
         NameTakenError: If there is such a directory, or somebody else is making one.
@@ -59,6 +69,7 @@ class NewDirectory:
             elif self.hidden.exists():
                 raise NameTakenError(errno.EEXIST, "somebody may be writing it", str(path))
             self.hidden.mkdir()
+            self.token = self._lock.write_token()
         except BaseException:
             self._lock.remove()
             raise
@@ -95,6 +106,26 @@ class NewDirectory:
             shutil.rmtree(self.hidden, ignore_errors=True)
             # Only now: a hidden directory without a lock is nobody's.
             lock.remove()
+
+
+def is_seen(hidden: Path, token: str, seconds: float) -> bool:
+    """Returns whether the directory that another process has begun is here, on a disk that both share.
+
+    Args:
+        hidden: Its path.
+        token: What the other process says of it: on another disk there may be one of the same name.
+        seconds: How long to look: file systems of a network show later what others have made.
+    """
+    lock = hidden.with_name(hidden.name + _LOCK)
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError):
+            os.listdir(hidden.parent)  # has NFS ask its server again
+            if hidden.is_dir() and lock.read_text() == token:
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
 
 
 def remove_directory(path: Path) -> None:
@@ -167,6 +198,14 @@ class _Lock:
                 return cls(path, descriptor, is_held=False)
             # Its last owner has removed the file meanwhile: try with a new one.
             os.close(descriptor)
+
+    def write_token(self) -> str:
+        """Writes something into the file that is in no other one, and returns it."""
+        token = uuid.uuid4().hex
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, token.encode(), 0)
+        os.fsync(self._descriptor)  # others may read it on another machine
+        return token
 
     def remove(self) -> None:
         """Removes the file and the lock with it."""

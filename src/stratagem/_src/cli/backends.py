@@ -160,6 +160,17 @@ def _kubernetes(parser: argparse.ArgumentParser) -> BackendChoice:
         action=argparse.BooleanOptionalAction,
         help="make a JobSet; default: where the cluster has them",
     )
+    flags.add(
+        "--run-as-user",
+        type=int,
+        metavar="UID",
+        help="of the containers; default: the image's, which must not be root; 0 for root",
+    )
+    flags.add(
+        "--network-policy",
+        action=argparse.BooleanOptionalAction,
+        help="let only pods of the job reach its pods; default: yes",
+    )
     return BackendChoice(flags, _make_kubernetes)
 
 

@@ -21,6 +21,7 @@ from stratagem._src.cluster.resolve import resolve_cluster
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import StratagemError
+from stratagem._src.core.terminal_text import printable
 from stratagem._src.core.version import __version__
 from stratagem._src.execution.function import function
 from stratagem._src.strategies.base import Strategy
@@ -63,23 +64,27 @@ def add_command(commands: _Commands) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     _print_versions()
     for line in scheduler_report():
-        print(f"scheduler: {line}")
+        _say(f"scheduler: {line}")
     problems = []
     # The cluster first: JAX cannot join other processes when its devices have been listed.
     for problem in itertools.chain(_check_cluster(options.timeout), _check_devices()):
-        print(f"  problem: {problem}", flush=True)
+        _say(f"  problem: {problem}")
         problems.append(problem)
     if problems:
         noun = "problem" if len(problems) == 1 else "problems"
-        print(f"verdict: {len(problems)} {noun}: {'; '.join(problems)}")
+        _say(f"verdict: {len(problems)} {noun}: {'; '.join(problems)}")
         return 1
-    print("verdict: all is well")
+    _say("verdict: all is well")
     return 0
+
+
+def _say(text: str) -> None:
+    print(printable(text), flush=True)
 
 
 def _print_versions() -> None:
     found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
-    print(f"versions: stratagem {__version__}, python {platform.python_version()}, {found}")
+    _say(f"versions: stratagem {__version__}, python {platform.python_version()}, {found}")
 
 
 def _check_devices() -> Iterator[str]:
@@ -88,7 +93,7 @@ def _check_devices() -> Iterator[str]:
     except RuntimeError as error:
         yield f"JAX finds no devices ({error})"
         return
-    print(f"devices: {len(devices)} {devices[0].device_kind} ({devices[0].platform})")
+    _say(f"devices: {len(devices)} {devices[0].device_kind} ({devices[0].platform})")
     yield from _check_all_reduce(MirroredStrategy(devices), "between them")
 
 
@@ -96,9 +101,9 @@ def _check_cluster(timeout: float) -> Iterator[str]:
     try:
         found = resolve_cluster()
         if found.resolver is None:
-            print(f"cluster: none, because {found.reason}")
+            _say(f"cluster: none, because {found.reason}")
             return
-        print(f"cluster: {type(found.resolver).__name__}, because {found.reason}")
+        _say(f"cluster: {type(found.resolver).__name__}, because {found.reason}")
         yield from _tasks(found.resolver, timeout)
     except StratagemError as error:
         yield str(error)
@@ -108,14 +113,14 @@ def _tasks(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
     try:
         spec = resolver.cluster_spec()
     except UnknownAddressesError:
-        print(f"  this is process {_process(resolver)}; coordinator {resolver.coordinator_address}")
+        _say(f"  this is process {_process(resolver)}; coordinator {resolver.coordinator_address}")
         yield from _check_workers(resolver, timeout)
         return
     if resolver.task_type is None or resolver.task_id is None:
         yield "the cluster does not say which task this process is"
         return
     me = Task(resolver.task_type, resolver.task_id)
-    print(
+    _say(
         f"  this is {me}, process {_process(resolver)}; coordinator {resolver.coordinator_address}"
     )
     addresses = {
@@ -126,10 +131,10 @@ def _tasks(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
     mine = addresses.pop(me, None)
     answers = reach_peers(mine, addresses, timeout)
     for task, why_not in answers.items():
-        print(f"  {task} at {addresses[task]}: {why_not or 'answers'}")
+        _say(f"  {task} at {addresses[task]}: {why_not or 'answers'}")
     silent = [str(task) for task, why_not in answers.items() if why_not]
     if silent:
-        print(
+        _say(
             "  next: see that those run, that their names mean the same machines here and there, and "
             "that no firewall is between"
         )
@@ -168,6 +173,6 @@ def _check_all_reduce(strategy: Strategy, between: str) -> Iterator[str]:
         reduced = strategy.experimental_local_results(all_reduce(values))
         jax.block_until_ready(reduced)
         seconds.append(time.perf_counter() - start)
-    print(f"  all-reduce of {_MEGABYTES} MB {between} in {min(seconds) * 1e3:.2f} ms")
+    _say(f"  all-reduce of {_MEGABYTES} MB {between} in {min(seconds) * 1e3:.2f} ms")
     if any((np.asarray(part) != strategy.num_replicas_in_sync).any() for part in reduced):
         yield f"an all-reduce {between} gave a wrong sum"

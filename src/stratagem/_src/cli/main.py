@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stratagem._src.cli import doctor, run, timeline, top
+from stratagem._src.cli import doctor, island_server, run, timeline, top
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.errors import StratagemError, UnavailableError
+from stratagem._src.core.terminal_text import printable
 from stratagem._src.core.version import __version__
 
 __all__ = ["main"]
@@ -36,11 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top.add_command(commands)
     timeline.add_command(commands)
     doctor.add_command(commands)
+    island_server.add_command(commands)
     options = parser.parse_args(arguments)
     try:
         return int(options.command(options))
     except StratagemError as error:
-        print(f"stratagem: {error}", file=sys.stderr)
+        print(f"stratagem: {printable(str(error))}", file=sys.stderr)
         is_failure = isinstance(error, (RendezvousError, UnavailableError))
         return _FAILED if is_failure else _WRONG_USE
     except KeyboardInterrupt:

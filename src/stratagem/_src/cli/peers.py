@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.leadership import Task
+from stratagem._src.cluster.listening import listen
 from stratagem._src.core.background import Background
 from stratagem._src.transport import Credentials
-from stratagem._src.transport.loopback import loopback_address
 
 __all__ = ["reach_peers"]
 
@@ -97,8 +97,6 @@ def _listening(address: str | None, num_callers: int) -> Iterator[threading.Even
 def _listen(address: Address) -> socket.socket | None:
     """Returns a socket that listens, where the task itself might; none if it does already."""
     Credentials.from_environment().for_host(address.host)
-    host = loopback_address(address.host) or ""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.suppress(OSError):
-        return socket.create_server((host, address.port), family=family)
+        return listen(address)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import ClusterSpecError, LaunchError
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.count_range import ONE, CountRange, parse_range
+from stratagem._src.launcher.islands_job import check_islands, island_flags, run_islands
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.python_program import PythonProgram
@@ -33,6 +35,7 @@ _EXAMPLES = """\
 examples:
   stratagem run --workers 3 train.py --lr 0.1
   stratagem run --workers 2:3 train.py
+  stratagem run --islands 2 --workers 2 train.py
   stratagem run --workers 2 --devices-per-worker 4 -m my_package.train
   stratagem run --workers 2 --ps 2 --chief train.py
   stratagem run --workers 8 --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29400 train.py
@@ -64,6 +67,8 @@ def add_command(commands: _Commands) -> None:
     def run(options: argparse.Namespace) -> int:
         job = describe_job(options)
         backend = make_backend(backends, options)
+        if options.islands is not None:
+            return _run_islands(job, options)
         if job.rules.min_workers is not None and options.on not in ("local", "hosts"):
             raise LaunchError(
                 f"A range of workers must be left out with --on {options.on}, whose tasks are not started "
@@ -77,6 +82,20 @@ def add_command(commands: _Commands) -> None:
     parser.set_defaults(command=run)
 
 
+def _run_islands(job: JobDescription, options: argparse.Namespace) -> int:
+    if options.on != "local":
+        raise LaunchError(
+            f"--islands must be left out with --on {options.on}: start 'stratagem island-server' and one "
+            "job for each island there, with the STRATAGEM_ISLAND variables."
+        )
+    check_islands(job, options.islands)
+    if options.dry_run:
+        for island in range(options.islands):
+            print(f"# island {island}\nstratagem run {shlex.join(island_flags(job, island))}")
+        return 0
+    return run_islands(job, options.islands, Console(sys.stdout, sys.stderr))
+
+
 def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_argument_group("tasks")
     tasks.add_argument(
@@ -86,6 +105,13 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         metavar="[MIN:]N",
         help="default: 1; with MIN, training goes on with so few when others are lost, and those are "
         "started again (sg.train.elastic)",
+    )
+    tasks.add_argument(
+        "--islands",
+        type=int,
+        metavar="N",
+        help="N groups of so many workers, in sync within a group and averaged between them by "
+        "sg.distribute.experimental.LocalUpdates; a lost one is started again (--max-worker-restarts)",
     )
     tasks.add_argument(
         "--chief", action="store_true", help="a chief, which leads, beside the workers"

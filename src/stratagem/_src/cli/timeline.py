@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.terminal_text import printable
 
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -48,5 +49,5 @@ def _merge(directory: Path) -> int:
             f"DIR must be a directory that sg.profiler was given, or a folder of a run, got {directory}, "
             "in which there are no profiles."
         )
-    print(merge_run(runs[-1] if runs else directory))
+    print(printable(str(merge_run(runs[-1] if runs else directory))))
     return 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_def import ClusterDef, JobDef
 from stratagem._src.cluster.errors import ClusterSpecError, TaskError
+from stratagem._src.cluster.loopback import loopback_address
 
 __all__ = ["ClusterSpec"]
 
@@ -26,7 +27,7 @@ class ClusterSpec:
     >>> spec.as_dict()
     {'worker': ['w0:2222', 'w1:2222'], 'ps': {3: 'ps3:2222'}}
 
-    Differs from tf.distribute: malformed addresses are rejected here, not when a server starts.
+    Differs from tf.distribute: malformed and equal addresses are rejected here, not when a server starts.
 
     Args:
         cluster: Job names to lists or mappings of addresses, another ``ClusterSpec``, or a
@@ -34,7 +35,8 @@ class ClusterSpec:
 
     Raises:
         TypeError: If ``cluster``, a job, its tasks or an address is of the wrong type.
-        ClusterSpecError: If a job name is empty, a task index negative or an address malformed.
+        ClusterSpecError: If a job name is empty, a task index negative, an address malformed, or two
+            tasks have the same one.
     """
 
     def __init__(self, cluster: Mapping[str, TasksOfJob] | ClusterSpec | ClusterDef) -> None:
@@ -49,6 +51,8 @@ class ClusterSpec:
                 "cluster must be a dictionary from job names to addresses, a ClusterSpec or a "
                 f"ClusterDef, got {type(cluster).__name__}."
             )
+
+        _check_addresses_differ(self._jobs)
 
     @property
     def jobs(self) -> list[str]:
@@ -114,6 +118,24 @@ class ClusterSpec:
 
     def __repr__(self) -> str:
         return f"ClusterSpec({dict(sorted(self.as_dict().items()))})"
+
+
+def _check_addresses_differ(jobs: Mapping[str, Mapping[int, str]]) -> None:
+    """Raises if two tasks have one address: the second could not listen, and all would wait for it."""
+    found: dict[Address, str] = {}
+    for job_name, tasks in jobs.items():
+        for index, text in tasks.items():
+            address = Address.parse(text)
+            if not address.port:  # the operating system chooses one that is free
+                continue
+            host = loopback_address(address.host) or address.host.lower()
+            task = f"{job_name} {index}"
+            other = found.setdefault(Address(host, address.port), task)
+            if other != task:
+                raise ClusterSpecError(
+                    f"Every task must have an address of its own, got {text!r} for {other} and for "
+                    f"{task}. Give one of them another port."
+                )
 
 
 def _is_dense(tasks: Mapping[int, str]) -> bool:

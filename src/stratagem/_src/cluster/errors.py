@@ -23,6 +23,11 @@ from stratagem._src.core.errors import StratagemError
 _SHOWN_CHARACTERS = 200
 
 
+def shortened(text: str) -> str:
+    """Returns as much of a text as a message shows."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
 class ClusterSpecError(StratagemError, ValueError):
     """A cluster description with a malformed job, task index or address."""
 
@@ -35,8 +40,7 @@ class EnvironmentVariableError(StratagemError, ValueError):
     """An environment variable that does not hold what it should."""
 
     def __init__(self, variable: str, holds: str, should_hold: str) -> None:
-        shown = holds if len(holds) <= _SHOWN_CHARACTERS else holds[:_SHOWN_CHARACTERS] + "…"
-        super().__init__(f"{variable} must hold {should_hold}, but it holds {shown!r}.")
+        super().__init__(f"{variable} must hold {should_hold}, but it holds {shortened(holds)!r}.")
         self._arguments = (variable, holds, should_hold)
 
     def __reduce__(self) -> tuple[type[EnvironmentVariableError], tuple[str, str, str]]:

@@ -7,11 +7,13 @@ import socket
 import sys
 from collections.abc import Iterator
 
+from stratagem._src.cluster.listening import family_of, interface_of
+
 __all__ = ["HeldPorts"]
 
 
 class HeldPorts:
-    """Free ports of this machine, held so that nobody else is given them.
+    """Free ports of one address of this machine, held so that nobody else is given them.
 
     A held port is bound with ``SO_REUSEADDR`` and does not listen. Linux then gives it to no other
     socket that asks for any port, yet lets a server that sets ``SO_REUSEADDR`` too, as those of gRPC
@@ -21,11 +23,16 @@ class HeldPorts:
     >>> with HeldPorts(2) as ports:
     ...     len(set(ports))
     2
+
+    Args:
+        number: How many.
+        host: By which others will reach what listens there.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, host: str = "localhost") -> None:
+        interface = interface_of(host)
         with contextlib.ExitStack() as stack:
-            self._sockets = [stack.enter_context(_hold()) for _ in range(number)]
+            self._sockets = [stack.enter_context(_hold(interface)) for _ in range(number)]
             self._close = stack.pop_all().close
 
     def __iter__(self) -> Iterator[int]:
@@ -47,8 +54,8 @@ class HeldPorts:
         self.close()
 
 
-def _hold() -> socket.socket:
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _hold(interface: str) -> socket.socket:
+    held = socket.socket(family_of(interface), socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("", 0))
+    held.bind((interface, 0))
     return held

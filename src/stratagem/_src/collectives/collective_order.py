@@ -18,7 +18,17 @@ from stratagem._src.shared_memory.workers import (
     token_after,
 )
 
-__all__ = ["CollectiveOrder"]
+__all__ = ["CollectiveOrder", "shares_memory"]
+
+
+def shares_memory(group: ReplicaGroup) -> bool:
+    """Returns whether the collectives of these replicas go through memory, or our own connections."""
+    return (
+        group.spans_processes
+        and group.on_cpu
+        and group.has_equal_blocks
+        and group.size == num_sharing_processes() * group.local_size
+    )
 
 
 class CollectiveOrder:
@@ -39,12 +49,7 @@ class CollectiveOrder:
 
     def __init__(self, group: ReplicaGroup, after: Sequence[Any] = ()) -> None:
         self._num_devices = group.local_size
-        self.shares_memory = (
-            group.spans_processes
-            and group.on_cpu
-            and group.has_equal_blocks
-            and group.size == num_sharing_processes() * group.local_size
-        )
+        self.shares_memory = shares_memory(group)
         self.tokens: list[Any] = []
         if self.shares_memory:
             self._go_on_after(after)

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.collectives.destinations import check_destinations, placed_on
-from stratagem._src.collectives.gathering import gather
+from stratagem._src.collectives.gathering import gather, gather_spmd
 from stratagem._src.collectives.replica_programs import spmd_map
+from stratagem._src.collectives.wire_dtype import is_half, on_wire, wire_dtype
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import InvalidArgumentError, NotAnArrayError, ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
@@ -120,7 +121,7 @@ class CrossDeviceOps:
         dense: list[int] = []
         for position, (value, _) in enumerate(pairs):
             if isinstance(value, IndexedSlices):
-                results[position] = _reduce_slices(op, value, group)
+                results[position] = _reduce_slices(op, value, group, options)
             else:
                 dense.append(position)
         if dense:
@@ -194,9 +195,9 @@ class CrossDeviceOps:
                 group,
             )
         for value in values:
-            _refuse_keys(value.values[0].dtype)
+            _refuse_dtype(op, value.values[0].dtype)
             check_same_shape(f"reduce with {op.name}", value.values)
-        prepared = [_cast_components(op, value, group) for value in values]
+        prepared = [_cast_components(op, value, group, options) for value in values]
         if self._colocate_components:
             home = group.devices[0]
             prepared = [
@@ -207,7 +208,7 @@ class CrossDeviceOps:
             op, list(zip(prepared, destinations, strict=True)), options
         )
         return [
-            _restore(op, value.values[0], group.replicate(array_of(result)))
+            _restore(op, value.values[0], group.replicate(array_of(result)), group, options)
             for value, result in zip(values, results, strict=True)
         ]
 
@@ -221,7 +222,7 @@ class CrossDeviceOps:
     ) -> list[Any]:
         parts = [jnp.asarray(operand_of(part)) for part in parts]
         for part in parts:
-            _refuse_keys(part.dtype)
+            _refuse_dtype(op, part.dtype)
 
         def implementation(casted: Sequence[Any]) -> list[Any]:
             pairs = [
@@ -233,19 +234,17 @@ class CrossDeviceOps:
                 for result in self.batch_reduce_implementation(op, pairs, options)
             ]
 
-        casted = [_cast(op, part) for part in parts]
-        if group.widens_bfloat16:
+        casted = [_cast(op, part, group, options) for part in parts]
+        if group.widens_bfloat16:  # extrema; sums are wide anyway
             casted = [x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for x in casted]
         if op in (ReduceOp.MIN, ReduceOp.MAX):
             results = _with_extremum_gradient(implementation)(casted)
         else:
             results = implementation(casted)
-        if group.widens_bfloat16:
-            results = [
-                result.astype(part.dtype) if part.dtype == jnp.bfloat16 else result
-                for part, result in zip(parts, results, strict=True)
-            ]
-        return [_restore(op, part, result) for part, result in zip(parts, results, strict=True)]
+        return [
+            _restore(op, part, result, group, options)
+            for part, result in zip(parts, results, strict=True)
+        ]
 
 
 def find_group(values: Sequence[Any]) -> ReplicaGroup:
@@ -278,27 +277,64 @@ def check_same_shape(what: str, components: Sequence[Any]) -> None:
         raise ShapeMismatchError(f"{what} needs the same dtype in every replica, got {dtypes}.")
 
 
-def _cast(op: ReduceOp, array: Any) -> Any:
-    if op is ReduceOp.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
-        return array.astype(jnp.promote_types(array.dtype, jnp.float32))
-    if array.dtype == jnp.bool_:
-        return array.astype(jnp.int32)
-    return array
+def _cast(op: ReduceOp, array: Any, group: ReplicaGroup, options: CommunicationOptions) -> Any:
+    """Returns an array in the dtype in which replicas are combined."""
+    scale = _scale_on_wire(op, array.dtype, group, options)
+    scaled = array if scale == 1 else array / scale
+    return scaled.astype(_dtype_across(op, array.dtype, group, options))
 
 
-def _restore(op: ReduceOp, before: Any, result: Any) -> Any:
-    extremum = op in (ReduceOp.MIN, ReduceOp.MAX)
-    return result.astype(jnp.bool_) if extremum and before.dtype == jnp.bool_ else result
+def _dtype_across(
+    op: ReduceOp, dtype: Any, group: ReplicaGroup, options: CommunicationOptions
+) -> Any:
+    if op is ReduceOp.MEAN and not jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.promote_types(dtype, jnp.float32)
+    if op in (ReduceOp.SUM, ReduceOp.MEAN):
+        if options.dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+            return wire_dtype(dtype, options)
+        if dtype == jnp.float16:
+            return jnp.float32  # a sum on the way may not fit, though the result does
+        if dtype == jnp.bfloat16 and group.on_cpu:
+            # Elsewhere gradients travel in half the bytes, and have the range of float32 all the same.
+            return jnp.float32
+    return jnp.int32 if dtype == jnp.bool_ else dtype
 
 
-def _cast_components(op: ReduceOp, value: PerReplica, group: ReplicaGroup) -> PerReplica:
+def _scale_on_wire(
+    op: ReduceOp, dtype: Any, group: ReplicaGroup, options: CommunicationOptions
+) -> int:
+    """Returns by what numbers are divided on their way: a sum may not fit, though the mean does."""
+    is_scaled = op is ReduceOp.MEAN and _dtype_across(op, dtype, group, options) == jnp.float16
+    return 1 << (group.size - 1).bit_length() if is_scaled else 1
+
+
+def _restore(
+    op: ReduceOp, before: Any, result: Any, group: ReplicaGroup, options: CommunicationOptions
+) -> Any:
+    """Returns what was combined of arrays like ``before`` in the dtype of the result."""
+    if before.dtype == jnp.bool_:
+        is_extremum = op in (ReduceOp.MIN, ReduceOp.MAX)
+        return result.astype(jnp.bool_) if is_extremum else result
+    is_converted = wire_dtype(before.dtype, options) != before.dtype
+    if not is_half(before.dtype) and not is_converted:
+        return result
+    scale = _scale_on_wire(op, before.dtype, group, options)
+    restored = result.astype(before.dtype)
+    return restored if scale == 1 else restored * scale
+
+
+def _cast_components(
+    op: ReduceOp, value: PerReplica, group: ReplicaGroup, options: CommunicationOptions
+) -> PerReplica:
     dtype = value.values[0].dtype
-    if dtype != jnp.bool_ and (op is not ReduceOp.MEAN or jnp.issubdtype(dtype, jnp.inexact)):
+    if _dtype_across(op, dtype, group, options) == dtype:
         return value
-    return PerReplica([_cast(op, component) for component in value.values], group)
+    return PerReplica([_cast(op, component, group, options) for component in value.values], group)
 
 
-def _refuse_keys(dtype: Any) -> None:
+def _refuse_dtype(op: ReduceOp, dtype: Any) -> None:
+    if op in (ReduceOp.MIN, ReduceOp.MAX) and jnp.issubdtype(dtype, jnp.complexfloating):
+        raise ValueError(f"{op.name} needs numbers that have an order, got {dtype.name}.")
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError(
             "The replicas' keys of jax.random cannot be combined into one. Take one replica's with "
@@ -306,13 +342,29 @@ def _refuse_keys(dtype: Any) -> None:
         )
 
 
-def _reduce_slices(op: ReduceOp, slices: IndexedSlices, group: ReplicaGroup) -> IndexedSlices:
+def _reduce_slices(
+    op: ReduceOp, slices: IndexedSlices, group: ReplicaGroup, options: CommunicationOptions
+) -> IndexedSlices:
     if op not in (ReduceOp.SUM, ReduceOp.MEAN):
         raise ValueError(f"IndexedSlices can be reduced with SUM or MEAN, got {op.name}.")
-    values = gather(slices.values, 0, group)
+    values = _gather_rows(slices.values, group, options)
     if op is ReduceOp.MEAN:
         values = values / group.size
     return IndexedSlices(values, gather(slices.indices, 0, group), slices.dense_shape)
+
+
+def _gather_rows(rows: PerReplica, group: ReplicaGroup, options: CommunicationOptions) -> Any:
+    if options.dtype is None:
+        return gather(rows, 0, group)
+    if not isinstance(rows, SpmdPerReplica) and rows.staged:
+        return spmd_map(
+            lambda part: gather_spmd(on_wire(part, options), 0).astype(part.dtype), [rows], group
+        )
+    if isinstance(rows, SpmdPerReplica):
+        local = jnp.asarray(rows.local)
+        return gather_spmd(on_wire(local, options), 0).astype(local.dtype)
+    sent = PerReplica([on_wire(part, options) for part in rows.values], group)
+    return gather(sent, 0, group).astype(rows.values[0].dtype)
 
 
 def _with_extremum_gradient(
@@ -332,7 +384,8 @@ def _with_extremum_gradient(
         def tangent(part: Any, part_tangent: Any, result: Any) -> Any:
             if not jnp.issubdtype(part.dtype, jnp.inexact):
                 return np.zeros(result.shape, jax.dtypes.float0)
-            holds = (part == result).astype(part.dtype)
+            is_nan = jnp.isnan(part) & jnp.isnan(result)
+            holds = ((part == result) | is_nan).astype(part.dtype)
             share = part_tangent * holds / jax.lax.psum(holds, REPLICA_AXIS)
             return jax.lax.psum(share, REPLICA_AXIS)
 

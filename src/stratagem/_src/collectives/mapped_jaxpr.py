@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from stratagem._src.collectives.first_logical_device import on_first_logical_device
 from stratagem._src.core.tracing import mentioned_variables
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
@@ -90,6 +91,8 @@ class MappedJaxpr:
         mentioned = mentioned_variables(part)
         inputs = [item for item in self._inputs.values() if id(item.var) in mentioned]
         part = part.replace(invars=[item.var for item in inputs])
+        if self._manual_axes == set(self._group.mesh.axis_names):
+            part = on_first_logical_device(part, self._group)
 
         def body(blocks: list[Any]) -> list[Any]:
             local = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import Packing, apply_in_packs, in_packs, packed, unpacked
 from stratagem._src.collectives.replica_programs import run_on_replicas
+from stratagem._src.collectives.xla_all_reduce import xla_all_reduce
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
@@ -57,7 +59,8 @@ class NcclAllReduce(PackedOps):
         if inside and frame is not None and frame.joins_collectives:
             return [in_packs(packing, PLAIN_ALL_REDUCE[reduce_op], part) for part in inside]
         if inside:
-            return apply_in_packs(PLAIN_ALL_REDUCE[reduce_op], inside, packing.plan(inside, group))
+            reduce = functools.partial(xla_all_reduce, reduce_op)
+            return apply_in_packs(reduce, inside, packing.plan(inside, group))
 
         def reduce_parts(*parts: Any) -> list[Any]:
             order = CollectiveOrder(group)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.collectives.wire_dtype import is_half
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 
@@ -36,8 +37,18 @@ def broadcast_from(value: Any, sender: int, receivers: Sequence[int]) -> Any:
 
 def accumulator(op: ReduceOp) -> Callable[[Sequence[Any]], Any]:
     """Returns the function that combines a list of arrays, before ``finish``."""
-    combine = {ReduceOp.MIN: jnp.minimum, ReduceOp.MAX: jnp.maximum}.get(op, jnp.add)
+    combine = {ReduceOp.MIN: jnp.minimum, ReduceOp.MAX: jnp.maximum}.get(op)
+    if combine is None:
+        return _added
     return lambda values: functools.reduce(combine, values)
+
+
+def _added(values: Sequence[Any]) -> Any:
+    dtype = values[0].dtype
+    if not is_half(dtype):
+        return functools.reduce(jnp.add, values)
+    wide = functools.reduce(jnp.add, [value.astype(jnp.float32) for value in values])
+    return wide.astype(dtype)
 
 
 def finish(op: ReduceOp, accumulated: Any, count: int) -> Any:

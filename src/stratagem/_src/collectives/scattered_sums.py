@@ -9,21 +9,35 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.collectives.collective_order import shares_memory
 from stratagem._src.collectives.packing import DEFAULT_PACKING
+from stratagem._src.collectives.wire_dtype import is_half, on_wire
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.variables.parts import Parts
 
 __all__ = ["scatter_sums"]
 
 
-def scatter_sums(wholes: Sequence[Any], parts: Sequence[Parts], group: ReplicaGroup) -> list[Any]:
+def scatter_sums(
+    wholes: Sequence[Any],
+    parts: Sequence[Parts],
+    group: ReplicaGroup,
+    options: CommunicationOptions | None = None,
+) -> list[Any]:
     """Returns this replica's part of the sum of each array, inside the program that all replicas run.
 
     Args:
         wholes: Arrays of which each replica has one.
         parts: How each is divided.
         group: The replicas.
+        options: How the arrays travel.
     """
+    dtypes = [whole.dtype for whole in wholes]
+    wholes = [on_wire(whole, options) for whole in wholes]
+    if group.on_cpu and not shares_memory(group):
+        # XLA would add 16 bits in 16 bits, and cannot compile it for replicas of several virtual devices.
+        wholes = [whole.astype(jnp.float32) if is_half(whole.dtype) else whole for whole in wholes]
     results: list[Any] = [None] * len(wholes)
     for pack in DEFAULT_PACKING.plan(wholes, group):
         if len(pack) == 1:
@@ -36,7 +50,7 @@ def scatter_sums(wholes: Sequence[Any], parts: Sequence[Parts], group: ReplicaGr
             stop = start + math.prod(parts[i].part_shape)
             results[i] = own[start:stop].reshape(parts[i].part_shape)
             start = stop
-    return results
+    return [result.astype(dtype) for result, dtype in zip(results, dtypes, strict=True)]
 
 
 def _as_rows(whole: Any, parts: Parts) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from stratagem._src.coordinator.remote_value import RemoteValue
 from stratagem._src.coordinator.server_recovery import ServerRecovery
 from stratagem._src.coordinator.server_restorer import CheckpointSource, ServerRestorer
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.forking import at_exit
 from stratagem._src.strategies.parameter_server import ParameterServerStrategy
 from stratagem._src.transport import Credentials
 from stratagem._src.worker_protocol.shipping import Parcel, check_parts, pack
@@ -46,7 +46,7 @@ def directed_tasks() -> list[DirectedTask]:
     return [task for coordinator in list(_coordinators) for task in coordinator.tasks()]
 
 
-@atexit.register
+@at_exit
 def _stop_all() -> None:
     """Tells the workers that this process ends, so that they need not find out."""
     for dispatcher in list(_dispatchers):
@@ -75,7 +75,8 @@ class ClusterCoordinator:
         strategy: The strategy.
         closures_per_worker: How many functions a worker runs at the same time, so that one computes
             while another waits for a parameter server. Use 1 for functions that must not meet.
-        worker_timeout: After how many seconds without an answer a worker counts as lost.
+        worker_timeout: After how many seconds without an answer a worker or a parameter server counts as
+            lost.
         patience: How many seconds to wait for a worker when there is none, and for parameter servers that
             ``recover_servers_from`` is to restore.
 
@@ -137,7 +138,8 @@ class ClusterCoordinator:
         strategy.extended.make_per_worker_variables_with(
             functools.partial(_make_per_worker_variable, weakref.ref(self))
         )
-        watch(dispatcher, strategy.client, strategy.cluster_resolver)
+        timeout = options["worker_timeout"]
+        watch(dispatcher, strategy.client, strategy.cluster_resolver, timeout)
 
     @property
     def workers(self) -> list[int]:

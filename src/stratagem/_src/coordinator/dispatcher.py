@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import logging
 import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stratagem._src.coordinator.closure import Closure, Status
 from stratagem._src.coordinator.mean_latency import MeanLatency
@@ -22,7 +23,7 @@ from stratagem._src.coordinator.worker_absence import WorkerAbsence
 from stratagem._src.coordinator.worker_link import WorkerLink
 from stratagem._src.coordinator.worker_links import WorkerLinks
 from stratagem._src.core.background import Background
-from stratagem._src.core.errors import CancelledError, PSUnavailableError
+from stratagem._src.core.errors import CancelledError, ContextError, PSUnavailableError
 from stratagem._src.measurement.recorder import recorder
 from stratagem._src.transport import Credentials
 from stratagem._src.worker_protocol.definition import Definition, Definitions
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Dispatcher"]
 
+Result = TypeVar("Result")
+
 _logger = logging.getLogger("stratagem")
 _QUEUED_PER_WORKER = 256
 _SECONDS_TO_DRAIN = 5.0
+_POLL_SECONDS = 1.0
 _HAS_ENDED = "The coordinator has ended."
 
 
@@ -72,7 +76,9 @@ class Dispatcher:
         self.replaces = replaces
         self.closures_per_worker = closures_per_worker
         self.worker_timeout = worker_timeout
-        self.lock: threading.Lock = threading.Lock()
+        # Reentrant: a signal handler may interrupt a call of the same thread, see _as_user.
+        self.lock: threading.RLock = threading.RLock()
+        self._is_changing = False
         self.state: CoordinatorState = CoordinatorState()
         self.ended: threading.Event = threading.Event()
         self.background: Background = Background("the coordinator", on_failure=self._break_down)
@@ -145,6 +151,8 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Ends the threads and tells the workers."""
+        if not self.background.process.is_here:
+            return
         with self.lock:
             if self.stopped:
                 return
@@ -184,9 +192,10 @@ class Dispatcher:
         value = RemoteValue(self, closure)
         closure.owner = weakref.ref(value)
         closure.payload = Payload(definition, arguments, closure.owner)
-        with self.lock:
+
+        def queue() -> None:
             while self._raise_error() and self.state.num_queued >= self._most_queued:
-                self._has_room.wait()
+                self._wait(self._has_room)
             for needed in needs:
                 if needed.status is Status.FAILED:
                     raise CancelledError(
@@ -194,6 +203,8 @@ class Dispatcher:
                     ) from needed.error
             self._settle(self.state.schedule(closure))
             self._wake_for(closure)
+
+        self._as_user(queue)
         return value
 
     def join(self) -> None:
@@ -202,9 +213,12 @@ class Dispatcher:
         Raises:
             BaseException: The first error of a closure.
         """
-        with self.lock:
+
+        def wait() -> None:
             while self._raise_error() and not self.state.is_at_rest:
-                self._has_ended.wait()
+                self._wait(self._has_ended)
+
+        self._as_user(wait)
 
     def done(self) -> bool:
         """Returns whether every closure has ended.
@@ -212,27 +226,62 @@ class Dispatcher:
         Raises:
             BaseException: The first error of a closure.
         """
-        with self.lock:
-            self._raise_error()
-            return self.state.is_at_rest
+        return self._as_user(lambda: self._raise_error() and self.state.is_at_rest)
 
     def fetch(self, value: RemoteValue, *, as_jax: bool) -> Any:
         """Waits for a result and returns it."""
+
+        def wait() -> tuple[Closure, Parcel | None, int | None]:
+            closure = self._wait_for(value)
+            if closure.status is Status.FAILED:
+                assert closure.error is not None
+                raise closure.error
+            return closure, value._parcel, closure.where
+
+        def lose(closure: Closure, holder: int | None) -> None:
+            if closure.where == holder:
+                self.state.value_lost(closure)
+
         while True:
-            with self.lock:
-                closure = self._wait_for(value)
-                if closure.status is Status.FAILED:
-                    assert closure.error is not None
-                    raise closure.error
-                parcel, holder = value._parcel, closure.where
+            closure, parcel, holder = self._as_user(wait)
             if parcel is None:
                 assert holder is not None
                 parcel = self._links[holder].fetch(closure.number)
             if parcel is not None:
                 return unpack(parcel, as_jax=as_jax)
-            with self.lock:
-                if closure.where == holder:
-                    self.state.value_lost(closure)
+            self._as_user(functools.partial(lose, closure, holder))
+
+    def _as_user(self, call: Callable[[], Result]) -> Result:
+        """Returns what ``call`` returns, which is called with the lock held.
+
+        A signal handler runs in the middle of whatever the main thread does, also while that holds the
+        lock and has changed half of the state.
+
+        Raises:
+            ContextError: In a handler that interrupts another such call, unless that one waits.
+        """
+        self.background.process.check()
+        with self.lock:
+            if self._is_changing:
+                raise ContextError(
+                    "A signal handler cannot schedule functions, or wait for them, while it interrupts a "
+                    "call of the same coordinator in the same thread. Set a flag in the handler, and do "
+                    "it in the loop when the flag is set."
+                )
+            self._is_changing = True
+            try:
+                return call()
+            finally:
+                self._is_changing = False
+
+    def _wait(self, condition: threading.Condition) -> None:
+        """Waits, in a call of ``_as_user``, until the condition may have become true."""
+        self._is_changing = False
+        try:
+            # For a while: it may become true in a handler that runs before this begins to wait.
+            condition.wait(_POLL_SECONDS)
+        finally:
+            self._is_changing = True
 
     # What links report. All of it with the lock.
 
@@ -386,7 +435,7 @@ class Dispatcher:
         """Raises the error of a closure if there is one, once all closures have ended."""
         self.background.check()
         while self.state.phase is CoordinatorPhase.DRAINING and not self.state.has_error:
-            self._has_ended.wait()
+            self._wait(self._has_ended)
             self.background.check()
         error = self.state.take_error()
         if error is not None:
@@ -410,7 +459,7 @@ class Dispatcher:
             if value._waiter is None:
                 value._waiter = threading.Condition(self.lock)
                 self._waiters.add(value._waiter)
-            value._waiter.wait()
+            self._wait(value._waiter)
 
     def _settle(self, closures: Iterable[Closure]) -> None:
         for closure in closures:

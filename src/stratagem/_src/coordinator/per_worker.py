@@ -6,8 +6,12 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from stratagem._src.coordinator.remote_value import RemoteValue
+from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.owned_memory import owned
 from stratagem._src.worker_protocol.definition import DefinedOnWorker
 from stratagem._src.worker_protocol.shipping import ByReference, Parcel, check_parts, pack
 
@@ -17,15 +21,15 @@ __all__ = ["PerWorkerValues"]
 class PerWorkerValues(ByReference):
     """One value for each worker; a scheduled function gets the one of the worker that runs it.
 
-    They are the values of the workers that are known when it is first scheduled. A worker that joins
-    later has none, and runs no function that is given it.
+    The values are taken as they are now, for the workers that are known when it is first scheduled. A
+    worker that joins later has none, and runs no function that is given it.
 
     Args:
         values: ``RemoteValue`` objects, per-worker datasets or any others, in the order of the workers.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._values = tuple(values)
+        self._values = tuple(structures.map_structure(_owned_leaf, value) for value in values)
         self._workers: tuple[int, ...] | None = None
 
     @property
@@ -82,3 +86,7 @@ class PerWorkerValues(ByReference):
 
     def __repr__(self) -> str:
         return f"PerWorkerValues({self._values!r})"
+
+
+def _owned_leaf(leaf: Any) -> Any:
+    return owned(leaf) if isinstance(leaf, np.ndarray) else leaf

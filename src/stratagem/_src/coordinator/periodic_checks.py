@@ -18,7 +18,6 @@ _logger = logging.getLogger("stratagem")
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_BETWEEN_SIGNS = 1.0
 _SECONDS_BETWEEN_WORKERS = 5.0
-_SECONDS_TO_ANSWER = 5.0
 
 
 class Servers(Protocol):
@@ -32,8 +31,17 @@ class Servers(Protocol):
         """Returns a sign of life; raises ``PSUnavailableError`` if one of them gives no sign of life."""
 
 
-def watch(dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver) -> None:
-    """Tells the dispatcher of the workers and starts to watch, in threads that end with it."""
+def watch(
+    dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver, timeout: float
+) -> None:
+    """Tells the dispatcher of the workers and starts to watch, in threads that end with it.
+
+    Args:
+        dispatcher: Is told what was found.
+        servers: The parameter servers.
+        resolver: Says who the workers are.
+        timeout: After how many seconds without an answer a server counts as lost.
+    """
 
     def find_more_workers() -> None:
         try:
@@ -47,7 +55,7 @@ def watch(dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver) -
 
     def check_server(server: int) -> None:
         try:
-            sign = servers.check(server, _SECONDS_TO_ANSWER)
+            sign = servers.check(server, timeout)
         except PSUnavailableError as error:
             if dispatcher.server_lost(error):
                 lost[server] = error

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from stratagem._src.core.forking import ProcessOwner
+
 __all__ = ["Background", "BackgroundThread"]
 
 BackgroundThread: TypeAlias = threading.Thread
@@ -37,35 +39,54 @@ class Background:
     Args:
         owner: Who the threads work for, as logs shall name it.
         on_failure: Called in the failing thread with an exception that its target did not catch.
+
+    Attributes:
+        process: The process that has the threads.
     """
 
     def __init__(
         self, owner: str, *, on_failure: Callable[[BaseException], None] | None = None
     ) -> None:
         self._owner = owner
+        self.process: ProcessOwner = ProcessOwner(owner)
         self._on_failure = on_failure
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may start a thread of the same owner.
+        self._lock = threading.RLock()
         self._threads: weakref.WeakSet[BackgroundThread] = weakref.WeakSet()
         self._failure: BaseException | None = None
         self._traceback: TracebackType | None = None
 
     def start(self, target: Callable[..., Any], *args: Any, name: str) -> BackgroundThread:
-        """Starts a thread that calls ``target(*args)`` and does not keep the process from ending."""
+        """Starts a thread that calls ``target(*args)`` and does not keep the process from ending.
+
+        Raises:
+            ContextError: In a child that was forked since the owner was made.
+        """
+        self.process.check()
         thread = threading.Thread(target=self._run, args=(target, args), name=name, daemon=True)
         with self._lock:
             self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # threading waits for the thread with a condition, which turns an interrupt into this.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
+            raise
         return thread
 
     def check(self) -> None:
-        """Raises what ended a thread, if something did that nobody expected."""
+        """Raises what ended a thread, if something did that nobody expected, and in a forked child."""
+        self.process.check()
         failure = self._failure
         if failure is not None:
             # Raised from several calls, it would otherwise collect all their tracebacks.
             raise failure.with_traceback(self._traceback)
 
     def alive(self) -> list[BackgroundThread]:
-        """Returns the threads that still run."""
+        """Returns the threads that still run; none of them does in a forked child."""
+        if not self.process.is_here:
+            return []
         with self._lock:
             return [thread for thread in self._threads if thread.is_alive()]
 

@@ -8,7 +8,6 @@ would have had.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import io
@@ -19,9 +18,11 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from stratagem._src.core.background import Background
+from stratagem._src.core.exit_call import exit_code_of_call, watch_exit_calls
 from stratagem._src.core.exit_observer import ExitObserver
+from stratagem._src.core.forking import ProcessOwner, at_exit
 
-__all__ = ["HardExit", "end_process"]
+__all__ = ["FailedExit", "HardExit", "after_all_exit_functions", "end_process"]
 
 _FLUSH_SECONDS = 10.0
 # What Python itself ends with when it cannot flush its standard output.
@@ -39,7 +40,7 @@ class HardExit:
         self._is_stuck = is_stuck
         self._is_decided = False
         self._observer = ExitObserver()
-        atexit.register(_AfterAllOthers(self._end))
+        after_all_exit_functions(self._end)
 
     def observe(self) -> None:
         """Begins to observe with which code the program ends, because something is stuck."""
@@ -54,6 +55,34 @@ class HardExit:
         if self.decide():
             # Something has failed: to end with 0 without having seen so would be to hide it.
             end_process(self._observer.code(otherwise=1))
+
+
+class FailedExit:
+    """Ends this process with another code than 0, if something failed and the program was not told.
+
+    The interpreter takes no code from functions that are registered for exit. So, if there is a failure
+    when all of them have run, the process ends here.
+
+    Args:
+        failure: Returns what failed, to be shown; ``None`` if nothing did.
+    """
+
+    def __init__(self, failure: Callable[[], str | None]) -> None:
+        self._failure = failure
+        watch_exit_calls()
+        after_all_exit_functions(self._end)
+
+    def _end(self) -> None:
+        text = self._failure()
+        if text is not None:
+            printed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+            interrupted = isinstance(printed, KeyboardInterrupt)
+            end_process(-signal.SIGINT if interrupted else exit_code_of_call() or 1, text)
+
+
+def after_all_exit_functions(function: Callable[[], None]) -> None:
+    """Has a function called at the end of this process, after all that is registered for exit."""
+    at_exit(_AfterAllOthers(function))
 
 
 def end_process(code: int, text: str = "") -> NoReturn:
@@ -80,14 +109,14 @@ class _AfterAllOthers:
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
-        self._process = os.getpid()
+        self._owner = ProcessOwner("the end of the process")
         self._is_exit = False
 
     def __call__(self) -> None:
         self._is_exit = True
 
     def __del__(self) -> None:
-        if self._is_exit and os.getpid() == self._process:
+        if self._is_exit and self._owner.is_here:
             self._function()
 
 
@@ -123,6 +152,7 @@ def _flush_standard_streams(text: str) -> bool:
 
 def _flush_open_files() -> None:
     """Does what the end of the interpreter does to files that were never closed."""
+    gc.unfreeze()  # objects that a program froze before it forked are listed only then
     for file in gc.get_objects():
         if issubclass(type(file), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
             with contextlib.suppress(OSError, ValueError):

@@ -17,8 +17,8 @@ def missing_name(module_name: str, name: str) -> AttributeError:
         module_name: The module's name in ``sys.modules``, such as ``"stratagem.data"``.
         name: What was asked for.
 
-    >>> print(missing_name("stratagem", "reduce_sum"))
-    module 'stratagem' has no attribute 'reduce_sum'. For tf.reduce_sum use jax.numpy.sum(x, axis).
+    >>> print(missing_name("stratagem", "hessians"))
+    module 'stratagem' has no attribute 'hessians'. For tf.hessians use jax.hessian(f)(x).
     """
     text = f"module {module_name!r} has no attribute {name!r}"
     if not name.startswith("_"):  # Python, pickle and tools ask for those, and expect a quick no

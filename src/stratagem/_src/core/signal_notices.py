@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.forking import in_child
 
 __all__ = ["SignalNotices"]
 
@@ -58,7 +59,8 @@ class SignalNotices:
     def close(self) -> None:
         """Leaves the signals to others, or to what they did before; harmless when done twice."""
         for number in self._signals:
-            _subscribers[number].remove(self)
+            if self in _subscribers.get(number, ()):  # not in a forked child
+                _subscribers[number].remove(self)
         self._signals = []
         if threading.current_thread() is not threading.main_thread():
             return  # the handler goes with the next one that is closed there
@@ -67,6 +69,15 @@ class SignalNotices:
             before = _handlers_before.pop(number)
             # None: it was set by other means than Python, and cannot be set again by its means.
             signal.signal(number, signal.SIG_DFL if before is None else before)
+
+
+@in_child
+def _leave_to_children() -> None:
+    """Lets a signal do in a forked child what it did before: there nobody reads the notices."""
+    _subscribers.clear()
+    while _handlers_before:
+        number, before = _handlers_before.popitem()
+        signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 def _receive(number: int, frame: Any) -> None:

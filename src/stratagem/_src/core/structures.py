@@ -67,6 +67,11 @@ class Container:
         """Returns an object of this class and form with other parts."""
         return self._kind.put_together(self.cls, self._form, parts)
 
+    @property
+    def exact_form(self) -> Any:
+        """What else tells the form: the keys of a mapping in their order, which ``==`` does not compare."""
+        return list(self._form.keys) if isinstance(self._form, _Keys) else self._form
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Container) and (
             (self.cls, self._kind, self._form) == (other.cls, other._kind, other._form)

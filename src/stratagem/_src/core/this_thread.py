@@ -19,14 +19,16 @@ class ThreadState:
         strategy_frames: The frames of ``current_strategy.context``, innermost last.
         state_frames: The frames of ``variables.access``, innermost last.
         journal: The journal of ``variables.access``, if there is one.
+        tapes: What notes which variables are read, outermost first.
     """
 
-    __slots__ = ("journal", "state_frames", "strategy_frames")
+    __slots__ = ("journal", "state_frames", "strategy_frames", "tapes")
 
     def __init__(self) -> None:
         self.strategy_frames: list[Any] = []
         self.state_frames: list[Any] = []
         self.journal: Any = None
+        self.tapes: list[Any] = []
 
     def will_enter(self) -> None:
         """Called before anything is entered."""
@@ -34,7 +36,7 @@ class ThreadState:
 
     def has_left(self) -> None:
         """Called after anything was left."""
-        if not (self.strategy_frames or self.state_frames or self.journal):
+        if not (self.strategy_frames or self.state_frames or self.journal or self.tapes):
             INSIDE.discard(self)
 
 

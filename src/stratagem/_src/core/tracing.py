@@ -40,13 +40,28 @@ def is_tracer(value: Any) -> bool:
 
 def trace_state() -> Any:
     """Returns a token that compares equal while the same trace is active."""
-    return jax_core().get_opaque_trace_state(convention="stratagem")
+    trace = _innermost_trace()
+    if not getattr(trace, "sees_through", False):
+        return jax_core().get_opaque_trace_state(convention="stratagem")
+    with in_trace(_seen_through(trace)):
+        return jax_core().get_opaque_trace_state(convention="stratagem")
 
 
 def active_trace() -> Any:
-    """Returns the innermost trace, for ``in_trace``."""
+    """Returns the innermost trace, for ``in_trace``; one that only records is none."""
+    return _seen_through(_innermost_trace())
+
+
+def _innermost_trace() -> Any:
     with jax_core().take_current_trace() as trace:
         return trace
+
+
+def _seen_through(trace: Any) -> Any:
+    """Returns the trace that computes what traces of a gradient tape record."""
+    while getattr(trace, "sees_through", False):
+        trace = trace.parent_trace
+    return trace
 
 
 def in_trace(trace: Any) -> contextlib.AbstractContextManager[Any]:

@@ -86,14 +86,18 @@ def current_frame() -> Frame:
 def enter(frame: Frame) -> Iterator[Frame]:
     """Makes ``frame`` the current one of this thread for the block."""
     thread = THIS_THREAD.state
+    frames = thread.strategy_frames
+    depth = len(frames)
     thread.will_enter()
-    thread.strategy_frames.append(frame)
     try:
+        frames.append(frame)
         yield frame
     finally:
-        popped = thread.strategy_frames.pop()
+        # An interrupt can put this off until the generator is collected, and a block around it may have
+        # left the frame by then; or keep a block inside from being left.
+        if depth < len(frames) and frames[depth] is frame:
+            del frames[depth:]
         thread.has_left()
-        assert popped is frame, "context frames must be left in the reverse order of entering"
 
 
 class Scope(Generic[_Strategy]):

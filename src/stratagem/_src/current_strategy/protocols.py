@@ -36,6 +36,10 @@ class ReplicaRuntime(Protocol):
     ) -> list[Any]:
         """Returns each per-replica value combined over the replicas, as one array."""
 
+    @property
+    def gradient_options(self) -> CommunicationOptions | None:
+        """How gradients travel."""
+
     def first_replica(self, value: Any) -> Any:
         """Returns the first replica's part of a structure of per-replica values."""
 
@@ -95,7 +99,9 @@ class ReplicaContextProtocol(Protocol):
     def replica_index(self) -> int | None:
         """Index of the replica, or ``None`` where one program stands for all of them."""
 
-    def all_reduce(self, reduce_op: ReduceOp | str, value: Any) -> Any:
+    def all_reduce(
+        self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None
+    ) -> Any:
         """Combines ``value`` over all replicas."""
 
     def first_replica(self, value: Any) -> Any:

@@ -12,24 +12,30 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.masked_arrays import check_not_masked
+from stratagem._src.core.owned_memory import OwnedResults, owned
+from stratagem._src.data.plan.aligned import copy_of
 from stratagem._src.data.planned_elements import PlannedElements
-from stratagem._src.data.structure import map_structure
+from stratagem._src.data.structure import flatten, map_structure
 from stratagem._src.data.tensor_spec import STRING
 
-__all__ = ["to_array", "to_element", "to_leaf"]
+__all__ = ["owned_array", "owned_results", "to_array", "to_element", "to_leaf"]
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """Returns ``value`` as one array.
+    """Returns ``value`` as one array. Of NumPy's arrays it may be a view, of nothing else.
 
     Raises:
-        InvalidArgumentError: If it is ragged, or not made of numbers and strings.
+        InvalidArgumentError: If it is ragged, masked, or not made of numbers and strings.
     """
     from_python = not hasattr(value, "dtype")
     if isinstance(value, bytes | str):
         array = _string_array(value)
-    elif not from_python:
+    elif isinstance(value, np.ndarray):
+        check_not_masked(value)
         array = np.asarray(value)
+    elif not from_python:
+        array = owned(np.asarray(value), copy_of)
     else:
         array = _from_sequence(value)
     if array.dtype.kind in "SUO":
@@ -37,6 +43,20 @@ def to_array(value: Any) -> np.ndarray[Any, Any]:
     if from_python and not _holds_typed_items(value):
         array = _narrowed(array)
     return array
+
+
+def owned_array(value: Any) -> np.ndarray[Any, Any]:
+    """Returns ``value`` as one array that its giver cannot write to, for whoever keeps it.
+
+    Raises:
+        InvalidArgumentError: If it is ragged, or not made of numbers and strings.
+    """
+    array = to_array(value)
+    return owned(array, copy_of) if isinstance(value, np.ndarray) else array
+
+
+owned_results = OwnedResults(flatten, map_structure, copy_of)
+"""Takes elements from functions of the user, which may return a buffer that they fill again."""
 
 
 def to_leaf(value: Any) -> Any:
@@ -66,6 +86,8 @@ def _from_sequence(value: Any) -> np.ndarray[Any, Any]:
         )
     try:
         array = np.asarray(value)
+        if not isinstance(value, list | tuple):
+            array = owned(array)  # as of a memoryview
     except ValueError as error:
         raise InvalidArgumentError(
             f"A list becomes one array, so its items must have the same shape: {error} "

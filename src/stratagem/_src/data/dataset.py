@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.data.checks import as_name
-from stratagem._src.data.conversion import to_element
+from stratagem._src.data.conversion import owned_results, to_element
 from stratagem._src.data.dataset_batching import DatasetBatching
 from stratagem._src.data.dataset_functions import DatasetFunctions
 from stratagem._src.data.dataset_grouping import DatasetGrouping
@@ -21,6 +22,7 @@ from stratagem._src.data.element_views import ElementIterator
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.options import INFINITE_CARDINALITY, Options
 from stratagem._src.data.plan.node import Node, known
+from stratagem._src.data.plan.rows import copied
 from stratagem._src.data.planned_elements import not_a_dataset
 from stratagem._src.data.structure import describe, same_structure
 from stratagem._src.data.transforms.cache import Cache
@@ -215,9 +217,12 @@ class Dataset(
             InvalidArgumentError: If the structure of the state changes.
         """
         as_name(name)
-        state = to_element(initial_state)
+        # The function may add to its state in place, and return a buffer of its own.
+        state = copied(to_element(initial_state))
         for element in self:
-            new_state = to_element(reduce_func(state, element))
+            new_state = to_element(
+                owned_results.take(functools.partial(reduce_func, state, element), (state, element))
+            )
             if not same_structure(state, new_state):
                 raise InvalidArgumentError(
                     f"reduce_func must return a state like the initial one, {describe(state)}, got "

@@ -49,7 +49,8 @@ class DatasetSources(PlannedElements):
 
         Args:
             tensors: A nest of arrays with the same first dimension; a list is one array. Python
-                floats become float32, ints int32.
+                floats become float32, ints int32. NumPy arrays are copied unless they are read-only
+                (``array.flags.writeable = False``, ``np.load(..., mmap_mode="r")``).
             name: Shown by ``repr``.
         """
         return cls._of(TensorSlices(tensors), name)

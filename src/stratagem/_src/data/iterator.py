@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import threading
+import time
 import weakref
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from stratagem._src.core.errors import ContextError, InvalidArgumentError, OutOfRangeError
+from stratagem._src.core.errors import (
+    ContextError,
+    DataLossError,
+    InvalidArgumentError,
+    OutOfRangeError,
+)
+from stratagem._src.core.forking import ProcessOwner, end_in_child
+from stratagem._src.core.this_thread import INSIDE, THIS_THREAD
+from stratagem._src.data.plan.anchors import too_short
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Node, walk
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.transforms.shard import ShardHint
 
-__all__ = ["DatasetIterator", "refuse_hints"]
+__all__ = ["DatasetIterator", "EndOfData", "refuse_hints"]
+
+_DRAWS_BETWEEN_LOOKS = 16
+_SECONDS_BETWEEN_PLACES = 1.0
+
+
+class _Place(NamedTuple):
+    """Where an iterator stood between two draws.
+
+    Attributes:
+        num_drawn: How many elements had been drawn.
+        stream: The stream's state, by its key in the iterator's; empty at the beginning.
+    """
+
+    num_drawn: int
+    stream: dict[str, Any]
+
+
+_BEGINNING = _Place(0, {})
+
+
+class EndOfData(StopIteration):
+    """The end of a dataset: ends loops, and is told from what else stops in a function."""
 
 
 def refuse_hints(plan: Node) -> None:
@@ -35,7 +68,8 @@ class DatasetIterator:
     """An iteration over the elements of a dataset.
 
     Its threads and files end with it: when it is exhausted, closed or no longer referenced. A copy,
-    or one that was pickled, goes on where the original stood, independently of it.
+    or one that was pickled, goes on where the original stood, independently of it. ``next(iterator)``
+    inside a ``function`` makes the element an input of the compiled program.
 
     >>> from stratagem.data import Dataset
     >>> dataset = Dataset.range(100).shuffle(100, seed=1).repeat().batch(8)
@@ -51,51 +85,144 @@ class DatasetIterator:
 
     def __init__(self, plan: Node) -> None:
         refuse_hints(plan)
+        self._set_plan(plan)
+        self._start(Run(plan))
+
+    def _set_plan(self, plan: Node) -> None:
+        _refuse_to_loop(self)
         self._plan = plan
         self._lowered = lower(plan)
-        self._start(Run(plan))
+        # Elements that were put back, the next one first, each with the state before it.
+        self._returned: collections.deque[tuple[Any, Any]] = collections.deque()
+        # Several threads may call a function that draws from it.
+        self._lock = threading.RLock()
+        journal = THIS_THREAD.state.journal
+        self._made_in = None if journal is None else weakref.ref(journal)
 
     @classmethod
     def _resumed(cls, plan: Node, state: Any, closed: bool) -> Self:
         iterator = cls.__new__(cls)
-        iterator._plan = plan
-        iterator._lowered = lower(plan)
+        iterator._set_plan(plan)
         iterator._resume(state)
         if closed:
             iterator.close()
         return iterator
 
+    @property
+    def _is_over(self) -> bool:
+        return not self._finalizer.alive and not self._returned
+
     def __reduce__(self) -> Any:
-        return type(self)._resumed, (self._plan, self.get_state(), not self._finalizer.alive)
+        return type(self)._resumed, (self._plan, self.get_state(), self._is_over)
 
     def __copy__(self) -> Self:
-        return self._resumed(self._plan, self.get_state(), not self._finalizer.alive)
+        return self._resumed(self._plan, self.get_state(), self._is_over)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.__copy__()
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: Run, place: _Place = _BEGINNING) -> None:
         self._run = run
+        self._owner = ProcessOwner("a dataset's iterator")
         self._stream: Stream = self._lowered.open(run, ())
         self._elements = self._elements_of(self._stream)
+        # A stream that is busy has no state: a signal handler that asks for it, or another thread, is
+        # told the last place that was noted, and how many elements have been drawn since.
+        self._is_busy = False
+        self._num_drawn = 0
+        self._place: _Place | None = place
+        self._look_at = _DRAWS_BETWEEN_LOOKS
+        self._place_is_due = time.monotonic() + _SECONDS_BETWEEN_PLACES
         self._finalizer = weakref.finalize(self, self._stream.close)
+        # Its threads are the parent's, and so is the place in its files, which the child would move.
+        end_in_child(self, DatasetIterator._end_in_child)
+
+    def _end_in_child(self) -> None:
+        self._elements = iter(self._owner.check, True)  # which raises
+        self._finalizer.detach()  # to close it may remove files that the parent writes
 
     def _elements_of(self, stream: Stream) -> Iterator[Any]:
         """Returns the elements as they are given out."""
         return stream
 
     def __iter__(self) -> Self:
+        _refuse_to_loop(self)
         return self
 
     def __next__(self) -> Any:
-        try:
-            return next(self._elements)
-        except StopIteration:
-            self.close()
-            raise
-        except BaseException:
-            self._run.rest()
-            raise
+        if INSIDE:
+            thread = THIS_THREAD.state
+            if thread.state_frames:
+                return thread.state_frames[-1].draw(self)
+            if thread.journal is not None:
+                return self._draw_and_note(thread.journal)
+        return self.draw()
+
+    def _draw_and_note(self, journal: Any) -> Any:
+        """Draws an element that is given again if the call around this fails."""
+        before, element = self.current_state(), self.draw()
+        # Nobody can ask an iterator again that was made by the call itself.
+        if self._made_in is None or self._made_in() is not journal:
+            journal.note_draw(lambda: self.put_back([(element, before)]))
+        return element
+
+    def draw(self, *, optional: bool = False) -> Any:
+        """Returns the next element now, also while a function is traced.
+
+        Args:
+            optional: Must be false: this iterator gives no optionals.
+
+        Raises:
+            EndOfData: At the end.
+            ContextError: In a signal handler that interrupts this.
+        """
+        assert not optional
+        with self._lock:
+            if self._returned:
+                return self._returned.popleft()[0]
+            self._check_not_busy()
+            self._is_busy = True
+            try:
+                if self._num_drawn >= self._look_at:
+                    self._note_place()
+                element = next(self._elements)
+                self._num_drawn += 1
+                return element
+            except StopIteration:
+                self.close()
+                raise EndOfData from None
+            except BaseException:
+                # What is drawn next may be something else than when it is drawn again.
+                self._place, self._look_at, self._place_is_due = None, 0, 0.0
+                self._run.rest()
+                raise
+            finally:
+                self._is_busy = False
+
+    def _check_not_busy(self) -> None:
+        """Refuses, with the lock held, what a signal handler does to a stream that it interrupts."""
+        if self._is_busy:
+            raise ContextError(
+                "A signal handler cannot draw from an iterator, or set its state, while it interrupts "
+                "next(iterator) of the same iterator. Set a flag in the handler, and do it in the loop "
+                "when the flag is set. Saving a Checkpoint that contains it works in a handler."
+            )
+
+    def _note_place(self) -> None:
+        """Notes where the iterator stands, if that has not been done for a while."""
+        self._look_at = self._num_drawn + _DRAWS_BETWEEN_LOOKS
+        now = time.monotonic()
+        if now >= self._place_is_due:
+            self._place_is_due = now + _SECONDS_BETWEEN_PLACES
+            self._place = _Place(self._num_drawn, {"stream": self._stream.get_state()})
+
+    def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
+        """Takes elements back, with the states before them, as if they had not been drawn."""
+        self._returned.extendleft(reversed(drawn))
+
+    def current_state(self) -> Any:
+        """Returns the state, for ``put_back``."""
+        return self.get_state()
 
     def get_next(self) -> Any:
         """Returns the next element.
@@ -123,12 +250,32 @@ class DatasetIterator:
         Elements that were read ahead or wait in a shuffle buffer are not part of it; they are read
         again. A ``from_generator`` source is resumed by calling the generator and dropping the
         elements that were given, so it must give the same elements each time.
+
+        While an element is drawn, by another thread or below a signal handler, it is the state before
+        that element. Up to about a second's elements are drawn again then when it is restored.
         """
-        return {
-            "plan": self._description,
-            "run": self._run.get_state(),
-            "stream": self._stream.get_state(),
-        }
+        if self._returned:
+            return self._returned[0][1]
+        state = {"plan": self._description, "run": self._run.get_state()}
+        # Not waited for: who draws may wait for whoever asks.
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._is_busy:
+                    self._is_busy = True
+                    try:
+                        return {**state, "stream": self._stream.get_state()}
+                    finally:
+                        self._is_busy = False
+            finally:
+                self._lock.release()
+        place = self._place  # first: it never is of a later element than those counted
+        if place is None:
+            raise ContextError(
+                "A signal handler cannot have the state of an iterator when it interrupts next(iterator) "
+                "just after that has failed. Set a flag in the handler, and save in the loop when the "
+                "flag is set."
+            )
+        return {**state, **place.stream, "skip": self._num_drawn - place.num_drawn}
 
     def set_state(self, state: Any) -> None:
         """Goes on where the iterator stood from which the state was taken.
@@ -138,10 +285,13 @@ class DatasetIterator:
 
         Raises:
             InvalidArgumentError: If the state belongs to another pipeline.
+            ContextError: In a signal handler that interrupts ``next``.
         """
         self.check_state(state)
-        self.close()
-        self._resume(state)
+        with self._lock:
+            self._check_not_busy()
+            self.close()
+            self._resume(state)
 
     def check_state(self, state: Any) -> None:
         """Checks that ``set_state`` can be called.
@@ -149,7 +299,7 @@ class DatasetIterator:
         Raises:
             InvalidArgumentError: If the state belongs to another pipeline.
         """
-        if not isinstance(state, dict) or state.keys() != {"plan", "run", "stream"}:
+        if not isinstance(state, dict) or state.keys() - {"skip", "stream"} != {"plan", "run"}:
             raise InvalidArgumentError(
                 f"state must be what get_state of an iterator returned, got {state!r}."
             )
@@ -160,10 +310,22 @@ class DatasetIterator:
             )
 
     def _resume(self, state: Any) -> None:
-        self._start(Run(self._plan, state["run"]))
-        self._stream.set_state(state["stream"])
+        skipped = state.get("skip", 0)
+        stream = {"stream": state["stream"]} if "stream" in state else {}
+        self._start(Run(self._plan, state["run"]), _Place(-skipped, stream))
+        if stream:
+            self._stream.set_state(state["stream"])
+        if skipped and self._stream.skip(skipped) != skipped:
+            raise DataLossError(too_short(skipped))
 
     def close(self) -> None:
         """Ends the threads and closes the files of this iteration."""
+        self._returned.clear()
         self._elements = iter(())
         self._finalizer()
+
+
+def _refuse_to_loop(iterator: DatasetIterator) -> None:
+    """Tells a function that is traced, if there is one, that its Python runs in every call."""
+    if INSIDE and (frames := THIS_THREAD.state.state_frames):
+        frames[-1].refuse_to_loop(iterator)

@@ -51,21 +51,38 @@ class Agreement:
             step: The number of the first of them.
 
         Raises:
-            ReplicaMismatchError: If the input of another worker failed.
+            ReplicaMismatchError: If the input of another worker failed, or the workers keep shares of
+                global batches that differ.
         """
-        turn, self._turn = self._turn, self._turn + 1
         what = f"step {step} of {self._what}"
-        try:
-            found = self._watch.compare(self._topic, turn, kind, sizes, what, self._closed.is_set)
-        finally:
-            if turn == 0:
-                self._first_step_came()
-        failed = [] if found is None else [said for said in found.said if said not in _KINDS]
+        found = self._compare(kind, sizes, what)
+        failed = [] if found is None else [said for said in found.said if not _is_kind(said)]
         if failed:
             raise ReplicaMismatchError(
                 f"There is no {what}, because the input of another worker failed; {'; '.join(failed)}."
             )
+        if found is not None and len(found.said) > 1 and any(map(_is_shared, found.said)):
+            self._refuse_different(kind, what)
         return found
+
+    def _compare(self, said: str, sizes: list[Any], what: str) -> Comparison | None:
+        turn, self._turn = self._turn, self._turn + 1
+        try:
+            return self._watch.compare(self._topic, turn, said, sizes, what, self._closed.is_set)
+        finally:
+            if turn == 0:
+                self._first_step_came()
+
+    def _refuse_different(self, kind: str, what: str) -> None:
+        # All workers know that they differ. Once more, because a comparison does not tell who said what.
+        every = self._compare(f"process {self._worker} has {_shown(kind)}", [], what)
+        if every is not None:
+            raise ReplicaMismatchError(
+                "All workers must read the same global batches, of which each keeps its share, so that "
+                f"no row is lost or repeated, but at {what} {'; '.join(sorted(every.said))}. Make the same "
+                "dataset, batched by the same global batch size, on every worker; for data that differ "
+                "between workers use distribute_datasets_from_function() or AutoShardPolicy.OFF."
+            )
 
     def tell(self, error: Exception) -> None:
         """Lets the others know that there will be no further step from here; does not wait."""
@@ -124,7 +141,19 @@ def agreed_steps(
 _END = "end"
 _BATCHES = "batches"
 _SCALARS = "scalars"
-_KINDS = (_END, _BATCHES, _SCALARS)
+_SHARED = "global batch of rows: "
+
+
+def _is_kind(said: str) -> bool:
+    return said in (_END, _BATCHES, _SCALARS) or _is_shared(said)
+
+
+def _is_shared(said: str) -> bool:
+    return said.startswith(_SHARED)
+
+
+def _shown(kind: str) -> str:
+    return "no further batch" if kind == _END else f"a {kind}" if _is_shared(kind) else kind
 
 
 def _kind(ready: list[HostStep]) -> str:
@@ -132,14 +161,20 @@ def _kind(ready: list[HostStep]) -> str:
     if not ready:
         return _END
     step = ready[0]
+    if step.global_rows is not None:
+        return f"{_SHARED}{step.global_rows}"
     leaves = structures.leaves_of(step.parts if step.whole is None else step.whole)
     return _BATCHES if all(np.ndim(leaf) for leaf in leaves) else _SCALARS
 
 
 def _leading_sizes(ready: list[HostStep], num_replicas: int) -> list[Any]:
-    """Returns the shapes of a part in each step, up to the first whose parts are not alike."""
-    sizes = (_sizes(step, num_replicas) for step in ready)
-    return [alike[0] for alike in itertools.takewhile(lambda parts: len(parts) == 1, sizes)]
+    """Returns the shapes of a part in each step, up to the first whose parts are not alike.
+
+    With them goes the size of the global batch: shares of different batches can be of one size.
+    """
+    sizes = ((step.global_rows, _sizes(step, num_replicas)) for step in ready)
+    alike = itertools.takewhile(lambda step: len(step[1]) == 1, sizes)
+    return [[global_rows, parts[0]] for global_rows, parts in alike]
 
 
 def _has_room(waiting: Collection[HostStep]) -> bool:

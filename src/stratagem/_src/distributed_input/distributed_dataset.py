@@ -10,6 +10,7 @@ from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.distributed_input.input_context import InputContext
+from stratagem._src.distributed_input.input_facts import element_types, input_facts
 from stratagem._src.distributed_input.input_options import InputOptions, InputReplicationMode
 from stratagem._src.distributed_input.pairing import Pairing, pair_datasets
 from stratagem._src.distributed_input.placed_steps import place_steps_on
@@ -104,7 +105,7 @@ def distribute_dataset(
     spec = dataset.element_spec if isinstance(dataset, Dataset) else None
     pairing: Pairing | None = None
     if group.spans_processes:
-        pairing = pair_datasets("experimental_distribute_dataset", spec, position)
+        pairing = pair_datasets("experimental_distribute_dataset", input_facts(dataset), position)
         dataset = with_common_order(dataset, pairing.seed)
     worker_input, source = shard_for_worker(dataset, position)
     count = source.num_elements()
@@ -152,8 +153,9 @@ def distribute_from_function(
 
     pairing: Pairing | None = None
     if group.spans_processes:
-        spec = specs[0] if specs else None
-        pairing = pair_datasets("distribute_datasets_from_function", spec, position)
+        # Rows and other sizes may differ: each worker reads data of its own.
+        facts = {"element types": element_types(specs[0]) if specs else None}
+        pairing = pair_datasets("distribute_datasets_from_function", facts, position)
     return DistributedDataset(
         dealt_steps(sources, position.num_replicas, all_full=all_full),
         group,

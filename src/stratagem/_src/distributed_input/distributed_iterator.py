@@ -14,6 +14,7 @@ from stratagem._src.core.errors import (
     ShippingError,
 )
 from stratagem._src.current_strategy import context
+from stratagem._src.data.iterator import EndOfData
 from stratagem._src.distributed_input.optional import MISSING, Optional
 from stratagem._src.distributed_input.prefetcher import Prefetcher
 from stratagem._src.measurement.recorder import recorder
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
     from stratagem._src.distributed_input.placed_steps import PlaceSteps
     from stratagem._src.distributed_input.worker_input import HostSteps, WorkerInput
 
-__all__ = ["DistributedIterator", "EndOfData"]
-
-
-class EndOfData(StopIteration):
-    """The end of a distributed dataset: ends loops, and is told from what else stops in a function."""
+__all__ = ["DistributedIterator"]
 
 
 class DistributedIterator:
@@ -155,7 +152,7 @@ class DistributedIterator:
         try:
             return next(self)
         except StopIteration:
-            raise OutOfRangeError("End of the distributed dataset.") from None
+            raise OutOfRangeError("End of the dataset.") from None
 
     def get_next_as_optional(self) -> Optional:
         """Returns the next element as an ``Optional``, empty at the end.

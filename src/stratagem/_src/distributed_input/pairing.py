@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from stratagem._src.core import structures
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.data.tensor_spec import TensorSpec
+from stratagem._src.distributed_input.input_facts import Facts
 from stratagem._src.distributed_input.splitting import WorkerPosition
 from stratagem._src.mesh.program_queue import ProcessWatch, process_watch
 
@@ -67,12 +66,12 @@ class Pairing:
         )
 
 
-def pair_datasets(made_by: str, element_spec: Any, position: WorkerPosition) -> Pairing:
+def pair_datasets(made_by: str, facts: Facts, position: WorkerPosition) -> Pairing:
     """Pairs a dataset that is made now with those that the other workers make.
 
     Args:
         made_by: The name of the function that makes it.
-        element_spec: Of its elements, if it is known.
+        facts: What must be equal in all workers; the first that differs is shown.
         position: This worker.
 
     Raises:
@@ -81,33 +80,29 @@ def pair_datasets(made_by: str, element_spec: Any, position: WorkerPosition) -> 
     watch = process_watch()
     number = next(_numbers.setdefault(watch, itertools.count()))
     mine = {
-        "number": number,
-        "made_by": made_by,
-        "elements": None if element_spec is None else _describe(element_spec),
+        "facts": [["dataset", number], ["made by", made_by], *map(list, facts.items())],
         "seed": secrets.randbits(32) if position.index == 0 else None,
     }
     every = watch.exchange("datasets", mine, f"{made_by} of dataset {number}")
-    _check_equal(every)
+    _check_equal(made_by, number, [dict(one["facts"]) for one in every])
     return Pairing(number, made_by, every[0]["seed"], watch)
 
 
-def _check_equal(every: list[dict[str, Any]]) -> None:
-    for what in ("number", "made_by", "elements"):
-        said = [one[what] for one in every]
-        known = [value for value in said if value is not None]
-        if any(value != known[0] for value in known):
+def _check_equal(made_by: str, number: int, every: Sequence[Facts]) -> None:
+    for what in every[0]:
+        # Another function has other facts, and was found before these.
+        said = [facts.get(what) for facts in every]
+        values = [value for value in said if value is not None]
+        if any(value != values[0] for value in values):
             raise ReplicaMismatchError(
-                "All workers must distribute the same datasets in the same order, but "
+                "All workers must distribute the same datasets in the same order, because each keeps its "
+                "share of every global batch: rows would be lost or repeated. Of dataset "
+                f"{number}, made by {made_by}, the {what} differs: "
                 + "; ".join(
-                    f"process {process} made dataset {one['number']} by {one['made_by']}, of elements "
-                    f"{one['elements'] or 'that are not known'}"
-                    for process, one in enumerate(every)
+                    f"process {process} has {'an unknown one' if value is None else value}"
+                    for process, value in enumerate(said)
                 )
-                + "."
+                + ". Make the same dataset, batched by the same global batch size, on every worker; for "
+                "data that differ between workers use distribute_datasets_from_function() or "
+                "AutoShardPolicy.OFF."
             )
-
-
-def _describe(element_spec: Any) -> str:
-    """Returns what is equal on all workers: rows and other sizes may differ."""
-    leaves, structure = structures.flatten(element_spec, lambda x: isinstance(x, TensorSpec))
-    return f"{[spec.dtype.name for spec in leaves]} in {structure}"

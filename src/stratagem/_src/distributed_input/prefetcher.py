@@ -37,7 +37,7 @@ class Prefetcher:
         self._error: BaseException | None = None
         self._started = False
         self._ended = False
-        self._background = Background("a distributed dataset's input")
+        self._background = Background("a distributed dataset's iterator")
 
     def next(self) -> Any:
         """Returns the next item.
@@ -45,6 +45,7 @@ class Prefetcher:
         Raises:
             StopIteration: At the end.
         """
+        self._check_process()
         with self._changed:
             self._wait()
             if self._items:
@@ -59,6 +60,7 @@ class Prefetcher:
 
         Waits for one if there would be none; then there is none at the end only.
         """
+        self._check_process()
         with self._changed:
             if not taken:
                 self._wait()
@@ -67,6 +69,10 @@ class Prefetcher:
             self._changed.notify_all()
         if not taken:
             self._raise_error()
+
+    def _check_process(self) -> None:
+        # Before the lock, which the thread may have held when the process forked.
+        self._background.process.check()
 
     def _wait(self) -> None:
         if not self._started and not self._ended:
@@ -85,6 +91,8 @@ class Prefetcher:
 
     def close(self) -> None:
         """Ends the thread; one that is held up in a user's code ends when that returns."""
+        if not self._background.process.is_here:
+            return
         with self._changed:
             self._ended = True
             self._items.clear()

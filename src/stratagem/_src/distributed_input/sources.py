@@ -11,8 +11,10 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.owned_memory import OwnedResults, owned
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.iterator import DatasetIterator
+from stratagem._src.data.plan.aligned import copy_of
 
 __all__ = ["Source", "SourceIterator", "as_source"]
 
@@ -86,9 +88,14 @@ class _CountingIterator:
         return self
 
     def __next__(self) -> Any:
+        # A loader may fill the same memory with the next batch, while JAX still uses this one.
+        element = _owned_results.take(self._next)
+        return structures.map_structure(_to_numpy, element)
+
+    def _next(self) -> Any:
         element = next(self._iterator)
         self._count += 1
-        return structures.map_structure(_to_numpy, element)
+        return element
 
     def get_state(self) -> int:
         return self._count
@@ -109,7 +116,8 @@ def as_source(dataset: Any) -> Source:
     if hasattr(dataset, "as_numpy_iterator"):
         return _IterableSource(dataset.as_numpy_iterator, what, _length(dataset))
     if isinstance(dataset, (np.ndarray, jax.Array)):
-        return _IterableSource(lambda: [dataset], "an array", 1)
+        batch = owned(dataset, copy_of) if isinstance(dataset, np.ndarray) else dataset
+        return _IterableSource(lambda: [batch], "an array", 1)
     if isinstance(dataset, Iterator):
         return _once(dataset, what)
     if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
@@ -144,14 +152,12 @@ def _length(dataset: Any) -> int | None:
 
 
 def _to_numpy(leaf: Any) -> Any:
-    """Returns arrays of other libraries as NumPy arrays of their own.
-
-    A loader may fill the same memory with the next batch, while JAX still uses this one.
-    """
-    if isinstance(leaf, np.ndarray):
-        return leaf.copy()
-    if isinstance(leaf, (np.generic, jax.Array, int, float, bool, bytes)):
+    """Returns arrays of other libraries as NumPy arrays of their own."""
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array, int, float, bool, bytes)):
         return leaf
     if hasattr(leaf, "detach"):
         leaf = leaf.detach().cpu().numpy()
-    return np.array(leaf) if hasattr(leaf, "__array__") else leaf
+    return owned(np.asarray(leaf), copy_of) if hasattr(leaf, "__array__") else leaf
+
+
+_owned_results = OwnedResults(structures.leaves_of, structures.map_structure, copy_of)

@@ -29,17 +29,26 @@ class HostStep:
         whole: The parts in one piece, if they are equal in size and lie next to each other.
         state: Where the worker's input stands after this step.
         uneven: Whether the parts differ in size from those of another worker.
+        global_rows: The rows of the global batch that all workers read and keep their shares of; ``None``
+            if this worker's input is its own.
     """
 
-    __slots__ = ("parts", "state", "uneven", "whole")
+    __slots__ = ("global_rows", "parts", "state", "uneven", "whole")
 
     def __init__(
-        self, parts: list[Any] | None, whole: Any, state: Any, *, uneven: bool = False
+        self,
+        parts: list[Any] | None,
+        whole: Any,
+        state: Any,
+        *,
+        uneven: bool = False,
+        global_rows: int | None = None,
     ) -> None:
         self.parts = parts
         self.whole = whole
         self.state = state
         self.uneven = uneven
+        self.global_rows = global_rows
 
 
 HostSteps = Generator[HostStep, None, None]
@@ -92,7 +101,9 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
                 last = current == turns - 1
                 after = [count, 0, behind] if last else [start_count, current + 1, before]
                 if current >= turn:
-                    yield _split(batch, rows, position.num_replicas, after)
+                    step = _split(batch, rows, position.num_replicas, after)
+                    step.global_rows = size if whole_batches else None
+                    yield step
             turn = 0
             before = behind
 

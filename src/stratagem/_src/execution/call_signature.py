@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-import types
 import weakref
-from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from stratagem._src.core import structures
+from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.execution.static_key import form_key, static_key
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables.variable import Variable
 
-__all__ = ["ArrayLeaf", "CallInputs", "SameObject", "SettingsChanged", "static_key"]
+__all__ = [
+    "ArrayLeaf",
+    "CallInputs",
+    "IteratorLeaf",
+    "SettingsChanged",
+]
 
 _STATIC = 0
 _ARRAY = 1
 _PER_REPLICA = 2
 _ITERATOR = 3
-
-# Equal objects of these types are the same in every respect.
-_EXACT = frozenset({bool, int, str, bytes, type(None)})
 
 
 class SettingsChanged(Exception):
@@ -53,17 +54,28 @@ class ArrayLeaf(NamedTuple):
     committed_to: Any
 
 
+class IteratorLeaf(NamedTuple):
+    """What an argument that is an iterator has in common with others that one program can draw from.
+
+    Attributes:
+        leaf_type: The argument's type.
+    """
+
+    leaf_type: type
+
+
 class CallInputs:
     """The arguments of one call, taken apart.
 
     Attributes:
         arrays: The arrays that go into the program.
-        iterators: The distributed iterators, from which the program draws elements.
+        iterators: The iterators over datasets, from which the program draws elements.
         key: Equal for calls that can use the same program.
         traced: Whether an argument is a tracer of an outer JAX transformation.
         ragged: Whether replicas' arrays differ in shape, so that no program can take them.
         needs: Objects among the arguments that the key compares by identity and does not keep alive.
         structure: The structure of the arguments.
+        form: What else tells structures apart.
         flat: Whether the arguments are the leaves of that structure.
     """
 
@@ -73,6 +85,7 @@ class CallInputs:
         "_types",
         "arrays",
         "flat",
+        "form",
         "iterators",
         "key",
         "needs",
@@ -84,19 +97,21 @@ class CallInputs:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves, self.structure = structures.flatten((args, kwargs), is_value_leaf)
         self._types = [type(leaf) for leaf in leaves]
-        self.flat = not kwargs and len(leaves) == len(args)
+        self.flat = not kwargs and len(leaves) == len(args) and all(map(is_, leaves, args))
         self.arrays: list[Any] = []
-        self.iterators: list[DistributedIterator] = []
+        self.iterators: list[DistributedIterator | DatasetIterator] = []
         self.traced = self.ragged = False
         self._static: list[Any] = []
         self.needs: list[weakref.ref[Any]] = []
         self._kinds = [self._take(leaf) for leaf in leaves]
-        self.key = (self.structure, *self._kinds)
+        self.form = () if self.flat else form_key(self.structure, self.needs)
+        self.key = (self.structure, self.form, *self._kinds)
 
     def without_arrays(self) -> CallInputs:
         """Returns these inputs without holding on to the arrays."""
         described = CallInputs.__new__(CallInputs)
         described.structure, described._kinds = self.structure, self._kinds
+        described.form = self.form
         described._static, described.key = self._static, self.key
         described.traced, described.ragged = self.traced, self.ragged
         described.arrays, described.needs = [], []
@@ -121,9 +136,9 @@ class CallInputs:
         ):
             array = operand_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
-        elif isinstance(leaf, DistributedIterator):
+        elif isinstance(leaf, (DistributedIterator, DatasetIterator)):
             self.iterators.append(leaf)
-            return (_ITERATOR,)
+            return (_ITERATOR, type(leaf))
         else:
             self._static.append(leaf)
             return (_STATIC, static_key(leaf, self.needs))
@@ -140,13 +155,13 @@ class CallInputs:
             for kind, leaf_type in zip(self._kinds, self._types, strict=True)
         )
 
-    def leaves(self) -> list[ArrayLeaf | None]:
-        """Returns what each argument is, ``None`` for an iterator. Only for plain inputs."""
+    def leaves(self) -> list[ArrayLeaf | IteratorLeaf]:
+        """Returns what each argument is. Only for plain inputs."""
         arrays = iter(self.arrays)
-        leaves: list[ArrayLeaf | None] = []
+        leaves: list[ArrayLeaf | IteratorLeaf] = []
         for leaf_type, kind in zip(self._types, self._kinds, strict=True):
             if kind[0] == _ITERATOR:
-                leaves.append(None)
+                leaves.append(IteratorLeaf(leaf_type))
                 continue
             array = next(arrays)
             group, scalar = kind[3:] if kind[0] == _PER_REPLICA else (None, False)
@@ -190,89 +205,3 @@ class CallInputs:
     def num_python_numbers(self) -> int:
         """Returns how many arguments are Python numbers, each value of which needs a program."""
         return sum(isinstance(leaf, (int, float)) for leaf in self._static)
-
-
-class SameObject:
-    """Key of an object that is equal only to itself.
-
-    Args:
-        value: The object.
-        reference: A weak reference to it, if there can be one; it is kept alive otherwise.
-    """
-
-    __slots__ = ("_hash", "_object")
-
-    def __init__(self, value: Any, reference: weakref.ref[Any] | None) -> None:
-        self._hash = id(value)
-        self._object: Callable[[], Any] = reference or (lambda: value)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SameObject):
-            return NotImplemented
-        value = self._object()
-        return other is self or (value is not None and other._object() is value)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
-def static_key(value: Any, needs: list[weakref.ref[Any]]) -> Any:
-    """Returns what stands for an object in a key: its value, or who it is.
-
-    Args:
-        value: The object.
-        needs: Takes a reference to it if the key is of no use without it; it is not kept alive then.
-    """
-    if type(value) in _EXACT:
-        return type(value), value
-    if isinstance(value, float):
-        return float, repr(value)
-    if isinstance(value, types.MethodType):
-        return types.MethodType, value.__func__, static_key(value.__self__, needs)
-    if _is_value(value):
-        return type(value), value, *_numbers_in(value)
-    reference = _weak(value)
-    if reference is not None:
-        needs.append(reference)
-    return SameObject(value, reference)
-
-
-def _numbers_in(value: Any) -> tuple[Any, ...]:
-    """Returns what tells numbers apart that are equal: ``1``, ``1.0`` and ``True``, ``0.0`` and ``-0.0``.
-
-    Of a number, or of those inside of tuples, frozensets and frozen dataclasses.
-    """
-    if isinstance(value, (float, complex)):
-        return (repr(value),)
-    parts: Iterable[Any]
-    if isinstance(value, tuple):
-        parts = value
-    elif dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        parts = (getattr(value, field.name, None) for field in fields if field.compare)
-    elif isinstance(value, frozenset):
-        return (frozenset((type(part), part, *_numbers_in(part)) for part in value),)
-    else:
-        return ()
-    return tuple((type(part), *_numbers_in(part)) for part in parts)
-
-
-def _is_value(leaf: Any) -> bool:
-    """Returns whether an object is compared by what it holds, and can be."""
-    if leaf is None:
-        return True
-    kind: Any = type(leaf)
-    if kind.__eq__ is object.__eq__ or isinstance(leaf, Variable):
-        return False
-    try:
-        hash(leaf)
-    except TypeError:
-        return False
-    return True
-
-
-def _weak(leaf: Any) -> weakref.ref[Any] | None:
-    try:
-        return weakref.ref(leaf)
-    except TypeError:
-        return None

@@ -8,6 +8,7 @@ the exception is raised.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,11 +17,10 @@ import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.core.tracing import jax_core
+from stratagem._src.jax_internals.host_callbacks import CALLBACKS, without_waiting
 from stratagem._src.mesh.program_queue import in_host_callback, process_watch
 
 __all__ = ["guard_callbacks", "wait_for_callbacks"]
-
-_CALLBACKS = {"pure_callback", "io_callback", "debug_callback"}
 
 
 class _Guarded:
@@ -46,26 +46,64 @@ class _Guarded:
 
 
 def guard_callbacks(jaxpr: Any, errors: list[BaseException]) -> tuple[Any, bool]:
-    """Returns ``jaxpr`` with every callback guarded, and whether there is any.
+    """Returns ``jaxpr`` with every callback guarded, and whether there is one that can fail.
+
+    What the callbacks get is there when they begin: see ``without_waiting``.
 
     Args:
-        jaxpr: A ``Jaxpr``.
+        jaxpr: A ``Jaxpr``, which will not be differentiated or batched any more.
         errors: Where exceptions of the callbacks are put.
     """
-    found = False
-    eqns = []
-    for eqn in jaxpr.eqns:
-        changes: dict[str, Any] = {}
-        if eqn.primitive.name in _CALLBACKS:
-            avals = eqn.params.get("result_avals", ())
-            changes["callback"] = _Guarded(eqn.params["callback"], avals, errors)
-        for key, value in eqn.params.items():
-            guarded, inside = _guard_param(value, errors)
-            if inside:
-                changes[key] = guarded
-        found = found or bool(changes)
-        eqns.append(eqn.replace(params={**eqn.params, **changes}) if changes else eqn)
-    return (jaxpr.replace(eqns=eqns), True) if found else (jaxpr, False)
+    guard = _Guard(errors)
+    return guard.guarded(jaxpr), guard.found
+
+
+class _Guard:
+    """Guards the callbacks of a jaxpr and of those in it.
+
+    Args:
+        errors: Where their exceptions are put.
+
+    Attributes:
+        found: Whether one of them runs a function of the user.
+    """
+
+    def __init__(self, errors: list[BaseException]) -> None:
+        self._errors = errors
+        self.found = False
+
+    def guarded(self, jaxpr: Any) -> Any:
+        """Returns a jaxpr with guarded callbacks; the jaxpr itself if it has none."""
+        eqns = [self._equation(eqn) for eqn in jaxpr.eqns]
+        is_same = all(map(operator.is_, eqns, jaxpr.eqns))
+        return jaxpr if is_same else jaxpr.replace(eqns=eqns)
+
+    def _equation(self, eqn: Any) -> Any:
+        if eqn.primitive.name in CALLBACKS:
+            return without_waiting(self._callback(eqn))
+        params = {key: self._parameter(value) for key, value in eqn.params.items()}
+        is_same = all(params[key] is value for key, value in eqn.params.items())
+        return eqn if is_same else eqn.replace(params=params)
+
+    def _callback(self, eqn: Any) -> Any:
+        callback = eqn.params.get("callback")
+        if callback is None:  # jax.debug.print, which only prints
+            return eqn
+        self.found = True
+        guarded = _Guarded(callback, eqn.params.get("result_avals", ()), self._errors)
+        return eqn.replace(params={**eqn.params, "callback": guarded})
+
+    def _parameter(self, value: Any) -> Any:
+        if isinstance(value, jax_core().ClosedJaxpr):
+            guarded = self.guarded(value.jaxpr)
+            return value if guarded is value.jaxpr else value.replace(jaxpr=guarded)
+        if isinstance(value, jax_core().Jaxpr):
+            return self.guarded(value)
+        if isinstance(value, tuple) and value:
+            items = [self._parameter(item) for item in value]
+            # As it is where nothing changes: it may be a named tuple.
+            return value if all(map(operator.is_, items, value)) else tuple(items)
+        return value
 
 
 def wait_for_callbacks(
@@ -94,15 +132,3 @@ def wait_for_callbacks(
             )
     if error is not None:
         raise error
-
-
-def _guard_param(value: Any, errors: list[BaseException]) -> tuple[Any, bool]:
-    if isinstance(value, jax_core().ClosedJaxpr):
-        guarded, found = guard_callbacks(value.jaxpr, errors)
-        return (value.replace(jaxpr=guarded), True) if found else (value, False)
-    if isinstance(value, jax_core().Jaxpr):
-        return guard_callbacks(value, errors)
-    if isinstance(value, tuple) and value:
-        pairs = [_guard_param(item, errors) for item in value]
-        return tuple(item for item, _ in pairs), any(found for _, found in pairs)
-    return value, False

@@ -12,7 +12,7 @@ from stratagem._src.collectives.replica_flow import must_be_equal
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
 from stratagem._src.core.tracing import is_tracer
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.execution.draws import AnyIterator
 from stratagem._src.execution.tracing_frames import ReplicaFrame
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import operand_of
@@ -182,7 +182,7 @@ class _BranchFrame(StateFrame):
         """Tells the frame around it."""
         self.parent.use_group(group)
 
-    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
+    def draw(self, iterator: AnyIterator, *, optional: bool = False) -> Any:
         """Raises: whether an element is drawn must not depend on the device."""
         raise ContextError(
             "next(iterator) is called inside a conditional of a compiled function. Call it before, and "

@@ -1,16 +1,18 @@
 """Elements of iterators that a compiled function draws: inputs of its program.
 
-While a function is traced, ``next(iterator)`` draws a real element and hands out tracers of it. The
-element's arrays show up among the constants of the trace; from then on a new element takes their place
-at every call.
+While a function is traced, ``next(iterator)`` draws a real element, whose shapes the trace needs, and hands
+out a tracer for each of its arrays. A tracer is the result of an operation of the outermost trace that says
+which array of which draw it is; no array of the element itself ever reaches the trace. When the trace has
+ended, each such operation becomes a constant of the jaxpr, of which each call brings its own.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,13 +20,31 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import OutOfRangeError, ShapeMismatchError
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.tracing import in_trace, jax_core, mentioned_variables, with_constvars
+from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.distributed_input.optional import MISSING
+from stratagem._src.execution.input_placement import place_on
+from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables import access as state
 
-__all__ = ["Draw", "DrawMiss", "DrawSpec", "RaggedElement", "draw_element", "put_back"]
+__all__ = [
+    "AnyIterator",
+    "Draw",
+    "DrawMiss",
+    "DrawSpec",
+    "LiftedDraws",
+    "RaggedElement",
+    "draw_element",
+    "lift_draws",
+    "put_back",
+]
+
+AnyIterator = DistributedIterator | DatasetIterator
+"""What a compiled function can draw from: it can take elements back."""
 
 
 class DrawMiss(Exception):
@@ -46,7 +66,7 @@ class Draw:
         optional: Whether there need not be one.
     """
 
-    iterator: DistributedIterator
+    iterator: AnyIterator
     before: Any
     element: Any
     optional: bool = False
@@ -72,19 +92,88 @@ class Draw:
         ]
         return (structure, *kinds)
 
-    def traced(self) -> Any:
-        """Returns the element as tracers of the active trace."""
+    def traced(self, number: int, trace: Any) -> Any:
+        """Returns the element as tracers.
+
+        Args:
+            number: Which draw of the trace this is.
+            trace: The outermost trace, of which they are to be.
+        """
         if self.element is MISSING:
             return MISSING
         leaves, structure = structures.flatten(self.element, is_value_leaf)
         staged = []
-        for leaf, array in zip(leaves, self.arrays(), strict=True):
-            tracer = _stage(array)
+        for position, (leaf, array) in enumerate(zip(leaves, self.arrays(), strict=True)):
+            with in_trace(trace):
+                tracer = _primitive().bind(drawn=_DrawnArray(number, position, _aval(array)))
             if isinstance(leaf, PerReplica):
                 assert leaf._group is not None
                 tracer = PerReplica.from_global(leaf._group, tracer, scalar=leaf.scalar)
             staged.append(tracer)
         return jax.tree.unflatten(structure, staged)
+
+
+class _DrawnArray(NamedTuple):
+    """Which array of which draw an operation stands for."""
+
+    draw: int
+    position: int
+    aval: Any
+
+
+@functools.cache
+def _primitive() -> Any:
+    # It cannot be evaluated: an operation that were left in a program would be an error, not a constant.
+    primitive = jax_core().Primitive("drawn_array")
+
+    def abstract_result(*, drawn: _DrawnArray) -> Any:
+        return drawn.aval
+
+    primitive.def_abstract_eval(abstract_result)
+    return primitive
+
+
+class LiftedDraws(NamedTuple):
+    """A jaxpr in which what was drawn are the last constants.
+
+    Attributes:
+        jaxpr: The jaxpr.
+        specs: For each draw, how the program makes it.
+        arrays: What was drawn while tracing, for each of those constants.
+    """
+
+    jaxpr: Any
+    specs: list[DrawSpec]
+    arrays: list[Any]
+
+
+def lift_draws(jaxpr: Any, draws: Sequence[Draw], iterators: Sequence[AnyIterator]) -> LiftedDraws:
+    """Returns ``jaxpr`` with every drawn array that it uses as a constant, after those it has.
+
+    Args:
+        jaxpr: What was traced.
+        draws: The draws of the trace.
+        iterators: The iterators in the call's arguments.
+    """
+    is_drawn = [eqn.primitive is _primitive() for eqn in jaxpr.eqns]
+    mentioned = mentioned_variables(jaxpr)
+    places: dict[tuple[int, int], int] = {}
+    constvars, arrays = list(jaxpr.constvars), []
+    drawn_arrays = [draw.arrays() for draw in draws]
+    for eqn, drawn in zip(jaxpr.eqns, is_drawn, strict=True):
+        if drawn and id(eqn.outvars[0]) in mentioned:
+            number, position, _ = eqn.params["drawn"]
+            places[number, position] = len(constvars)
+            constvars.append(eqn.outvars[0])
+            arrays.append(drawn_arrays[number][position])
+    specs = [
+        DrawSpec.of(draw, iterators, [places.get((number, i)) for i in range(len(arrays_of_draw))])
+        for number, (draw, arrays_of_draw) in enumerate(zip(draws, drawn_arrays, strict=True))
+    ]
+    if draws:
+        rest = [eqn for eqn, drawn in zip(jaxpr.eqns, is_drawn, strict=True) if not drawn]
+        jaxpr = with_constvars(jaxpr, constvars, eqns=rest)
+    return LiftedDraws(jaxpr, specs, arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,28 +189,32 @@ class DrawSpec:
     """
 
     argument: int | None
-    captured: weakref.ref[DistributedIterator] | None
+    captured: weakref.ref[AnyIterator] | None
     signature: tuple[Any, ...]
     const_positions: tuple[int | None, ...]
     optional: bool
 
     @classmethod
     def of(
-        cls, draw: Draw, iterators: Sequence[DistributedIterator], consts: Sequence[Any]
+        cls, draw: Draw, iterators: Sequence[AnyIterator], const_positions: Sequence[int | None]
     ) -> DrawSpec:
         """Returns the spec of a draw that was made while tracing."""
-        positions = {id(const): position for position, const in enumerate(consts)}
         argument = next((i for i, it in enumerate(iterators) if it is draw.iterator), None)
         return cls(
             argument,
             weakref.ref(draw.iterator) if argument is None else None,
             draw.signature(),
-            tuple(positions.get(id(array)) for array in draw.arrays()),
+            tuple(const_positions),
             draw.optional,
         )
 
-    def arrays_of(self, draw: Draw) -> list[Any]:
-        """Returns the arrays of an element that was drawn for this.
+    def put_into(self, consts: list[Any], draw: Draw, group: ReplicaGroup | None) -> None:
+        """Puts the arrays of an element that was drawn for this into their places.
+
+        Args:
+            consts: The constants of the program.
+            draw: The element.
+            group: Where the program runs, if that is somewhere in particular.
 
         Raises:
             DrawMiss: If it is not of the kind that was traced.
@@ -132,9 +225,14 @@ class DrawSpec:
             fits = False
         if not fits:
             raise DrawMiss
-        return draw.arrays()
+        kinds = self.signature[1:]
+        for position, array, kind in zip(self.const_positions, draw.arrays(), kinds, strict=True):
+            if position is not None:
+                if group is not None and kind[0] is None:  # not per-replica
+                    array = place_on(group, array)
+                consts[position] = array
 
-    def iterator(self, arguments: Sequence[DistributedIterator]) -> DistributedIterator:
+    def iterator(self, arguments: Sequence[AnyIterator]) -> AnyIterator:
         """Returns the iterator to draw from, given those in the call's arguments.
 
         Raises:
@@ -148,7 +246,7 @@ class DrawSpec:
         return iterator
 
 
-def draw_element(iterator: DistributedIterator, *, optional: bool = False) -> Draw:
+def draw_element(iterator: AnyIterator, *, optional: bool = False) -> Draw:
     """Draws the next element.
 
     Args:
@@ -160,9 +258,12 @@ def draw_element(iterator: DistributedIterator, *, optional: bool = False) -> Dr
     """
     before = iterator.current_state()
     try:
-        return Draw(iterator, before, iterator.draw(optional=optional), optional)
+        # The functions of a pipeline compute its elements now: they are no part of what is traced.
+        with state.outside_of_frames(), jax.core.eval_context():
+            element = iterator.draw(optional=optional)
     except StopIteration:
-        raise OutOfRangeError("End of the distributed dataset.") from None
+        raise OutOfRangeError("End of the dataset.") from None
+    return Draw(iterator, before, element, optional)
 
 
 def put_back(draws: Sequence[Draw]) -> None:
@@ -183,7 +284,8 @@ def _array(leaf: Any) -> Any:
         return array
     if is_host_only(getattr(leaf, "dtype", np.dtype(object))):
         raise _no_strings()
-    return leaf
+    # Nobody else has the element.
+    return narrowed(leaf)
 
 
 def _no_strings() -> ShapeMismatchError:
@@ -193,12 +295,6 @@ def _no_strings() -> ShapeMismatchError:
     )
 
 
-def _stage(array: Any) -> Any:
-    """Returns a tracer of a concrete array; XLA drops the operation that makes it one."""
-    shape = np.shape(array)
-    if shape:
-        staged = jax.lax.broadcast_in_dim(array, shape, tuple(range(len(shape))))
-    else:
-        staged = jax.lax.squeeze(jax.lax.broadcast(array, (1,)), (0,))
-    assert is_tracer(staged)
-    return staged
+def _aval(array: Any) -> Any:
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    return jax.core.ShapedArray(array.shape, dtype, getattr(array, "weak_type", False))

@@ -18,7 +18,7 @@ from stratagem._src.core.this_thread import THIS_THREAD
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
-from stratagem._src.distributed_input.distributed_iterator import EndOfData
+from stratagem._src.data.iterator import EndOfData
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
@@ -65,7 +65,7 @@ class Function(CompiledFunction):
         self._try_first(None)
         self._may_create = True
         self._loops = False
-        self._steps = StepCache(python_function)
+        self._steps = StepCache()
         self._num_traces = 0
         self._number_traces = 0
         self._methods: dict[int, tuple[weakref.ref[Any], Function]] = {}
@@ -130,7 +130,7 @@ class Function(CompiledFunction):
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if THIS_THREAD.state.state_frames:
+        if THIS_THREAD.state.state_frames or state.records():
             return self._python_function(*args, **kwargs)
         return self._find_and_run(args, kwargs)
 
@@ -253,12 +253,17 @@ class Function(CompiledFunction):
     def _run_eagerly(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
     ) -> Any:
-        # A loop may draw more than fits into memory.
-        try:
-            with state.transaction(keeps_draws=steps is None), looping(steps):
+        def run() -> Any:
+            with looping(steps):
                 return self._python_function(*args, **kwargs)
+
+        # A loop may draw more than fits into memory, and take longer than others can wait.
+        try:
+            if steps is None:
+                return state.atomically(lambda _: run(), keeps_draws=True)
+            return state.in_loop(run)
         except EndOfData:
-            raise OutOfRangeError("End of the distributed dataset.") from None
+            raise OutOfRangeError("End of the dataset.") from None
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -330,9 +335,9 @@ def function(
     sent to parameter servers is not taken back. Use as a decorator.
 
     Python numbers in the arguments are constants of the program: pass what changes as an array, or
-    declare it in ``input_signature``. ``next(iterator)`` of a distributed dataset draws the element
-    before the program runs. A function that loops over a distributed dataset runs as a Python loop whose
-    ``strategy.run`` is compiled.
+    declare it in ``input_signature``. ``next(iterator)`` of a dataset, distributed or plain, draws an
+    element in each call, before the program runs. A function that loops over a dataset runs as a
+    Python loop whose ``strategy.run`` is compiled.
 
     Args:
         func: The function; without it a decorator is returned.

@@ -173,7 +173,7 @@ def _differentiable_value(variable: Variable, frame: GradientFrame) -> Any:
             "value_and_grad inside strategy.run()."
         )
     if parent is None:
-        return variable._eager_value()
+        return state.noted_read(variable, variable._eager_value())
     if isinstance(variable, FullyShardedVariable) and not frame.splits(variable):
-        return parent.whole(variable)
-    return parent.read(variable)
+        return state.noted_read(variable, parent.whole(variable))
+    return state.noted_read(variable, parent.read(variable))

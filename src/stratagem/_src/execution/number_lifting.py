@@ -22,36 +22,36 @@ __all__ = ["NumberLifting", "current_lifting", "lifting_numbers"]
 class NumberLifting:
     """What one trace finds and does.
 
+    A number becomes an input if it was one before, or is another than before. That is decided while the
+    trace is made: tracing again would repeat the side effects of the function's Python code.
+
     Args:
-        positions: Which numbers become inputs, in the order in which they are found; ``None`` for those
-            among ``suspects``.
-        suspects: Numbers that are likely to be others next time.
+        before: What the trace before this one found, if there was one.
 
     Attributes:
         numbers: Every number found, by type and text.
         lifted: The positions of those that became inputs.
-        structure: Equal for traces whose programs differ in nothing but their constants; set by
-            whoever builds the program.
     """
 
-    def __init__(self, positions: Set[int] | None, suspects: Set[complex] = frozenset()) -> None:
-        self._positions = positions
-        self._suspects = suspects
+    def __init__(self, before: NumberLifting | None = None) -> None:
+        # Not the earlier trace itself, which would keep all those before it.
+        self._numbers_before = [] if before is None else before.numbers
+        self._lifted_before = set() if before is None else before.lifted
         self.numbers: list[tuple[str, str]] = []
         self.lifted: set[int] = set()
-        self.structure: Any = None
 
     def restart(self) -> None:
         """Forgets what a trace has found that is made again."""
-        self.numbers, self.lifted, self.structure = [], set(), None
+        self.numbers, self.lifted = [], set()
 
     def lift(self, jaxpr: Any, consts: list[Any]) -> tuple[Any, list[Any]]:
         """Returns a jaxpr with some of its numbers among its constants."""
         new_vars: list[Any] = []
         values: list[Any] = []
         equations = []
+        positions = self._positions(jaxpr)
         for equation in jaxpr.eqns:
-            atoms = [self._take(atom, new_vars, values) for atom in equation.invars]
+            atoms = [self._take(atom, positions, new_vars, values) for atom in equation.invars]
             changed = any(a is not b for a, b in zip(atoms, equation.invars, strict=True))
             equations.append(equation.replace(invars=atoms) if changed else equation)
         if not new_vars:
@@ -59,21 +59,25 @@ class NumberLifting:
         lifted = with_constvars(jaxpr.replace(eqns=equations), [*jaxpr.constvars, *new_vars])
         return lifted, [*consts, *values]
 
-    def _take(self, atom: Any, new_vars: list[Any], values: list[Any]) -> Any:
-        core = jax_core()
-        if not isinstance(atom, core.Literal) or not _is_number(atom):
+    def _positions(self, jaxpr: Any) -> set[int]:
+        """Returns which numbers become inputs, given a jaxpr whose numbers are found next."""
+        start = len(self.numbers)
+        now = [_number(atom) for eqn in jaxpr.eqns for atom in eqn.invars if _is_number(atom)]
+        before = self._numbers_before[start : start + len(now)]
+        if [kind for kind, _ in before] != [kind for kind, _ in now]:
+            return self._lifted_before
+        pairs = enumerate(zip(before, now, strict=True), start)
+        return self._lifted_before | {position for position, (old, new) in pairs if old != new}
+
+    def _take(self, atom: Any, positions: Set[int], new_vars: list[Any], values: list[Any]) -> Any:
+        if not _is_number(atom):
             return atom
         position = len(self.numbers)
-        value = atom.val
-        self.numbers.append((str(atom.aval), repr(np.asarray(value).item())))
-        if self._positions is None:
-            chosen = complex(value) in self._suspects
-        else:
-            chosen = position in self._positions
-        if not chosen:
+        self.numbers.append(_number(atom))
+        if position not in positions:
             return atom
         self.lifted.add(position)
-        new_vars.append(core.Var(atom.aval))
+        new_vars.append(jax_core().Var(atom.aval))
         values.append(_constant(atom))
         return new_vars[-1]
 
@@ -100,7 +104,14 @@ def lifting_numbers(lifting: NumberLifting) -> Iterator[None]:
         _current.lifting = before
 
 
+def _number(atom: Any) -> tuple[str, str]:
+    """Returns the type of a number and its text."""
+    return str(atom.aval), repr(np.asarray(atom.val).item())
+
+
 def _is_number(atom: Any) -> bool:
+    if not isinstance(atom, jax_core().Literal):
+        return False
     dtype = getattr(atom.aval, "dtype", None)
     return isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.number) and not atom.aval.shape
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,15 +15,16 @@ import jax
 
 from stratagem._src.core import jax_settings
 from stratagem._src.core.straight_line import StraightLine
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callbacks import wait_for_callbacks
 from stratagem._src.execution.draws import (
+    AnyIterator,
     Draw,
     DrawSpec,
     draw_element,
     put_back,
 )
+from stratagem._src.execution.input_placement import place_on
 from stratagem._src.execution.variable_exchange import (
     HeldVariables,
     VariableExchange,
@@ -29,24 +33,28 @@ from stratagem._src.execution.variable_exchange import (
 )
 from stratagem._src.measurement.recorder import recorder
 from stratagem._src.mesh.program_queue import (
-    LAUNCH_LOCK,
     check_not_in_callback,
-    wait_for_previous,
+    run_in_turn,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables.atomicity import Conflict, Owner, admitted, owning
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["Program", "ResultLeaf", "place_on"]
+Launched = tuple[list[Any], list[Any]]
+"""Outputs and new values."""
+
+__all__ = ["Program", "ResultLeaf"]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultLeaf:
     """Where one leaf of the function's result comes from.
 
-    Exactly one of ``output`` (position among the program's outputs), ``variable`` (whose array it is,
-    or which it is ``itself``) and ``static`` counts.
+    Exactly one of ``output`` (position among the program's outputs, then the arrays of returned
+    variables), ``variable`` (which it is ``itself``, or whose array it is: the program gives that a
+    position) and ``static`` counts.
     """
 
     output: int | None = None
@@ -56,6 +64,11 @@ class ResultLeaf:
     group: ReplicaGroup | None = None
     scalar: bool = False
     mirrored: bool = False
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it is what the function returned while it was traced."""
+        return self.output is None and self.variable is None
 
     @property
     def split(self) -> int | None:
@@ -70,9 +83,7 @@ class ResultLeaf:
             variable = self.variable()
             if variable is None:
                 raise VariablesGone
-            if self.itself:
-                return variable
-            array = variable.snapshot()
+            return variable
         else:
             return self.static
         if self.group is None:
@@ -92,7 +103,7 @@ class Program:
         jitted: The ``jax.jit`` function of (donated values, kept values, constants, inputs).
         donated: Variables whose arrays are given away to the program.
         kept: Variables that are only read.
-        consts: Arrays that the function captured.
+        consts: Arrays that the function captured; ``None`` for what it draws.
         writes: Variables that get new values, in the order of the outputs.
         results: How to build the leaves of the function's result.
         structure: The structure of the result.
@@ -123,16 +134,17 @@ class Program:
         callback_errors: list[BaseException] | None,
     ) -> None:
         self.jitted = jitted
+        results, returned = _taken_with_outputs(results)
         self.serialize = group is not None and group.serialize_programs
         self.variables = VariableExchange(
             jitted,
             donated=donated,
             kept=kept,
             writes=writes,
-            returned=[leaf.variable for leaf in results if leaf.variable is not None],
+            returned=returned,
+            mentioned=[leaf.variable for leaf in results if leaf.variable is not None],
             group=group,
             awaited=awaited if self.serialize else None,
-            stores_at_once=callback_errors is None,
         )
         self.consts = consts
         # Whether a call like one before it needs nothing but a launch.
@@ -146,7 +158,8 @@ class Program:
         self._callback_errors = callback_errors
         self.draws = draws
         self._callback_lock = threading.RLock()
-        self._compiling = threading.Lock()
+        # Reentrant: a signal handler may make the same call, while its first one compiles.
+        self._compiling = threading.RLock()
         self._compiled_for: set[tuple[Any, ...]] = set()
 
     def references(self) -> list[weakref.ref[Any]]:
@@ -158,11 +171,24 @@ class Program:
         captured = [spec.captured for spec in self.draws if spec.captured is not None]
         return [*self.references(), *captured]
 
-    def use_compiled_form_of(self, other: Program) -> None:
-        """Runs what was compiled for a program that differs from this one in its constants only."""
-        self.jitted = other.jitted
-        self.variables.use(other.jitted)
-        self._compiling, self._compiled_for = other._compiling, other._compiled_for
+    def for_another_trace(self, consts: list[Any], static: Sequence[Any]) -> Program:
+        """Returns this program for a trace like its own: with what that one captured and returned.
+
+        Args:
+            consts: In place of its own.
+            static: What the function returned that is not an array, in order.
+        """
+        program = copy.copy(self)
+        program.consts = consts
+        remaining = iter(static)
+        # After the leaves of the function's own result there may be others, which stay.
+        program._results = [
+            dataclasses.replace(leaf, static=next(remaining, leaf.static))
+            if leaf.is_static
+            else leaf
+            for leaf in self._results
+        ]
+        return program
 
     def run(self, inputs: CallInputs) -> Any:
         """Runs the program with the arguments of a call and returns the function's result.
@@ -186,7 +212,7 @@ class Program:
             put_back(draws)
             raise
 
-    def draw(self, iterators: Sequence[DistributedIterator]) -> tuple[list[Draw], list[Any]]:
+    def draw(self, iterators: Sequence[AnyIterator]) -> tuple[list[Draw], list[Any]]:
         """Draws elements, and returns them and the constants with them in their places.
 
         Raises:
@@ -199,11 +225,7 @@ class Program:
             for spec in self.draws:
                 iterator = spec.iterator(iterators)
                 draws.append(draw_element(iterator, optional=spec.optional))
-                for position, array in zip(
-                    spec.const_positions, spec.arrays_of(draws[-1]), strict=True
-                ):
-                    if position is not None:
-                        consts[position] = array
+                spec.put_into(consts, draws[-1], self.group)
         except BaseException:
             put_back(draws)
             raise
@@ -217,10 +239,10 @@ class Program:
         """
         consts = self.consts if consts is None else consts
         held = self.variables.hold()
-        self._compile(held, arrays, consts)
+        is_first = self._compile(held, arrays, consts)
         if self._callback_errors is not None:
             return self._run_with_callbacks(self._callback_errors, held, arrays, consts)
-        return self.result(self._launch(held, arrays, consts)[0])
+        return self.result(self._launch(held, arrays, consts, is_first=is_first)[0])
 
     @property
     def changes_variables(self) -> bool:
@@ -259,23 +281,30 @@ class Program:
             consts: The constants.
         """
         result = None if self._returns_one_array else self.result
-        self.variables.write_run(call, arrays, consts, result, in_turn=self.serialize)
 
-    def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> None:
-        """Compiles for where the arrays lie, unless that has been done.
+        def run_with_care(arrays: list[Any], consts: list[Any]) -> Any:
+            return self.result(self._launch(self.variables.hold(), arrays, consts)[0])
+
+        self.variables.write_run(
+            call, arrays, consts, result, run_with_care, in_turn=self.serialize
+        )
+
+    def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> bool:
+        """Compiles for where the arrays lie, unless that has been done; returns whether it did.
 
         Otherwise XLA would compile at the first call, while nobody could read any variable.
         """
         variables = self.variables.read(held) if self.group is None else ()
         place = tuple(map(_committed_place, [*arrays, *(v._array for v in variables)]))
         if place in self._compiled_for or jax_settings.jit_is_disabled():
-            return
+            return False
         with self._compiling:
             if place in self._compiled_for:
-                return
+                return False
             donated, kept = self.variables.lend(held)
             self.jitted.lower(donated, kept, consts, arrays).compile()
             self._compiled_for.add(place)
+            return True
 
     def _run_with_callbacks(
         self,
@@ -284,22 +313,41 @@ class Program:
         arrays: list[Any],
         consts: list[Any],
     ) -> Any:
-        # One call at a time: a call that waits for its callbacks has read values it will write.
-        with self._callback_lock:
-            outputs, new_values = self._launch(held, arrays, consts)
-            wait_for_callbacks(errors, (outputs, new_values))
-            self.variables.store(held, new_values)
-        return self.result(outputs)
+        # The variables are its own until the new values are stored: what another call would store in
+        # between would be overwritten.
+        def run(_: Owner) -> list[Any]:
+            # One call at a time, also of a program without variables: they have one list of errors.
+            with self._callback_lock:
+                outputs, new_values = self._in_turn(
+                    functools.partial(self.variables.launch_owned, held, consts, arrays)
+                )()
+                wait_for_callbacks(errors, (outputs, new_values))
+                return [*outputs, *self.variables.store(held, new_values)]
+
+        return self.result(owning(held, run))
 
     def _launch(
-        self, held: HeldVariables, arrays: list[Any], consts: list[Any]
+        self,
+        held: HeldVariables,
+        arrays: list[Any],
+        consts: list[Any],
+        *,
+        is_first: bool = False,
     ) -> tuple[list[Any], list[Any]]:
+        launch = self._in_turn(
+            functools.partial(self.variables.run, held, consts, arrays, is_first=is_first)
+        )
+        try:
+            return launch()
+        except Conflict:
+            return admitted(held, launch)
+
+    def _in_turn(self, launch: Callable[[], Launched]) -> Callable[[], Launched]:
+        """Returns what launches the program when it may be launched."""
         if not self.serialize:
-            return self.variables.run(held, consts, arrays)
+            return launch
         check_not_in_callback()
-        with LAUNCH_LOCK:
-            wait_for_previous()
-            return self.variables.run(held, consts, arrays)
+        return functools.partial(run_in_turn, launch)
 
     def result(self, outputs: list[Any]) -> Any:
         """Returns the function's result, given the program's outputs."""
@@ -308,18 +356,25 @@ class Program:
         return self._structure.unflatten([result.build(outputs) for result in self._results])
 
 
+def _taken_with_outputs(
+    results: list[ResultLeaf],
+) -> tuple[list[ResultLeaf], list[weakref.ref[Variable]]]:
+    """Gives arrays of variables positions after the outputs: they are taken where the state is held.
+
+    Taken later, they could be those of another call. Returns the leaves, and the variables in order.
+    """
+    num_outputs = sum(leaf.output is not None for leaf in results)
+    returned: list[weakref.ref[Variable]] = []
+    leaves = []
+    for leaf in results:
+        if leaf.variable is not None and not leaf.itself:
+            position = num_outputs + len(returned)
+            returned.append(leaf.variable)
+            leaf = dataclasses.replace(leaf, variable=None, output=position)
+        leaves.append(leaf)
+    return leaves, returned
+
+
 def _committed_place(array: Any) -> Any:
     """Returns where an array must stay, if anywhere: XLA compiles for that."""
     return array.sharding if getattr(array, "committed", False) else None
-
-
-def place_on(group: ReplicaGroup, array: Any) -> Any:
-    """Returns an input where a program on ``group`` can take it."""
-    if group.spans_processes:
-        return group.replicate(array)
-    if not isinstance(array, jax.Array):
-        return array if group.size > 1 else jax.device_put(array, group.replicated)
-    if array.sharding == group.replicated:
-        return array
-    in_place = array.devices() == group.device_set if group.size == 1 else not array.committed
-    return array if in_place else jax.device_put(array, group.replicated)

@@ -18,10 +18,16 @@ from stratagem._src.core.straight_line import StraightLine, listed
 from stratagem._src.core.this_thread import INSIDE, THIS_THREAD
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.context import Frame
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
-from stratagem._src.execution.call_signature import ArrayLeaf, CallInputs, SettingsChanged
+from stratagem._src.execution.call_signature import (
+    ArrayLeaf,
+    CallInputs,
+    IteratorLeaf,
+    SettingsChanged,
+)
 from stratagem._src.execution.draws import DrawMiss, put_back
-from stratagem._src.execution.program import Program, place_on
+from stratagem._src.execution.input_placement import place_on
+from stratagem._src.execution.program import Program
+from stratagem._src.execution.static_key import form_key
 from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.jax_internals.concrete_array import committed_attribute, sharding_attribute
 from stratagem._src.mesh import process_settings
@@ -86,7 +92,11 @@ def make_quick_call(
     consts = call.named(program.consts)
     with call.block("try:"):
         if program.launches_only and not program.draws and not program.is_observed_step:
-            program.write_run(call, listed(arrays), consts)
+            # An iterator of which the program draws nothing is no array.
+            taken = [
+                a for a, kind in zip(arrays, kinds, strict=True) if isinstance(kind, ArrayLeaf)
+            ]
+            program.write_run(call, listed(taken), consts)
         else:
             call.write(f"return {call.named(_run(program, kinds))}({listed(arrays)}, {consts})")
     call.write(f"except {call.named(DrawMiss)}: draws_another = True")
@@ -102,7 +112,7 @@ def _compare_context(call: StraightLine, frame: Frame) -> None:
     call.write(f"frame = {call.named(context.PROCESS)}.frame")
     with call.block(f"if {call.named(INSIDE)}:"):
         call.write(f"thread = {call.named(THIS_THREAD)}.state")
-        call.write(f"if thread.state_frames: {_MISS}")
+        call.write(f"if thread.state_frames or thread.tapes: {_MISS}")
         call.write("if thread.strategy_frames: frame = thread.strategy_frames[-1]")
     # Most calls are made in the same frame; others of the same strategy will do too.
     with call.block(f"if frame is not {call.named(weakref.ref(frame))}():"):
@@ -138,13 +148,16 @@ def _take_apart(call: StraightLine, inputs: CallInputs, leaves: Sequence[str]) -
     flatten = call.named(structures.flatten if has_containers else jax.tree.flatten)
     call.write(f"leaves, structure = {flatten}((args, kwargs), {call.named(is_value_leaf)})")
     call.write(f"if structure != {call.named(structure)}: {_MISS}")
+    if inputs.form:
+        same = f"{call.named(form_key)}(structure, []) == {call.named(inputs.form)}"
+        call.write(f"if not {same}: {_MISS}")
     call.write(f"{listed(leaves)} = leaves")
 
 
 def _compare_leaf(
     call: StraightLine,
     leaf: str,
-    kind: ArrayLeaf | None,
+    kind: ArrayLeaf | IteratorLeaf,
     placed_on: ReplicaGroup | None,
     in_place: Any,
 ) -> str:
@@ -153,16 +166,16 @@ def _compare_leaf(
     Args:
         call: The function.
         leaf: The name of the argument.
-        kind: What it is to be; ``None`` for an iterator.
+        kind: What it is to be.
         placed_on: Where the program wants it, if it wants it somewhere.
         in_place: Its sharding, if the program takes an array that lies there as it is.
 
     Returns:
         The name of what the program is given for it.
     """
-    leaf_type = DistributedIterator if kind is None else kind.leaf_type
+    leaf_type = kind.leaf_type
     call.write(f"if type({leaf}) is not {call.named(leaf_type)}: {_MISS}")
-    if kind is None:
+    if isinstance(kind, IteratorLeaf):
         return leaf
     aval = call.named(kind.aval)
     if kind.group is not None:
@@ -202,7 +215,7 @@ def _in_place(program: Program, inputs: CallInputs) -> list[Any]:
     shardings: list[Any] = []
     for kind in inputs.leaves():
         sharding = None
-        if kind is not None:
+        if isinstance(kind, ArrayLeaf):
             array = next(arrays)
             if group is not None and kind.group is None and place_on(group, array) is array:
                 sharding = array.sharding
@@ -210,11 +223,11 @@ def _in_place(program: Program, inputs: CallInputs) -> list[Any]:
     return shardings
 
 
-def _run(program: Program, kinds: Sequence[ArrayLeaf | None]) -> _Run:
+def _run(program: Program, kinds: Sequence[ArrayLeaf | IteratorLeaf]) -> _Run:
     run = program.as_step(program.repeater())
-    if not program.draws and None not in kinds:
+    is_array = [isinstance(kind, ArrayLeaf) for kind in kinds]
+    if not program.draws and all(is_array):
         return run
-    is_array = [kind is not None for kind in kinds]
 
     def draw_and_run(taken: list[Any], _: list[Any]) -> Any:
         arrays = [leaf for leaf, counts in zip(taken, is_array, strict=True) if counts]

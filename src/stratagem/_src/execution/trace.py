@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,25 +21,27 @@ from stratagem._src.core.hidden_tracers import hidden_tracers, refuse_hidden_tra
 from stratagem._src.core.tracing import all_equations, is_tracer, jax_core, mentioned_variables
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
 from stratagem._src.execution.callbacks import guard_callbacks
-from stratagem._src.execution.draws import DrawSpec, put_back
+from stratagem._src.execution.draws import DrawSpec, lift_draws, put_back
 from stratagem._src.execution.joint_program import JointProgram, ProgramIdentity
 from stratagem._src.execution.number_lifting import current_lifting
 from stratagem._src.execution.program import Program, ResultLeaf
 from stratagem._src.execution.remote.reads import find_reads
+from stratagem._src.execution.remote.remote_access import RemoteAccess
 from stratagem._src.execution.tracing_frames import FunctionFrame
-from stratagem._src.execution.variable_exchange import VariableWrite, lend
+from stratagem._src.execution.variable_exchange import VariableWrite, lend_for_long
 from stratagem._src.execution.variable_reads import lift_reads
-from stratagem._src.mesh.program_queue import launch
+from stratagem._src.mesh.program_queue import ProgramLine, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
+from stratagem._src.variables.atomicity import STORAGE_LOCK
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["trace_program"]
+__all__ = ["TracedFunction", "build_program", "trace_function", "trace_program"]
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 # Of keys of the kind that is the default, and of arrays that stand for such.
@@ -51,10 +53,57 @@ _NEEDS_VALUE = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TracedFunction:
+    """What the trace of a function found, before a program is made of it.
+
+    Attributes:
+        name: Of the function.
+        jaxpr: Values of variables and arrays in; results and new values of variables out.
+        consts: What the function captured, for each constant of the jaxpr; ``None`` for what it draws.
+        variables: The variables that are the first inputs.
+        written: Those that get new values.
+        results: How to build the leaves of the result and, after them, the operands of remote updates.
+        structure: The structure of both.
+        group: The replicas, if the program uses several or particular devices.
+        inputs: The call that was traced, without its arrays.
+        draws: How the program draws elements.
+        remote: What was done with variables that other processes hold.
+    """
+
+    name: str
+    jaxpr: Any
+    consts: list[Any]
+    variables: list[Variable]
+    written: list[Variable]
+    results: list[ResultLeaf]
+    structure: Any
+    group: ReplicaGroup | None
+    inputs: CallInputs
+    draws: list[DrawSpec]
+    remote: RemoteAccess
+
+    def replace_jaxpr(self, jaxpr: Any) -> TracedFunction:
+        """Returns the same with another jaxpr, of the same inputs and outputs."""
+        return dataclasses.replace(self, jaxpr=jaxpr)
+
+    def placed_consts(self) -> list[Any]:
+        """Returns the constants where the program can take them."""
+        return [None if c is None else _constant(c, self.group) for c in self.consts]
+
+
 def trace_program(
     fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool
 ) -> Program | None:
-    """Traces ``fn`` once and returns its program.
+    """Traces ``fn`` once and returns its program, or ``None`` as ``trace_function`` does."""
+    traced = trace_function(fn, inputs, may_create=may_create)
+    return None if traced is None else build_program(traced)
+
+
+def trace_function(
+    fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool
+) -> TracedFunction | None:
+    """Traces ``fn`` once.
 
     The variables that the function reads are inputs of the program. If it created variables, they get
     their initial values and ``None`` is returned: the function is then to be traced again.
@@ -68,7 +117,7 @@ def trace_program(
         frame.open()
         args, kwargs = inputs.rebuild(arrays)
         with state.enter(frame):
-            result = fn(*args, **kwargs)
+            result = frame.unless_stopped(lambda: fn(*args, **kwargs))
         leaves, structure = structures.flatten((result, frame.remote.operands()), is_value_leaf)
         results, outputs = _collect_results(leaves)
         values = outputs, frame.written_values(), frame.initial_values()
@@ -81,40 +130,63 @@ def trace_program(
         raise _explain(error) from error
     finally:
         put_back(frame.draws)
-    draws = [DrawSpec.of(draw, inputs.iterators, closed.consts) for draw in frame.draws]
-    variables, jaxpr = lift_reads(closed.jaxpr)
-    consts, lifting = closed.consts, current_lifting()
+    jaxpr, draws, drawn = lift_draws(closed.jaxpr, frame.draws, inputs.iterators)
+    variables, jaxpr = lift_reads(jaxpr)
+    # Each call brings what it draws.
+    consts, lifting = [*closed.consts, *[None] * len(drawn)], current_lifting()
     if lifting is not None and not frame.created:
         jaxpr, consts = lifting.lift(jaxpr, consts)
     group = _find_group(frame, inputs, variables)
     if frame.created:
-        _initialize_created(frame, jaxpr, closed.consts, variables, inputs.arrays, group)
+        values = [*closed.consts, *drawn]
+        _initialize_created(frame, jaxpr, values, variables, inputs.arrays, group)
         return None
-    written = list(frame.written.values())
-    described = inputs.without_arrays()
-    name = getattr(fn, "__qualname__", repr(fn))
+    return TracedFunction(
+        name=getattr(fn, "__qualname__", repr(fn)),
+        jaxpr=jaxpr,
+        consts=consts,
+        variables=variables,
+        written=list(frame.written.values()),
+        results=results,
+        structure=structure,
+        group=group,
+        inputs=inputs.without_arrays(),
+        draws=draws,
+        remote=frame.remote,
+    )
+
+
+def build_program(traced: TracedFunction) -> Program:
+    """Makes the program of what was traced."""
+    jaxpr, variables, results = traced.jaxpr, traced.variables, traced.results
     make: Callable[..., Program] = Program
     reads_remotely = any(isinstance(v, RemotelyHeldVariable) for v in variables)
-    if frame.remote.updates or reads_remotely or find_reads(jaxpr):
+    if traced.remote.updates or reads_remotely or find_reads(jaxpr):
         # Imported when used: it would be a part of what `import stratagem` costs.
         from stratagem._src.execution.remote.remote_program import take_apart
 
         results, structure, jaxpr, make = take_apart(
-            jaxpr, variables, frame, results, structure, group
+            jaxpr,
+            variables,
+            traced.written,
+            traced.remote,
+            results,
+            traced.structure,
+            traced.group,
         )
     else:
-        structure = structure.children()[0]
+        structure = traced.structure.children()[0]
     return _build(
-        name,
+        traced.name,
         jaxpr,
-        consts,
+        traced.placed_consts(),
         variables,
-        written,
+        traced.written,
         results,
         structure,
-        group,
-        described,
-        draws,
+        traced.group,
+        traced.inputs,
+        traced.draws,
         make,
     )
 
@@ -160,7 +232,7 @@ def _find_group(
 def _build(
     name: str,
     traced: Any,
-    captured: Sequence[Any],
+    consts: list[Any],
     variables: Sequence[Variable],
     written: list[Variable],
     results: list[ResultLeaf],
@@ -242,11 +314,6 @@ def _build(
         outs = [outs[position] for position in chosen]
         return outs[:num_results], outs[num_results:]
 
-    lifting = current_lifting()
-    if lifting is not None and not has_callbacks and make is Program:
-        lifting.structure = _structure_key(
-            jaxpr, donated, kept, chosen, num_results, group, results
-        )
     options: dict[str, Any] = {"donate_argnums": (0,)}
     if group is not None:
         by_position = {result.output: result for result in results}
@@ -260,10 +327,7 @@ def _build(
         jax.jit(program, **options),
         donated=[variables[i] for i in donated],
         kept=[variables[i] for i in kept],
-        consts=[
-            c if group is None or c.sharding == group.sharded else group.replicate(c)
-            for c in map(jnp.asarray, captured)
-        ],
+        consts=consts,
         writes=writes,
         results=final_results,
         structure=structure,
@@ -276,24 +340,14 @@ def _build(
     )
 
 
-def _structure_key(jaxpr: Any, *rest: Any) -> Any:
-    """Returns what is equal for programs that one compiled form can serve.
-
-    Addresses in the text are those of objects that the program keeps, and so are inner constants.
-    """
-    text = str(jaxpr.replace(debug_info=jaxpr.debug_info.with_unknown_names()))
-    inner = [id(const) for const in _inner_constants(jaxpr)]
-    return text, tuple(inner), repr(rest), jax_settings.current_settings()
-
-
-def _inner_constants(jaxpr: Any) -> Iterator[Any]:
-    closed = jax_core().ClosedJaxpr
-    for equation in all_equations(jaxpr):
-        for parameter in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda x: isinstance(x, closed)
-        ):
-            if isinstance(parameter, closed):
-                yield from parameter.consts
+def _constant(array: Any, group: ReplicaGroup | None) -> Any:
+    """Returns an array that a function captured where its program can take it."""
+    if not isinstance(array, jax.Array):
+        # A copy: what is captured is as it was when the function was traced.
+        array = jnp.array(array)
+    if group is None or array.sharding == group.sharded:
+        return array
+    return group.replicate(array)
 
 
 def _identity(
@@ -309,8 +363,8 @@ def _identity(
         return None
     # Without the variables that are alive but not used, which may differ between processes.
     kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(variables) :]]
-    debug_info = jaxpr.debug_info.with_unknown_names()
-    text = str(jaxpr.replace(invars=kept, debug_info=debug_info))
+    jaxpr = jaxpr.replace(invars=kept, debug_info=jaxpr.debug_info.with_unknown_names())
+    text = str(jaxpr)
     split = [variables[i].split_in_program for i in used]
     if "shard_map" not in text and set(split) <= {None} and not inputs.groups():
         return None
@@ -318,7 +372,18 @@ def _identity(
     # Functions appear in a jaxpr with their address, which is another in each process.
     content = f"{_ADDRESS.sub('', text)} {split}"
     digest = hashlib.sha256(content.encode()).hexdigest()
-    return ProgramIdentity(f"{name}({avals})", digest)
+    return ProgramIdentity(f"{name}({avals})", digest, lambda: _lines(jaxpr, split))
+
+
+def _lines(jaxpr: Any, split: Sequence[Any]) -> list[ProgramLine]:
+    """Returns the text of a program line by line, with the places in the user's code."""
+    compared = [_ADDRESS.sub("", line) for line in str(jaxpr).splitlines()]
+    shown = jaxpr.pretty_print(source_info=True).splitlines()
+    if len(shown) != len(compared):
+        shown = compared
+    lines = [ProgramLine(*pair) for pair in zip(compared, shown, strict=True)]
+    variables = f"variables sharded along the dimensions {list(split)}"
+    return [*lines, ProgramLine(variables, variables)]
 
 
 def _smallest(outvars: Sequence[Any], num_results: int) -> tuple[int, int] | None:
@@ -344,7 +409,8 @@ def _initialize_created(
     jaxpr = _only_for_last_outputs(traced, count)
     mentioned = mentioned_variables(jaxpr)
     is_used = [id(invar) in mentioned for invar in jaxpr.invars[: len(variables)]]
-    lent = iter(lend(itertools.compress(variables, is_used), group))
+    with STORAGE_LOCK:
+        lent = iter([lend_for_long(v, group) for v in itertools.compress(variables, is_used)])
     values = [next(lent) if used else None for used in is_used]
 
     def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:

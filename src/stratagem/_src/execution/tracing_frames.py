@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -10,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.collectives.gathering import gather_spmd
-from stratagem._src.core.errors import ContextError, VariableError
-from stratagem._src.core.tracing import active_trace, is_tracer
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.core.errors import ContextError, OutOfRangeError, VariableError
+from stratagem._src.core.tracing import active_trace, in_trace, is_tracer
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
-from stratagem._src.execution.draws import Draw, draw_element
+from stratagem._src.execution.draws import AnyIterator, Draw, RaggedElement, draw_element
 from stratagem._src.execution.gradient_taps import GradientTaps
 from stratagem._src.execution.remote.reads import read_all, read_rows
 from stratagem._src.execution.remote.remote_access import RemoteAccess
 from stratagem._src.execution.variable_reads import read_first
+from stratagem._src.jax_internals.tracer_owner import stages_into
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.variables.access import StateFrame
+from stratagem._src.variables.access import StateFrame, records
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
@@ -50,6 +51,10 @@ class TracingFrame(StateFrame):
         """Notes the trace that this frame belongs to; called once it is active."""
         super().open()
         self._trace = active_trace()
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """Has what the block computes be part of this frame's own trace."""
+        return in_trace(self._trace)
 
     def close(self) -> None:
         """Forgets the traced values, which are of no use once tracing has ended."""
@@ -131,6 +136,12 @@ class FunctionFrame(TracingFrame):
 
     Args:
         may_create: Whether variables may be created, as on a function's first call.
+
+    Attributes:
+        groups: The devices that were used.
+        draws: The elements that were drawn.
+        stopped_by: What was raised because there is no program for this call. It counts also if the
+            function has caught it: what it did then would be repeated by every later call.
     """
 
     def __init__(self, *, may_create: bool) -> None:
@@ -138,20 +149,48 @@ class FunctionFrame(TracingFrame):
         self._may_create = may_create
         self.groups: list[ReplicaGroup] = []
         self.draws: list[Draw] = []
+        self.stopped_by: Exception | None = None
 
     def use_group(self, group: ReplicaGroup) -> None:
         """Notes that the program runs on ``group``."""
         self.groups.append(group)
 
-    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
-        """Draws an element, to be an input of the program."""
-        drawn = draw_element(iterator, optional=optional)
-        self.draws.append(drawn)
-        return drawn.traced()
+    def draw(self, iterator: AnyIterator, *, optional: bool = False) -> Any:
+        """Draws an element, to be an input of the program.
+
+        Raises:
+            ContextError: In the body of a loop of JAX, and the like.
+        """
+        if not stages_into(self._trace):
+            raise ContextError(
+                "next(iterator) is called inside a JAX transformation (lax.scan, lax.cond, jax.jit, "
+                "jax.checkpoint, ...), which calls the function once for all of its runs. Call it "
+                "outside and pass the element."
+            )
+        try:
+            drawn = draw_element(iterator, optional=optional)
+            self.draws.append(drawn)
+            return drawn.traced(len(self.draws) - 1, self._trace)
+        except (OutOfRangeError, RaggedElement) as error:
+            self.stopped_by = error
+            raise
+
+    def unless_stopped(self, call: Callable[[], Any]) -> Any:
+        """Returns what ``call`` does, or raises what has stopped it, also if it has caught that."""
+        try:
+            result = call()
+        except Exception as error:
+            if self.stopped_by is None or self.stopped_by is error:
+                raise
+            raise self.stopped_by from error
+        if self.stopped_by is not None:
+            raise self.stopped_by
+        return result
 
     def refuse_to_loop(self, dataset: Any) -> None:
         """Raises: how often the loop runs is not known while tracing."""
-        raise LoopsOverDataset
+        self.stopped_by = LoopsOverDataset()
+        raise self.stopped_by
 
     def create(self, variable: Variable, initial_value: Any) -> None:
         """Notes a new variable.
@@ -262,7 +301,7 @@ class GradientFrame(StateFrame):
         """Returns whether no other transformation stands here, or around ``value_and_grad``."""
         return self._fetchable and super().is_innermost_trace()
 
-    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
+    def draw(self, iterator: AnyIterator, *, optional: bool = False) -> Any:
         """Draws as the frame around it does."""
         if self.parent is None:
             return iterator.draw(optional=optional)
@@ -290,7 +329,8 @@ class GradientFrame(StateFrame):
 
         Where another gradient is taken around this one, it needs that of the whole.
         """
-        return isinstance(variable, FullyShardedVariable) and isinstance(self.parent, ReplicaFrame)
+        is_divided = isinstance(variable, FullyShardedVariable)
+        return is_divided and isinstance(self.parent, ReplicaFrame) and not records()
 
     def tap_parts(self, variables: Sequence[Variable], taps: Sequence[Any]) -> None:
         """Takes what the replica's own gradients of variables hang on that ``splits`` is true of."""

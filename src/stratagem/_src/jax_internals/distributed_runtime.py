@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import importlib
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,8 @@ import jax
 
 from stratagem._src.core.errors import BackendStartedError
 from stratagem._src.jax_internals.coordination_service import NEVER
+from stratagem._src.jax_internals.cpu_collectives import gloo_listens_at
+from stratagem._src.jax_internals.xla_flags import added_to_xla_flags
 
 __all__ = [
     "abandon",
@@ -61,6 +62,7 @@ def connect(
     local_device_ids: Sequence[int] | None,
     hosted: bool,
     timeout: float,
+    host: str | None = None,
 ) -> None:
     """Makes the devices of all processes known to JAX, and starts its backend.
 
@@ -72,10 +74,12 @@ def connect(
         hosted: Whether the service runs already; else process 0 hosts it.
         timeout: Seconds after which a collective on CPU ends, so that nothing stays behind when we
             have given up.
+        host: The address of this machine at which XLA listens for arrays on CPU; ``None`` leaves it to XLA.
     """
     _show_devices(local_device_ids)
     _join_processes(address, num_processes, process_id, hosted)
-    _start_backend(timeout)
+    with gloo_listens_at(host):
+        _start_backend(timeout)
 
 
 def start_alone(local_device_ids: Sequence[int] | None, timeout: float) -> None:
@@ -97,17 +101,8 @@ def _show_devices(local_device_ids: Sequence[int] | None) -> None:
 
 
 def _start_backend(timeout: float) -> None:
-    before = os.environ.get("XLA_FLAGS")
-    flag = f"{_TIMEOUT_FLAG}={math.ceil(timeout)}"
-    # XLA reads its flags once, when the backend starts.
-    os.environ["XLA_FLAGS"] = f"{before or ''} {flag}".strip()
-    try:
+    with added_to_xla_flags(f"{_TIMEOUT_FLAG}={math.ceil(timeout)}"):
         jax.devices()
-    finally:
-        if before is None:
-            del os.environ["XLA_FLAGS"]
-        else:
-            os.environ["XLA_FLAGS"] = before
 
 
 def _join_processes(address: str, num_processes: int, process_id: int, hosted: bool) -> None:

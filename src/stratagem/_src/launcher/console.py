@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from stratagem._src.cluster.leadership import Task
+from stratagem._src.core.terminal_text import plain_output, printable, printable_output
 
 __all__ = ["Console", "uses_colour"]
 
@@ -54,37 +55,38 @@ class Console:
         self._streams = (output, errors)
         self._coloured = tuple(uses_colour(stream, os.environ) for stream in self._streams)
         self._prefixes: dict[Task, tuple[str, str]] = {}
-        self._is_terminal = all(stream.isatty() for stream in self._streams)
+        self._are_terminals = tuple(stream.isatty() for stream in self._streams)
         self._progress: tuple[Task, str] | None = None
-        self.is_broken = False
+        self._are_broken = [False, False]
 
     def expect(self, tasks: list[Task]) -> None:
         """Says which tasks there will be, so that their prefixes line up."""
-        width = max(len(f"[{task}]") for task in tasks)
-        for number, task in enumerate(tasks):
-            plain = f"{f'[{task}]':<{width}} "
+        names = [printable(f"[{task}]") for task in tasks]
+        width = max(map(len, names))
+        for number, (task, name) in enumerate(zip(tasks, names, strict=True)):
+            plain = f"{name:<{width}} "
             self._prefixes[task] = (plain, f"{_COLOURS[number % len(_COLOURS)]}{plain}{_RESET}")
 
     def line(self, task: Task, text: str, is_error: bool) -> None:
         """Writes a line of a task."""
         prefix = self._prefixes[task][self._coloured[is_error]]
-        self._write(self._streams[is_error], f"{prefix}{text}\n", ended=task)
+        self._write(self._streams[is_error], f"{prefix}{self._shown(text, is_error)}\n", ended=task)
 
     def progress(self, task: Task, text: str) -> None:
         """Shows a task's progress bar below everything else, until the task writes a line.
 
         Only terminals can take back what they show; elsewhere the bar's last state will be a line.
         """
-        if not self._is_terminal:
+        if not all(self._are_terminals):
             return
         plain, shown = self._prefixes[task][0], self._prefixes[task][self._coloured[1]]
         # One column is left over: some terminals begin a new line after the last.
         width = max(0, shutil.get_terminal_size().columns - len(plain) - 1)
-        self._write(self._streams[1], "", progress=(task, shown + text[:width]))
+        self._write(self._streams[1], "", progress=(task, shown + plain_output(text)[:width]))
 
     def foreign_line(self, text: str, is_error: bool) -> None:
         """Writes a line as it is: another launcher has put the task in front of it."""
-        self._write(self._streams[is_error], f"{text}\n")
+        self._write(self._streams[is_error], f"{self._shown(text, is_error)}\n")
 
     def message(self, text: str) -> None:
         """Writes a message of the launcher; indented lines belong to the one before."""
@@ -96,7 +98,8 @@ class Console:
         lines = (
             line if line.startswith(" ") else f"stratagem: {line}" for line in text.split("\n")
         )
-        self._write(self._streams[1], "\n".join(lines) + "\n")
+        text = "\n".join(self._shown(line, is_error=True) for line in lines)
+        self._write(self._streams[1], f"{text}\n")
 
     def private_message(self, text: str) -> None:
         """Writes a message that is for this user: a file that it goes to is closed to others first."""
@@ -107,6 +110,10 @@ class Console:
                 os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
         self.message(text)
 
+    def _shown(self, text: str, is_error: bool) -> str:
+        """Returns a line such that a terminal takes nothing in it for an order; files get all of it."""
+        return printable_output(text) if self._are_terminals[is_error] else text
+
     def _write(
         self,
         stream: TextIO,
@@ -114,7 +121,8 @@ class Console:
         progress: tuple[Task, str] | None = None,
         ended: Task | None = None,
     ) -> None:
-        if self.is_broken:
+        number = self._streams.index(stream)
+        if self._are_broken[number]:
             return
         if self._progress is not None:
             text = _CLEAR_LINE + text
@@ -126,9 +134,14 @@ class Console:
         try:
             stream.write(text)
             stream.flush()
-        except (BrokenPipeError, ValueError):  # nobody reads it any more, or it is closed
-            self.is_broken = True
+        except (OSError, ValueError) as error:
+            # Nobody reads it any more, the disk is full, or it is closed. The job goes on without it.
+            self._are_broken[number] = True
             _discard(stream)
+            name = ("output", "error output")[number]
+            reason = error.strerror if isinstance(error, OSError) else error
+            text = f"stratagem: The launcher's {name} is incomplete: {reason}. The job goes on.\n"
+            self._write(self._streams[1 - number], text)
 
 
 def _discard(stream: TextIO) -> None:

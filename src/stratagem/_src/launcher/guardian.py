@@ -100,8 +100,12 @@ class Guardian:
         if self._kill_at is not None:
             seconds = min(seconds, max(0.0, self._kill_at - now))
         control = self._control.fileno()
-        watched = [self._woken] if self._is_alone else [self._woken, control]
-        readable = select.select(watched, [], [], seconds)[0]
+        # Not select, which fails with descriptors from 1,024 on.
+        watched = select.poll()
+        watched.register(self._woken, select.POLLIN)
+        if not self._is_alone:
+            watched.register(control, select.POLLIN)
+        readable = [file for file, _ in watched.poll(seconds * 1000)]
         if self._woken in readable:
             os.read(self._woken, 4096)
         if control in readable:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.core.errors import PermissionDeniedError
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import (
@@ -27,7 +28,6 @@ from stratagem._src.observation.collector import Collector
 from stratagem._src.observation.dashboard.dashboard_server import DashboardServer
 from stratagem._src.observation.observed_jobs import ObservedJob, announce_job
 from stratagem._src.observation.open_telemetry import OpenTelemetryMetrics
-from stratagem._src.transport.loopback import loopback_address
 
 __all__ = ["OBSERVATION", "JobObserver", "observe_job"]
 
@@ -123,7 +123,9 @@ def observe_job(
         return
     events = None if options.events is None else Path(options.events)
     with contextlib.ExitStack() as stack:
-        collector = stack.enter_context(Collector(host, secret_of(OBSERVATION), events))
+        collector = stack.enter_context(
+            Collector(host, secret_of(OBSERVATION), events, console.own_message)
+        )
         collector.note("job_started", name=options.name)
         if options.dashboard is not None:
             address = Address.parse(options.dashboard)

@@ -14,7 +14,6 @@ from stratagem._src.launcher.cluster_plan import NodeOffer
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import (
     Finish,
-    Interrupted,
     JoinAgain,
     NodeJoined,
     NodeStopped,
@@ -95,11 +94,12 @@ class NodeRunner:
         self._is_stopping = False
         self._attempt: Start | None = None
         self._secret = ""
+        self._logs_lack_something = False
 
     def join(self) -> None:
         """Offers this node to the job, with ports that are free now."""
         self._ports.close()
-        self._ports = HeldPorts(self._node.counts.num_ports)
+        self._ports = HeldPorts(self._node.counts.num_ports, self._node.host)
         self._report(
             NodeJoined(
                 NodeOffer(self._node.rank, self._node.host, self._node.counts, tuple(self._ports))
@@ -170,6 +170,7 @@ class NodeRunner:
             self._console if is_shown else None,
             None if log_dir is None else log_dir / log_file_name(task, order.attempt),
             append=again,
+            when_incomplete=self._logs_are_incomplete,
         )
         process = GuardedProcess(self._program.command, environment)
         self._running[task] = _Running(process, output)
@@ -189,11 +190,16 @@ class NodeRunner:
         if not chunk:
             self._loop.remove_reader(file)
             return False
-        was_broken = self._console.is_broken
         output.feed(chunk, is_error)
-        if self._console.is_broken and not was_broken:
-            self._report(Interrupted(signal.SIGTERM))
         return True
+
+    def _logs_are_incomplete(self, error: OSError) -> None:
+        if not self._logs_lack_something:
+            self._logs_lack_something = True
+            self._console.own_message(
+                f"The files in {self._program.log_dir} lack output of tasks, which could not be written: "
+                f"{error.strerror}. The job goes on."
+            )
 
     def _hear(self, task: Task) -> None:
         running = self._running[task]

@@ -8,10 +8,18 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.transport import Credentials, Identity
 
-__all__ = ["HOST", "NODE_ROLE", "Rendezvous"]
+__all__ = ["HEARTBEAT_SECONDS", "HEARTBEAT_TIMEOUT", "HOST", "NODE_ROLE", "Rendezvous"]
 
 HOST = Identity("rendezvous")
 NODE_ROLE = "node"
+
+HEARTBEAT_SECONDS = 2.0
+HEARTBEAT_TIMEOUT = 20.0
+"""A launcher that is silent for so long is lost, with its node.
+
+Workers take each other for lost after 8 s. Launchers wait longer, so that after a short partition those
+of all nodes are still there to start the job again.
+"""
 
 
 @dataclass(frozen=True)

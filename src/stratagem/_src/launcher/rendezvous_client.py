@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import signal
+import threading
 import time
 from collections.abc import Callable
 
@@ -28,10 +28,16 @@ from stratagem._src.launcher.events import (
 )
 from stratagem._src.launcher.events_as_json import order_from_json, report_to_json
 from stratagem._src.launcher.job_rules import JobRules
-from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
+from stratagem._src.launcher.rendezvous import (
+    HEARTBEAT_SECONDS,
+    HEARTBEAT_TIMEOUT,
+    HOST,
+    NODE_ROLE,
+    Rendezvous,
+)
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Connection, Identity, connect
-from stratagem._src.transport.conversation import Conversation
+from stratagem._src.transport.conversation import Conversation, HeartbeatTimeout
 
 __all__ = ["RendezvousClient"]
 
@@ -66,6 +72,7 @@ class RendezvousClient:
         self._obey: Callable[[Order], None] = lambda _: None
         self._was_interrupted = False
         self._is_lost = False
+        self._lost = ""
         self._is_ending = False
         self._is_over = False
         self.own_host, self._conversation = _join(rendezvous, console)
@@ -74,7 +81,9 @@ class RendezvousClient:
             f"node {rendezvous.node_rank}",
             on_failure=lambda _: loop.call_soon(self._background.check),
         )
+        self._closed = threading.Event()
         self._background.start(self._listen, name="rendezvous-hear")
+        self._background.start(self._beat, name="rendezvous-beat")
 
     def obey_with(self, obey: Callable[[Order], None]) -> None:
         """Calls back with every order from now on."""
@@ -102,6 +111,7 @@ class RendezvousClient:
     def close(self) -> None:
         """Ends the conversation."""
         self._is_over = True
+        self._closed.set()
         self._conversation.finish(_SECONDS_TO_LEAVE)
 
     def __enter__(self) -> RendezvousClient:
@@ -111,11 +121,20 @@ class RendezvousClient:
         self.close()
 
     def _listen(self) -> None:
-        with contextlib.suppress(OSError):
+        reason = "is gone"
+        try:
             while True:
                 order = order_from_json(self._conversation.hear())
                 self._loop.call_soon(functools.partial(self._hear, order))
-        self._loop.call_soon(self._lose)
+        except HeartbeatTimeout:
+            reason = f"has not been heard of for {HEARTBEAT_TIMEOUT:g} s"
+        except OSError:
+            pass
+        self._loop.call_soon(functools.partial(self._lose, reason))
+
+    def _beat(self) -> None:
+        while not self._closed.wait(HEARTBEAT_SECONDS):
+            self._conversation.beat()
 
     def _hear(self, order: Order) -> None:
         if self._is_over:
@@ -136,15 +155,15 @@ class RendezvousClient:
         self._tasks = order.plan.tasks.get(self._rendezvous.node_rank, ())
         self._running, self._codes = set(self._tasks), []
 
-    def _lose(self) -> None:
+    def _lose(self, reason: str) -> None:
         if self._is_over or self._is_lost:
             return
         self._is_lost = True
+        self._lost = f"node 0 at {self._rendezvous.endpoint} {reason}"
         if self._rules.min_workers is not None and self._running:
-            self._console.message(
-                f"node 0 at {self._rendezvous.endpoint} is gone; the tasks of this node go on"
-            )
+            self._console.message(f"{self._lost}; the tasks of this node go on")
         else:
+            self._console.message(f"{self._lost}; the tasks of this node are ended")
             self._end_tasks(signal.SIGTERM)
 
     def _end_tasks(self, number: int) -> None:
@@ -162,7 +181,7 @@ class RendezvousClient:
         if self._rules.min_workers is not None and 0 in self._codes:
             self._obey(Finish(0))
         else:
-            self._obey(Finish(1, f"node 0 at {self._rendezvous.endpoint} is gone"))
+            self._obey(Finish(1, self._lost))
 
 
 class _MayRetry(Exception):
@@ -178,7 +197,7 @@ def _join(rendezvous: Rendezvous, console: Console) -> tuple[str, Conversation]:
     while True:
         try:
             connection = _connect(rendezvous, deadline)
-            return connection.own_host, _introduce(rendezvous, Conversation(connection), deadline)
+            return connection.own_host, _introduce(rendezvous, connection, deadline)
         except _MayRetry as error:
             if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
                 raise RendezvousError(
@@ -206,7 +225,8 @@ def _connect(rendezvous: Rendezvous, deadline: float) -> Connection:
         raise RendezvousError(f"Node {rendezvous.node_rank} cannot join node 0. {error}") from None
 
 
-def _introduce(rendezvous: Rendezvous, conversation: Conversation, deadline: float) -> Conversation:
+def _introduce(rendezvous: Rendezvous, connection: Connection, deadline: float) -> Conversation:
+    conversation = Conversation(connection, HEARTBEAT_TIMEOUT)
     conversation.say({"num_nodes": rendezvous.num_nodes})
     try:
         answer = conversation.hear(min(deadline, time.monotonic() + _SECONDS_TO_CONNECT))

@@ -8,6 +8,7 @@ import threading
 import time
 
 from stratagem._src.cluster.errors import RendezvousError
+from stratagem._src.core.background import Background
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.core.open_files import allow_open_files
 from stratagem._src.launcher.events import (
@@ -20,10 +21,16 @@ from stratagem._src.launcher.events import (
 )
 from stratagem._src.launcher.events_as_json import order_to_json, report_from_json
 from stratagem._src.launcher.job_host import JobHost
-from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
+from stratagem._src.launcher.rendezvous import (
+    HEARTBEAT_SECONDS,
+    HEARTBEAT_TIMEOUT,
+    HOST,
+    NODE_ROLE,
+    Rendezvous,
+)
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Connection, Listener
-from stratagem._src.transport.conversation import Conversation, body_of
+from stratagem._src.transport.conversation import Conversation, HeartbeatTimeout, body_of
 
 __all__ = ["RendezvousServer"]
 
@@ -61,6 +68,9 @@ class RendezvousServer:
         self._listener = Listener(
             str(rendezvous.endpoint), rendezvous.credentials, HOST, self._serve
         )
+        self._closed = threading.Event()
+        # Not in the loop: that waits where somebody does not read what the launcher prints.
+        self._background = Background("the rendezvous")
         try:
             self._listener.start()
         except UnavailableError as error:
@@ -68,6 +78,7 @@ class RendezvousServer:
                 f"Node 0 must be able to listen on port {rendezvous.endpoint.port} of --rdzv-endpoint "
                 f"{rendezvous.endpoint}. {error}"
             ) from None
+        self._background.start(self._beat, name="rendezvous-beat")
 
     @property
     def lost_nodes(self) -> list[int]:
@@ -78,6 +89,7 @@ class RendezvousServer:
         """Ends every conversation, once the nodes have heard the last order and left."""
         with self._left:
             self._left.wait_for(lambda: not self._open, _SECONDS_TO_LEAVE)
+        self._closed.set()
         self._listener.shutdown()
 
     def __enter__(self) -> RendezvousServer:
@@ -86,13 +98,20 @@ class RendezvousServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _beat(self) -> None:
+        while not self._closed.wait(HEARTBEAT_SECONDS):
+            with self._left:
+                conversations = list(self._open)
+            for conversation in conversations:
+                conversation.beat()
+
     # --- in the thread of a conversation ------------------------------------------------------------
 
     def _serve(self, connection: Connection) -> None:
         assert connection.peer is not None
         if connection.peer.role != NODE_ROLE:
             return
-        conversation = Conversation(connection)
+        conversation = Conversation(connection, HEARTBEAT_TIMEOUT)
         with self._left:
             self._open.add(conversation)
         try:
@@ -111,6 +130,8 @@ class RendezvousServer:
             while True:
                 report = report_from_json(conversation.hear())
                 self._loop.call_soon(functools.partial(self._hear, conversation, node, report))
+        except HeartbeatTimeout as error:
+            _log.warning("%s: its host is off or hangs, or the network is down", error)
         finally:
             self._loop.call_soon(lambda: self._lose(conversation, node))
 

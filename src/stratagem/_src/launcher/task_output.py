@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from pathlib import Path
 
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.lines import LineSplitter, Tail
+from stratagem._src.transport.private_folder import open_private_file
 
 __all__ = ["TaskOutput", "log_file_name"]
 
@@ -33,18 +36,29 @@ class TaskOutput:
     Args:
         task: Which task.
         console: Where its lines are shown, but for some that nobody needs; ``None`` to show nothing.
-        log_file: The file that keeps all of it, if any.
+        log_file: The file that keeps all of it, if any; for this user only.
         append: Whether the file keeps what is in it.
+        when_incomplete: Called when the file could not be written, for a full disk for example. The task
+            goes on, and so does the file, which lacks what could not be written.
     """
 
     def __init__(
-        self, task: Task, console: Console | None, log_file: Path | None, append: bool = False
+        self,
+        task: Task,
+        console: Console | None,
+        log_file: Path | None,
+        append: bool = False,
+        when_incomplete: Callable[[OSError], None] = lambda error: None,
     ) -> None:
         self._task = task
         self._console = console
-        self._file = (
-            log_file.open("ab" if append else "wb", buffering=0) if log_file is not None else None
-        )
+        self._when_incomplete = when_incomplete
+        self._file: io.FileIO | None = None
+        if log_file is not None:
+            try:
+                self._file = io.FileIO(open_private_file(log_file, append=append), "wb")
+            except OSError as error:
+                when_incomplete(error)
         self._splitters = (LineSplitter(), LineSplitter())
         self._tail = Tail(_REMEMBERED_BYTES)
 
@@ -52,7 +66,7 @@ class TaskOutput:
         """Takes in some output."""
         self._tail.feed(chunk)
         if self._file is not None:
-            self._file.write(chunk)
+            self._keep(self._file, chunk)
         splitter = self._splitters[is_error]
         self._show(splitter.feed(chunk), is_error)
         if self._console is not None and splitter.progress:
@@ -63,8 +77,19 @@ class TaskOutput:
         for is_error in (False, True):
             self._show(self._splitters[is_error].flush(), is_error)
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:  # some file systems find out late
+                self._when_incomplete(error)
         return self._tail.text()
+
+    def _keep(self, file: io.FileIO, chunk: bytes) -> None:
+        rest = memoryview(chunk)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as error:
+            self._when_incomplete(error)
 
     def _show(self, lines: list[str], is_error: bool) -> None:
         if self._console is not None:

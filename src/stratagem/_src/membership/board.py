@@ -95,7 +95,10 @@ class Board:
         """
         status = message.get("status")
         if status is not None:
-            self._set(worker, status=WorkerStatus.from_json(status))
+            known, told = self._views[worker].status, WorkerStatus.from_json(status)
+            self._set(worker, status=told)
+            # Somebody waits for the answer.
+            self._has_news = self._has_news or told.heard != known.heard
         self._heard[worker] = now
         if "leave" in message:
             self._part_with(worker, left=str(message["leave"]))
@@ -103,6 +106,8 @@ class Board:
             return self._put(worker, str(message["put"]), message)
         if "withdraw" in message:
             self._withdraw(worker, str(message["withdraw"]))
+        if "ask" in message:
+            return self._tell_all({"asked": int(message["ask"]), "by": worker})
         if "call" in message:
             why = str(message.get("why", ""))
             return self._tell_all({"called": str(message["call"]), "by": worker, "why": why})

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from stratagem._src.cluster.resolvers.cluster_resolver import check_task_of
 from stratagem._src.membership.join import join_cluster
 
 __all__ = ["experimental_connect_to_cluster"]
@@ -36,6 +37,7 @@ def experimental_connect_to_cluster(cluster_spec_or_resolver: Any = None) -> Non
             f"experimental_connect_to_cluster needs a cluster resolver, got {resolver!r}. Make one of a "
             "ClusterSpec with SimpleClusterResolver(cluster_spec, task_type=..., task_id=...)."
         )
+    check_task_of(resolver)
     if jax.distributed.is_initialized() or resolver.num_processes == 1:
         return
     join_cluster(resolver)

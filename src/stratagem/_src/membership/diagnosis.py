@@ -15,12 +15,16 @@ from stratagem._src.membership.worker_status import (
     WorkerStatus,
 )
 
-__all__ = ["SILENT_SECONDS", "Finding", "Wait", "diagnose"]
+__all__ = ["SILENT_SECONDS", "Finding", "ServerView", "Wait", "diagnose", "find_cut"]
 
 SILENT_SECONDS = 8.0
-"""A worker that is not heard of for so long is taken for stopped. It speaks twice a second."""
+"""The heartbeat timeout. Workers and the membership server send heartbeats twice a second."""
+
+_CUT_SECONDS = SILENT_SECONDS + 2.0
+"""Longer than the heartbeat timeout: of a worker that is silent altogether, that is to be said."""
 
 _SETTLED_SECONDS = 2.0
+_SERVER_GONE = "the meeting point beside the leader is gone: its machine or process was ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,21 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerView:
+    """What a worker knows of the membership server.
+
+    Attributes:
+        worker: The worker on whose host it runs.
+        silent: Seconds since it was last heard of.
+        gone: Whether the connection to it has ended.
+    """
+
+    worker: int = 0
+    silent: float = 0.0
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Why the wait is in vain.
 
@@ -61,8 +80,15 @@ class Finding:
     is_lost: bool = False
 
 
+_HEARD = ServerView()
+
+
 def diagnose(
-    me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str]
+    me: int,
+    wait: Wait,
+    views: Sequence[PeerView],
+    names: Sequence[str],
+    server: ServerView = _HEARD,
 ) -> Finding | None:
     """Returns why ``me`` waits in vain, or ``None`` while there is hope.
 
@@ -75,6 +101,7 @@ def diagnose(
         wait: What it waits for.
         views: What is known of every worker.
         names: What every worker is called.
+        server: What is known of the membership server, which the views come from.
     """
     peers = [index for index in range(len(views)) if index != me]
     # First, because who gave up knows the cause, and may be gone by now.
@@ -105,6 +132,9 @@ def diagnose(
                 "its machine hangs, or the network is down",
                 is_lost=True,
             )
+    if server.silent >= SILENT_SECONDS:
+        # The views are as old as that: nobody in them may be called alive, or late.
+        return Finding(server.worker, _silence_of(server, me, names), is_lost=True)
     for index in peers:
         status = views[index].status
         if status.phase == LEAVING and _never_comes(status, wait):
@@ -117,9 +147,44 @@ def diagnose(
         finding = _find_other_input(me, wait.main_begins, wait.begun, views, names)
         if finding is not None:
             return finding
+    if server.gone:
+        text = f"{names[server.worker]} is gone: {_SERVER_GONE}"
+        return Finding(server.worker, text, is_lost=True)
     if wait.seconds > wait.timeout:
         return _find_late(wait, views, peers, names)
     return None
+
+
+def find_cut(me: int, unacknowledged: Mapping[int, float], names: Sequence[str]) -> Finding | None:
+    """Returns why ``me`` waits in vain for a worker that is alive, but out of its reach.
+
+    >>> find_cut(0, {1: 1.0}, ["worker 0", "worker 1"])
+    >>> find_cut(0, {1: 12.0}, ["worker 0", "worker 1"]).culprit
+    1
+
+    Args:
+        me: The waiting worker.
+        unacknowledged: For how many seconds other workers have acknowledged nothing that they were sent.
+        names: What every worker is called.
+    """
+    for index, seconds in unacknowledged.items():
+        if seconds >= _CUT_SECONDS:
+            return Finding(
+                index,
+                f"{names[me]} and {names[index]} cannot reach each other, though the leader reaches both: "
+                f"nothing that one sent the other was acknowledged for {seconds:.0f} s. A firewall or a "
+                "network is in the way",
+                is_lost=True,
+            )
+    return None
+
+
+def _silence_of(server: ServerView, me: int, names: Sequence[str]) -> str:
+    where = "its own host" if server.worker == me else "its host"
+    return (
+        f"{names[server.worker]} has not been heard of for {server.silent:.0f} s: the membership server "
+        f"on {where} does not answer. The host is off or hangs, or the network is down"
+    )
 
 
 def _never_comes(leaving: WorkerStatus, wait: Wait) -> bool:

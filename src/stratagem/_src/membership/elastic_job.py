@@ -147,8 +147,9 @@ class ElasticJob:
             LeftBehindError: If the others have gone on without this process.
         """
         for attempts_left in reversed(range(_MOST_ATTEMPTS)):
+            suspects = self._suspects()
             join.part()
-            generation = self._wait_outside() if self.is_waiting else self._agree()
+            generation = self._wait_outside() if self.is_waiting else self._agree(suspects)
             jax_runtime.end_backends()
             end_backend_lifetime()
             try:
@@ -185,7 +186,14 @@ class ElasticJob:
             f"answer at {', '.join(addresses)}."
         )
 
-    def _agree(self) -> Generation:
+    def _suspects(self) -> list[Member]:
+        """Returns the members that have missed heartbeats for as long as the timeout."""
+        joined, generation = join.joined_cluster(), self.generation
+        if joined is None or generation is None:
+            return []
+        return [generation.members[rank] for rank in joined.watch.silent_workers()]
+
+    def _agree(self, suspects: list[Member]) -> Generation:
         """Returns the next generation, when the members that can go on have agreed on it."""
         council = self.council
         while True:
@@ -193,6 +201,8 @@ class ElasticJob:
             assert basis is not None
             now = time.monotonic()
             succession = Succession(basis, self.min_workers, SILENT_SECONDS, self._timeout, now=now)
+            for member in suspects:
+                succession.suspect(member.incarnation)
             council.begin_succession(succession)
             try:
                 agreed = self._agree_on(succession)

@@ -13,9 +13,10 @@ import sys
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.cluster.listening import listen
 from stratagem._src.core.background import Background
+from stratagem._src.core.terminal_text import printable
 from stratagem._src.transport import Credentials
-from stratagem._src.transport.loopback import loopback_address
 
 __all__ = ["MeetingHost"]
 
@@ -81,7 +82,7 @@ class MeetingHost:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
             for line in lines:
-                text = line.decode(errors="replace").rstrip()
+                text = printable(line.decode(errors="replace").rstrip())
                 self._last_lines.append(text)
                 _log.warning("meeting point: %s", text)
         code = self.process.wait(_SECONDS_TO_END)
@@ -102,14 +103,8 @@ def _environment() -> dict[str, str]:
 
 
 def _listen(address: Address) -> socket.socket:
-    host = loopback_address(address.host) or ""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        if host or not socket.has_dualstack_ipv6():
-            return socket.create_server((host, address.port), family=family)
-        return socket.create_server(
-            (host, address.port), family=socket.AF_INET6, dualstack_ipv6=True
-        )
+        return listen(address)
     except OSError as error:
         raise LaunchError(
             f"The leader must listen on its address {address}, but: {error.strerror or error}. End what "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import sys
 import time
@@ -18,16 +17,19 @@ from stratagem._src.cluster.leadership import worker_tasks
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.core.errors import ContextError, UnauthenticatedError, UnavailableError
 from stratagem._src.core.exit_call import exit_code_of_call, watch_exit_calls
+from stratagem._src.core.forking import at_exit, in_child
 from stratagem._src.core.hard_exit import HardExit
 from stratagem._src.core.waiting_notice import WaitingNotice
+from stratagem._src.inter_host.hosts_exchange import HostsExchange
+from stratagem._src.inter_host.opening import arrays_are_encrypted, open_exchange
 from stratagem._src.jax_internals import distributed_runtime as jax_runtime
+from stratagem._src.membership.array_hosts import HostOffer, choose_host, offer_of
 from stratagem._src.membership.host import MeetingHost
 from stratagem._src.membership.meeting_client import MeetingClient
 from stratagem._src.membership.peer_watch import ClusterWatch
 from stratagem._src.membership.relay import Relay
 from stratagem._src.mesh.devices import name_processes
 from stratagem._src.mesh.program_queue import watch_processes
-from stratagem._src.shared_memory.opening import open_exchange
 from stratagem._src.shared_memory.workers import use_exchange
 from stratagem._src.transport import Credentials
 
@@ -167,11 +169,13 @@ def meet(
     client = _connect(
         coordinator, process_id, workers, credentials, timeout, lambda: find_ended(beside)
     )
-    start = _wait_for_all(client, workers, process_id, deadline, timeout, find_ended)
-    watch = ClusterWatch(client, process_id, [str(worker) for worker in workers], timeout)
+    start = _wait_for_all(client, workers, process_id, beside, deadline, timeout, find_ended)
+    names = [str(worker) for worker in workers]
+    watch = ClusterWatch(client, process_id, names, timeout, server_at=beside)
     watch.when_stuck(leave_at_exit().observe)
     hosted = start["hosted"]
     _joined = JoinedCluster(workers, process_id, watch, host)
+    array_host = _agree_on_host(watch, client, workers[process_id], process_id, beside)
     watch.start_together(
         "the start of JAX",
         lambda: jax_runtime.connect(
@@ -183,24 +187,57 @@ def meet(
             local_device_ids=local_device_ids,
             hosted=hosted,
             timeout=timeout + 1.0,
+            host=array_host,
         ),
     )
     watch.use_platform(platform or jax.default_backend())
-    _share_memory(watch, process_id, len(workers))
+    _open_exchange(watch, process_id, [str(w) for w in workers], array_host, credentials)
     watch_processes(watch)
     name_processes([(worker.job, worker.index) for worker in workers])
     return _joined
 
 
-def _share_memory(watch: ClusterWatch, process_id: int, num_workers: int) -> None:
-    # Only where one program ends before the next one begins do all workers exchange in one order.
-    if num_workers == 1 or not watch.waits_for_programs:
-        return
-    exchange = open_exchange(
-        process_id, lambda said: watch.exchange("memory", said, "the sharing of memory")
+def _agree_on_host(
+    watch: ClusterWatch, client: MeetingClient, worker: WorkerName, process_id: int, beside: int
+) -> str | None:
+    """Returns the address of this machine at which XLA listens for the arrays of the others."""
+    named = None if worker.address is None else Address.parse(worker.address).host
+    offers = watch.exchange(
+        "hosts",
+        offer_of(named, client.own_host, client.server_host),
+        "the choice of addresses for arrays",
     )
+    return choose_host(process_id, [HostOffer.from_json(offer) for offer in offers], beside)
+
+
+def _open_exchange(
+    watch: ClusterWatch,
+    process_id: int,
+    names: Sequence[str],
+    array_host: str | None,
+    credentials: Credentials,
+) -> None:
+    # Only where one program ends before the next one begins do all workers exchange in one order.
+    if len(names) == 1 or not watch.waits_for_programs:
+        return
+    try:
+        exchange = open_exchange(
+            process_id,
+            names,
+            array_host,
+            credentials,
+            lambda said: watch.exchange("arrays", said, "the exchange of arrays"),
+            is_encrypted=arrays_are_encrypted(),
+            timeout=watch.timeout,
+        )
+    except UnavailableError as error:
+        if not watch.has_failed:
+            watch.fail(error)
+        raise
     if exchange is not None:
         watch.when_given_up(exchange.abandon)
+    if isinstance(exchange, HostsExchange):
+        watch.watch_connections(exchange.unacknowledged_seconds)
     use_exchange(exchange)
 
 
@@ -225,8 +262,15 @@ def leave_at_exit() -> HardExit:
         _hard_exit = HardExit(_is_stuck)
         watch_exit_calls()
         # JAX closes its devices at exit too; callbacks run last one first.
-        atexit.register(_leave, _hard_exit)
+        at_exit(_leave, _hard_exit)
     return _hard_exit
+
+
+@in_child
+def _leave_to_the_parent() -> None:
+    global _joined, _hard_exit
+    _joined = _hard_exit = None
+    _stuck.clear()
 
 
 def _is_stuck() -> bool:
@@ -270,6 +314,7 @@ def _wait_for_all(
     client: MeetingClient,
     workers: tuple[WorkerName, ...],
     process_id: int,
+    beside: int,
     deadline: float,
     timeout: float,
     find_ended: Callable[[int], bool],
@@ -306,8 +351,13 @@ def _wait_for_all(
                 give_up(f"{worker} is gone: its process has ended")
             if view.gone or view.left is not None:
                 give_up(f"{worker} has gone again: {view.left or 'it was killed or crashed'}")
+        if client.is_gone:
+            give_up(f"{workers[beside]} is gone: it was killed or crashed")
         if client.is_lost:
-            give_up(f"{workers[0]} is gone: it was killed or crashed")
+            give_up(
+                f"{workers[beside]} has not been heard of for {client.silent_seconds:.0f} s: its host "
+                "is off or hangs, or the network is down"
+            )
     return client.start
 
 

@@ -15,8 +15,10 @@ from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
+from stratagem._src.membership.diagnosis import SILENT_SECONDS
 from stratagem._src.membership.equal_values import values_of
 from stratagem._src.membership.identities import MEETING, WORKER_ROLE
+from stratagem._src.membership.patience import Patience
 from stratagem._src.membership.worker_status import (
     LEAVING,
     InputIteration,
@@ -62,6 +64,10 @@ class MeetingClient:
         timeout: Seconds until the meeting point must answer.
         is_ended: Whether it is known that it will not.
 
+    Attributes:
+        own_host: The address of this machine on the way to the meeting point.
+        server_host: The address of the meeting point's machine.
+
     Raises:
         UnavailableError: If it does not answer in time.
         UnauthenticatedError: If it and this worker do not trust each other.
@@ -84,13 +90,18 @@ class MeetingClient:
         self._exchanging: set[str] = set()
         self._exchanged: dict[str, list[Any] | Comparison] = {}
         self._lost = False
+        self._silence: Patience | None = None
+        self._silent_seconds = 0.0
         self._status = WorkerStatus()
         self._inputs: tuple[str, ...] = ()
         self._begins: tuple[tuple[InputIteration, ...], InputIteration | None] = ((), None)
+        self._meets = ""
+        self._heard: dict[int, int] = {}
         self._calls: list[Call] = []
         self._listeners: list[Callable[[Call], None]] = []
         self._closed = threading.Event()
         self._conversation = _connect(address, worker, num_workers, credentials, timeout, is_ended)
+        self.own_host, self.server_host = self._conversation.hosts
         self._background = Background(
             f"worker {worker}'s line to the meeting point", on_failure=lambda _: self._lose()
         )
@@ -103,10 +114,20 @@ class MeetingClient:
         return self._start
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the meeting point is gone."""
+    def is_gone(self) -> bool:
+        """Whether the connection to the meeting point has ended."""
         self._background.check()
         return self._lost
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long nothing was heard of the meeting point, which speaks twice a second."""
+        return self._silent_seconds
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the meeting point is gone, or has been silent for the heartbeat timeout."""
+        return self.is_gone or self._silent_seconds >= SILENT_SECONDS
 
     def views(self) -> list[PeerView]:
         """Returns what is known of every worker."""
@@ -129,6 +150,19 @@ class MeetingClient:
     ) -> None:
         """Sets what the others are told that this worker has begun to iterate over."""
         self._begins = begins, main_begins
+
+    def set_meets(self, meets: str) -> None:
+        """Sets what the others are told that this worker may do with them."""
+        self._meets = meets
+
+    def ask(self, number: int) -> None:
+        """Has every worker say at once how it is, and hear of the others.
+
+        Args:
+            number: Of the question; what answers it says so.
+        """
+        self._background.check()
+        self._conversation.say({"ask": number})
 
     def put(
         self, key: str, value: Any, *, entries: list[Any] | None = None, is_awaited: bool = True
@@ -218,13 +252,31 @@ class MeetingClient:
     def _tell_status(self) -> None:
         begins, main_begins = self._begins
         status = dataclasses.replace(
-            self._status, inputs=self._inputs, begins=begins, main_begins=main_begins
+            self._status,
+            inputs=self._inputs,
+            begins=begins,
+            main_begins=main_begins,
+            meets=self._meets,
+            heard=tuple(sorted(self._heard.items())),
         )
         self._conversation.say({"status": status.to_json()})
 
     def _beat(self) -> None:
         while not self._closed.wait(_BEAT_SECONDS):
             self._tell_status()
+            self._measure_silence()
+
+    def _measure_silence(self) -> None:
+        """Notes how long the server has been silent.
+
+        The kernel would tell only after a quarter of an hour: heartbeats of this worker that nobody
+        acknowledges are sent again and again, and keep its keepalive probes from being sent.
+        """
+        with self._changed:
+            if self._silence is not None:
+                self._silent_seconds = self._silence.seconds()
+            if self._silent_seconds >= SILENT_SECONDS:
+                self._changed.notify_all()
 
     def _hear(self) -> None:
         with contextlib.suppress(OSError):
@@ -245,8 +297,12 @@ class MeetingClient:
             elif "called" in message:
                 self._calls.append(Call(message["called"], message["by"], message["why"]))
                 listeners = list(self._listeners)
+            elif "asked" in message:
+                self._heard = {**self._heard, message["by"]: message["asked"]}
             elif "peers" in message:
                 self._views = views_from_json(message["peers"])
+                # From the first one on: until then the server may still be starting.
+                self._silence, self._silent_seconds = Patience(), 0.0
             elif message.get("exchanged") in self._exchanging:
                 self._exchanged[message["exchanged"]] = (
                     Comparison(message["said"], message["common"])
@@ -254,6 +310,8 @@ class MeetingClient:
                     else values_of(message["runs"])
                 )
             self._changed.notify_all()
+        if "asked" in message:
+            self._tell_status()
         for listener in listeners:
             listener(self._calls[-1])
 

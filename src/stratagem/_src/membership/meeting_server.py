@@ -19,6 +19,7 @@ import time
 import traceback
 from typing import Any
 
+from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.core.background import Background
 from stratagem._src.core.open_files import allow_open_files
@@ -140,14 +141,14 @@ class MeetingServer:
                     self._members[worker].say_body(body)
 
 
-def _host_service(num_workers: int, place: PrivateSocket) -> tuple[Any, dict[str, Any]]:
+def _host_service(num_workers: int, host: str, place: PrivateSocket) -> tuple[Any, dict[str, Any]]:
     """Starts JAX's coordination service; returns it and what to tell the workers.
 
     Where this JAX has no such thing to host, the leader is told to.
     """
     service = host_service(place.grpc_address, num_workers)
     if service is None:
-        with HeldPorts(1) as ports:
+        with HeldPorts(1, host) as ports:
             return None, {"hosted": False, "service_port": next(iter(ports))}
     return service, {"hosted": True}
 
@@ -187,7 +188,9 @@ def _open(settings: dict[str, Any], place: PrivateSocket, server: MeetingServer)
     )
     listener.start()
     # Meanwhile workers come.
-    service, start = _host_service(settings["num_workers"], place)
+    service, start = _host_service(
+        settings["num_workers"], Address.parse(settings["address"]).host, place
+    )
     server.open(start)
 
     def watch_leader() -> None:

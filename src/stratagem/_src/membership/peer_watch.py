@@ -6,19 +6,29 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
+from stratagem._src.inter_host.host_link import CONNECTION_LOST
 from stratagem._src.measurement.recorder import recorder, span
 from stratagem._src.membership.beginnings import Beginnings
-from stratagem._src.membership.diagnosis import SILENT_SECONDS, Finding, Wait, diagnose
+from stratagem._src.membership.diagnosis import (
+    SILENT_SECONDS,
+    Finding,
+    ServerView,
+    Wait,
+    diagnose,
+    find_cut,
+)
 from stratagem._src.membership.given_values import GivenValues
 from stratagem._src.membership.meeting_client import MeetingClient
+from stratagem._src.membership.optional_meeting import OptionalMeeting, Position
 from stratagem._src.membership.patience import Patience
+from stratagem._src.membership.program_difference import first_difference
 from stratagem._src.membership.program_runner import ProgramRunner, Running
 from stratagem._src.membership.watchdog import Watchdog
 from stratagem._src.membership.worker_status import (
@@ -29,8 +39,8 @@ from stratagem._src.membership.worker_status import (
     WAITING,
     WorkerStatus,
 )
-from stratagem._src.mesh.program_queue import Comparison
-from stratagem._src.shared_memory.shared_exchange import PEER_ENDED
+from stratagem._src.mesh.program_queue import Comparison, Listing
+from stratagem._src.shared_memory.local_group import PEER_ENDED
 
 __all__ = ["ClusterWatch"]
 
@@ -38,7 +48,6 @@ _POLL_SECONDS = 0.25
 _LAST_PROGRAM_SECONDS = 5.0
 _CULPRIT_SECONDS = 5.0
 _THREAD_SECONDS = 1.0
-_LOST = "the meeting point beside the leader is gone: its machine or process was ended"
 
 
 class ClusterWatch:
@@ -57,6 +66,7 @@ class ClusterWatch:
         names: What every worker is called, with its address.
         timeout: Seconds that a program may wait for the others.
         platform: What the programs run on, as JAX calls it.
+        server_at: The number of the worker on whose host the membership server runs.
     """
 
     def __init__(
@@ -66,8 +76,10 @@ class ClusterWatch:
         names: Sequence[str],
         timeout: float,
         platform: str = "cpu",
+        server_at: int = 0,
     ) -> None:
         self._client = client
+        self._server_at = server_at
         self._worker = worker
         self._names = names
         self.timeout = timeout
@@ -78,12 +90,14 @@ class ClusterWatch:
         self._last_program: str | None = None
         self._status = WorkerStatus()
         self._given = GivenValues(client, self._look)
+        self._optional = OptionalMeeting(client, worker)
         self._failure: StratagemError | None = None
         self._has_lost_others = False
         self._has_left = False
         self._is_told = False
         self._when_stuck: Callable[[], None] = lambda: None
         self._when_given_up: Callable[[], None] = lambda: None
+        self._unacknowledged: Callable[[], Mapping[int, float]] = dict
         self.use_platform(platform)
         self._background = Background("the watch over the workers")
         self._runner = ProgramRunner(self._background)
@@ -106,6 +120,22 @@ class ClusterWatch:
         """Whether it has because some are gone or not heard of, so that the rest could go on."""
         return self._has_lost_others
 
+    def silent_workers(self) -> set[int]:
+        """Returns the other workers that have missed heartbeats for as long as the timeout.
+
+        Also the one that this worker gave up on: another may have told that it is silent.
+        """
+        silent = {
+            number
+            for number, view in enumerate(self._client.views())
+            if view.is_there and view.silent >= SILENT_SECONDS
+        }
+        if self._client.silent_seconds >= SILENT_SECONDS:
+            silent.add(self._server_at)
+        if self._has_lost_others and self._status.culprit is not None:
+            silent.add(self._status.culprit)
+        return silent - {self._worker}
+
     def use_platform(self, platform: str) -> None:
         """Sets what the programs run on, when it is known."""
         self.waits_for_programs = platform == "cpu"
@@ -121,6 +151,14 @@ class ClusterWatch:
     def when_given_up(self, function: Callable[[], None]) -> None:
         """Has ``function`` called when this worker gives up on the others or leaves them."""
         self._when_given_up = function
+
+    def watch_connections(self, unacknowledged: Callable[[], Mapping[int, float]]) -> None:
+        """Has the connections to other workers looked after.
+
+        Args:
+            unacknowledged: Returns for how many seconds workers have acknowledged nothing.
+        """
+        self._unacknowledged = unacknowledged
 
     def check_usable(self) -> None:
         """Checks that this worker has not given up on the others.
@@ -142,12 +180,13 @@ class ClusterWatch:
 
     # --- programs -----------------------------------------------------------------------------------
 
-    def before_launch(self, name: str, fingerprint: str) -> None:
+    def before_launch(self, name: str, fingerprint: str, listing: Listing | None = None) -> None:
         """Makes sure that all workers are about to run the same program.
 
         Args:
             name: What it is called in messages.
             fingerprint: Equal for the same program on all workers.
+            listing: The program's text, for a message that shows where two programs differ.
 
         Raises:
             ReplicaMismatchError: If another worker is to run something else.
@@ -160,13 +199,17 @@ class ClusterWatch:
             programs = self.exchange("programs", [name, fingerprint], name)
             if any(program != programs[0] for program in programs):
                 self._last_program = None
+                where = ""
+                if all(program[0] == name for program in programs):
+                    where = first_difference(self._names, self._exchange_lines, listing)
                 raise ReplicaMismatchError(
                     "Every worker must run the same program at the same time, but "
                     + "; ".join(
                         f"{self._names[i]} is to run {program[0]}"
                         for i, program in enumerate(programs)
                     )
-                    + ". Give every worker the same steps, with the same shapes, in the same order."
+                    + f".{where} Give every worker the same steps, with the same shapes, in the same "
+                    "order."
                 )
             self._last_program = fingerprint
         self._launched += 1
@@ -174,6 +217,9 @@ class ClusterWatch:
         if thread is not threading.main_thread():
             self._launching_threads.add(thread)
         self._be(WAITING, name)
+
+    def _exchange_lines(self, value: Any) -> list[Any]:
+        return self.exchange("programs", value, "comparing programs that differ")
 
     def start_together(self, what: str, start: Callable[[], Any]) -> None:
         """Calls ``start``, which waits for the other workers to do so too, and watches over it."""
@@ -186,6 +232,10 @@ class ClusterWatch:
             reason = f"{what} failed in {self._names[self._worker]}: {error}"
             self._fail(UnavailableError(reason), self._worker, reason)
             raise
+
+    def fail(self, error: StratagemError) -> None:
+        """Makes the cluster unusable for this worker, by an error that every worker raises."""
+        self._fail(error, self._worker, str(error))
 
     def run(self, program: Callable[[], Any]) -> Any:
         """Launches a program and returns its results; on CPU when it has computed them.
@@ -265,6 +315,33 @@ class ClusterWatch:
             self._client.put(key, said, entries=entries)
             found: Comparison | None = self._given.take_beside(key, what, cancelled)
         return found
+
+    def all_come(self, place: str, what: str) -> bool:
+        """Returns whether all workers come to a place, where one may also be alone.
+
+        It belongs to no sequence: others that are waited for elsewhere do not come, and are not waited for.
+
+        Args:
+            place: The same for all workers that may do something together.
+            what: What that is called in messages.
+
+        Raises:
+            UnavailableError: If another worker is lost meanwhile.
+        """
+        self.check_usable()
+        self._be(IDLE, what)
+        position = Position(self._launched, self._agreed)
+        # Others may come to their end without having come here, as for a worker that is at its own.
+        needs_nobody = WorkerStatus(LEAVING, self._launched, what)
+        with self._interrupts_noted(what):
+            return self._optional.all_come(
+                place,
+                position,
+                lambda: self._beginnings.latest,
+                # Finds lost workers. How long to wait for the others is not its affair.
+                lambda: self._look(0.0, needs_nobody, in_sequence=False),
+                self.timeout,
+            )
 
     @contextlib.contextmanager
     def _interrupts_noted(self, what: str) -> Iterator[None]:
@@ -385,12 +462,12 @@ class ClusterWatch:
             self._when_stuck()
 
     def _find(self, wait: Wait) -> Finding | None:
-        # It was read to its end: what it said last of the others is known, and says more.
-        is_lost = self._client.is_lost
-        finding = diagnose(self._worker, wait, self._client.views(), self._names)
-        if finding is None and is_lost:
-            return Finding(0, f"{self._names[0]} is gone: {_LOST}", is_lost=True)
-        return finding
+        # Before the views: what the server said last of the others is known then, and says more.
+        client = self._client
+        server = ServerView(self._server_at, client.silent_seconds, client.is_gone)
+        views = client.views()
+        finding = diagnose(self._worker, wait, views, self._names, server)
+        return finding or find_cut(self._worker, self._unacknowledged(), self._names)
 
     def _find_loss(self, seconds: float, num_launched_since: int) -> str | None:
         """Returns why a program that is in flight will not end, after noting that."""
@@ -443,4 +520,4 @@ def _lost_connection(error: BaseException) -> bool:
     """Returns whether a program failed because of another worker, and not on its own."""
     text = str(error)
     is_of_program = isinstance(error, (jax.errors.JaxRuntimeError, ValueError))
-    return is_of_program and ("Gloo" in text or PEER_ENDED in text)
+    return is_of_program and any(lost in text for lost in ("Gloo", PEER_ENDED, CONNECTION_LOST))

@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+from stratagem._src.core.forking import end_in_child
+
 __all__ = ["PrivateSocket"]
 
 _PREFIX = "stratagem-socket-"
@@ -38,11 +40,16 @@ class PrivateSocket:
         # The lock, and with it the sign that somebody needs the folder, goes with the process.
         self._lock = _open_locked(folder)
         self._finalizer = weakref.finalize(self, _remove, folder, self._lock)
+        end_in_child(self, PrivateSocket._leave_to_the_parent)
 
     @property
     def grpc_address(self) -> str:
         """How gRPC spells the address."""
         return f"unix:{self.path}"
+
+    def _leave_to_the_parent(self) -> None:
+        if self._finalizer.detach() is not None:
+            os.close(self._lock)  # the parent's holds
 
     def close(self) -> None:
         """Removes the folder and the socket in it."""

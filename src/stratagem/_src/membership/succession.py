@@ -19,6 +19,10 @@ _FRESH_SECONDS = 3.0
 """Who asks to be let in, or says that it can go on, says so several times a second while it waits."""
 
 
+_ASKED_SECONDS = 2.0
+"""How long a member is asked that had missed heartbeats for the whole timeout already: twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Not yet: what it waits for."""
@@ -91,6 +95,14 @@ class Succession:
     def answered(self, incarnation: str, *, now: float) -> None:
         """Notes that a member is there, though it does not know yet that the generation is over."""
         self._heard[incarnation] = now
+
+    def suspect(self, incarnation: str) -> None:
+        """Notes that a member was silent for the heartbeat timeout when the generation was over.
+
+        It need not be silent for as long again: it is asked for a moment, and has to answer.
+        """
+        heard = self._began - self._silent_seconds + _ASKED_SECONDS
+        self._heard.setdefault(incarnation, heard)
 
     def ended(self, incarnation: str) -> None:
         """Notes that the process of a member has ended, for sure."""

@@ -53,6 +53,9 @@ class WorkerStatus:
         inputs: What it waits for beside the sequence, for input.
         begins: Iterations over datasets that it has begun, and that have no first step yet.
         main_begins: The one of them that its main thread waits in, if any.
+        meets: The optional meeting that it waits in, if any.
+        heard: Of workers that have asked how the others are, the numbers of their last questions that this
+            status answers.
     """
 
     phase: str = IDLE
@@ -65,6 +68,12 @@ class WorkerStatus:
     inputs: tuple[str, ...] = ()
     begins: tuple[InputIteration, ...] = ()
     main_begins: InputIteration | None = None
+    meets: str = ""
+    heard: tuple[tuple[int, int], ...] = ()
+
+    def heard_of(self, worker: int) -> int:
+        """Returns the number of the last question of a worker that this answers; 0 if it never asked."""
+        return dict(self.heard).get(worker, 0)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the status as plain data, without what is as it is at first."""
@@ -90,10 +99,13 @@ class WorkerStatus:
                 "inputs": [*inputs],
                 "begins": [*begins],
                 "main_begins": [str(), int()] | None as main_begins,
+                "meets": str(meets),
+                "heard": [*heard],
             } if (
                 phase in _PHASES
                 and all(isinstance(what, str) for what in inputs)
                 and all(_is_iteration(begun) for begun in begins)
+                and all(_is_question(asked) for asked in heard)
             ):
                 return cls(
                     phase,
@@ -106,6 +118,8 @@ class WorkerStatus:
                     tuple(inputs),
                     tuple(InputIteration(*begun) for begun in begins),
                     None if main_begins is None else InputIteration(*main_begins),
+                    meets,
+                    tuple((by, number) for by, number in heard),
                 )
         raise RendezvousError(
             "All workers must run the same version of stratagem, but one gave a status that was not "
@@ -176,5 +190,12 @@ def views_from_json(data: dict[str, Any]) -> list[PeerView]:
 def _is_iteration(data: Any) -> bool:
     match data:
         case [str(), int()]:
+            return True
+    return False
+
+
+def _is_question(data: Any) -> bool:
+    match data:
+        case [int(), int()]:
             return True
     return False

@@ -13,33 +13,64 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_internals.forked_child import end_children_without_xla
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = [
     "LAUNCH_LOCK",
+    "QUEUE",
     "Comparison",
+    "Listing",
     "ProcessWatch",
+    "ProgramLine",
     "check_not_in_callback",
+    "has_process_watch",
     "in_host_callback",
+    "interrupting_error",
     "launch",
-    "note_launched",
     "process_watch",
+    "run_in_turn",
+    "runs_in_callback",
     "wait_for_previous",
     "watch_processes",
 ]
 
-LAUNCH_LOCK = threading.Lock()
-"""Held from waiting for the program before until the next one is launched."""
+Result = TypeVar("Result")
 
-_in_flight: jax.Array | None = None
+end_children_without_xla()
+
+LAUNCH_LOCK = threading.RLock()
+"""Held from waiting for the program before until the next one is launched.
+
+Reentrant for the sake of signal handlers: one that interrupts a launch may read a variable, for which a
+program may have to run; see ``run_in_turn``.
+"""
+
+
+class _Queue:
+    """What the thread that holds ``LAUNCH_LOCK`` is doing.
+
+    Attributes:
+        busy: Whether a program is to be launched next.
+        in_flight: An array of the program that was launched last, to wait for.
+    """
+
+    __slots__ = ("busy", "in_flight")
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.in_flight: jax.Array | None = None
+
+
+QUEUE = _Queue()
 
 
 class _Callback(threading.local):
@@ -59,11 +90,55 @@ def in_host_callback() -> Iterator[None]:
         _callback.active = before
 
 
+def runs_in_callback() -> bool:
+    """Returns whether a running program has called the code back."""
+    return _callback.active
+
+
+def interrupting_error() -> ContextError:
+    """Returns what a step or an update raises in a signal handler that interrupts another one."""
+    return ContextError(
+        "A signal handler cannot run a step, update a variable or call strategy.run() while it interrupts "
+        "a step, an update or a run of the same thread: that one has not ended and cannot go on before "
+        "the handler returns. Set a flag in the handler, and do it in the loop when the flag is set. "
+        "Reading variables and saving a Checkpoint work in a handler."
+    )
+
+
+def run_in_turn(launch: Callable[[], Result], *, reads_only: bool = False) -> Result:
+    """Calls what launches the next program, after the one before has finished.
+
+    Args:
+        launch: Launches it, and notes it in ``QUEUE``.
+        reads_only: Whether a signal handler that interrupts another turn may launch it too.
+
+    Raises:
+        ContextError: In a handler that interrupts another turn, unless ``reads_only``.
+    """
+    # A function and no context manager of Python's: an interrupt after it has been entered, and before
+    # the block begins, would leave the lock taken.
+    with LAUNCH_LOCK:
+        nested = QUEUE.busy
+        if nested and not reads_only:
+            raise interrupting_error()
+        QUEUE.busy = True
+        try:
+            wait_for_previous()
+            result = launch()
+            if nested:
+                # The turn that was interrupted has waited for the program before, and will not again.
+                wait_for_previous()
+            return result
+        finally:
+            QUEUE.busy = nested
+
+
 def wait_for_previous() -> None:
     """Waits until the program before has finished; the caller holds ``LAUNCH_LOCK``."""
-    if _in_flight is not None:
+    in_flight = QUEUE.in_flight
+    if in_flight is not None:
         try:  # noqa: SIM105  (suppress is slow)
-            _in_flight.block_until_ready()
+            in_flight.block_until_ready()
         except Exception:
             # Deleted since, or failed: its own reader is told, this program has nothing to do with it.
             pass
@@ -83,16 +158,9 @@ def check_not_in_callback() -> None:
         )
 
 
-def note_launched(result: jax.Array) -> None:
-    """Notes an array of the program that was launched, to wait for."""
-    global _in_flight
-    _in_flight = result
-
-
 @when_backend_ends
 def _forget_launched() -> None:
-    global _in_flight
-    _in_flight = None
+    QUEUE.in_flight = None
 
 
 class Comparison(NamedTuple):
@@ -107,14 +175,36 @@ class Comparison(NamedTuple):
     num_common: int
 
 
+class ProgramLine(NamedTuple):
+    """A line of a program's text.
+
+    Attributes:
+        compared: What is equal in all processes that have the same program.
+        shown: The same for readers, with the place in the user's code.
+    """
+
+    compared: str
+    shown: str
+
+
+Listing = Callable[[], Sequence[ProgramLine]]
+"""Returns a program's text, line by line. Called only where programs differ."""
+
+
 class ProcessWatch(Protocol):
     """Watches over what several processes do together."""
 
     waits_for_programs: bool
     """Whether ``run`` returns when the results are there; else it may be that they never come."""
 
-    def before_launch(self, name: str, fingerprint: str) -> None:
-        """Makes sure that all processes are to launch the same program."""
+    def before_launch(self, name: str, fingerprint: str, listing: Listing | None = None) -> None:
+        """Makes sure that all processes are to launch the same program.
+
+        Args:
+            name: What it is called in messages.
+            fingerprint: Equal for the same program in all processes.
+            listing: For programs of one name that differ: the first line that does is shown.
+        """
 
     def run(self, program: Callable[[], Any]) -> Any:
         """Launches a program and returns its results; raises if a process is gone."""
@@ -171,6 +261,11 @@ def watch_processes(watch: ProcessWatch) -> None:
     _watch = watch
 
 
+def has_process_watch() -> bool:
+    """Returns whether this process is one of several that a strategy has joined."""
+    return _watch is not None
+
+
 def process_watch() -> ProcessWatch:
     """Returns who watches over the programs of several processes."""
     if _watch is None:
@@ -197,14 +292,16 @@ def launch(
     if group is None or not (group.serialize_programs or group.spans_processes):
         return program(*args)
     check_not_in_callback()
-    with LAUNCH_LOCK:
-        wait_for_previous()
+
+    def next_program() -> Any:
         if group.spans_processes:
             return _launch_together(program, args, name)
         results = program(*args)
         if results and not is_tracer(results[0]):
-            note_launched(results[0])
-    return results
+            QUEUE.in_flight = results[0]
+        return results
+
+    return run_in_turn(next_program, reads_only=True)
 
 
 def _launch_together(program: Callable[..., Any], args: tuple[Any, ...], name: str) -> Any:

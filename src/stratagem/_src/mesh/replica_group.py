@@ -20,6 +20,7 @@ from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.jax_internals.concrete_array import is_on_one_device
 from stratagem._src.jax_internals.device_arrays import put_copies, put_pieces
+from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.devices import canonical_name
 
@@ -135,7 +136,7 @@ class ReplicaGroup:
 
     def shards(self, array: jax.Array) -> tuple[jax.Array, ...]:
         """Returns the array's piece on each local device, in the order of the replicas."""
-        pieces = {shard.device: shard.data for shard in array.addressable_shards}
+        pieces = {shard.device: shard.data for shard in addressable_shards(array)}
         return tuple(pieces[device] for device in self.local_devices)
 
     def replicate(self, value: Any) -> jax.Array:

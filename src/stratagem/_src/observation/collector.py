@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,12 +26,20 @@ class Collector:
         host: By which the tasks reach it.
         secret: What they prove to know.
         events: The file for all events, if any.
+        tell: Called with what the user should know.
 
     Raises:
         LaunchError: If the file cannot be written.
     """
 
-    def __init__(self, host: str, secret: str, events: Path | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        secret: str,
+        events: Path | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._tell = tell
         self._lock = threading.Lock()
         self._samples = SampleEvents()
         self._history = JobHistory()
@@ -72,9 +81,9 @@ class Collector:
         except OSError as error:
             self._file.close()
             self._file = None
-            self._history.add(
-                make_event("note", kind="error", text=f"Events are not written any more: {error}.")
-            )
+            text = f"Events are not written any more: {error.strerror}."
+            self._history.add(make_event("note", kind="error", text=text))
+            self._tell(f"{text} The job goes on.")
 
     def __enter__(self) -> Self:
         self._endpoint.start()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 from typing import TYPE_CHECKING
 
 from stratagem._src.cluster.environment_variables import is_set
+from stratagem._src.core.forking import at_exit
 
 if TYPE_CHECKING:
     from stratagem._src.observation.reporter import Reporter
@@ -36,4 +36,4 @@ def report_if_observed() -> None:
     with _beginning:
         if _reporter is None:
             _reporter = Reporter(CollectorAddress.from_environment())
-            atexit.register(_reporter.close)
+            at_exit(_reporter.close)

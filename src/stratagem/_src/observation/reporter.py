@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 
 from stratagem._src.core.background import Background
@@ -37,7 +36,6 @@ class Reporter:
         self, collector: CollectorAddress, *, seconds: float = _SECONDS_BETWEEN_SAMPLES
     ) -> None:
         self._seconds = seconds
-        self._process = os.getpid()
         recorder = begin_recording()
         self._notes = LogNotes(recorder)
         _logger.addHandler(self._notes)
@@ -55,7 +53,7 @@ class Reporter:
 
     def close(self) -> None:
         """Sends the last sample and ends."""
-        if self._closed.is_set() or os.getpid() != self._process:  # its connection is the parent's
+        if self._closed.is_set() or not self._background.process.is_here:
             return
         self._closed.set()
         if not self._background.join(_SECONDS_TO_END):

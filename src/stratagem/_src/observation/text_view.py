@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratagem._src.core.terminal_text import printable
+
 __all__ = ["text_view"]
 
 _PARTS = ("input", "compute", "communication", "waiting", "other")
@@ -42,7 +44,8 @@ def text_view(view: Mapping[str, Any], width: int = 120) -> str:
         text = note["text"].strip().partition("\n")[0]
         task = "" if not note["task"] or text.startswith(note["task"]) else f"{note['task']}: "
         lines.append(f"  {moment} {note['kind']:<8} {task}{text}")
-    return "\n".join(_cut(line, width) for line in lines)
+    # Names and texts come from the tasks, which may have them from anywhere.
+    return "\n".join(_cut(printable(line.replace("\n", r"\n")), width) for line in lines)
 
 
 def _first_line(view: Mapping[str, Any]) -> str:

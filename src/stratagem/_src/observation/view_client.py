@@ -7,8 +7,8 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import IO, Any
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import UnavailableError
@@ -18,6 +18,7 @@ __all__ = ["ViewClient"]
 
 _SECONDS_TO_ANSWER = 10.0
 _MOST_NOTES = 100
+_MAX_ANSWER_BYTES = 64 * 2**20
 
 
 class ViewClient:
@@ -31,8 +32,8 @@ class ViewClient:
     """
 
     def __init__(self, link: str) -> None:
-        parts = urlsplit(link if "://" in link else f"http://{link}")
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
+        parts = _split(link)
+        if parts is None or parts.path not in ("", "/"):
             raise LaunchError(
                 "A job is found by the link that 'stratagem run --dashboard' prints, or its host:port, got "
                 f"{link!r}."
@@ -56,7 +57,7 @@ class ViewClient:
         request = urllib.request.Request(url, headers=headers)
         try:
             with self._opener.open(request, timeout=_SECONDS_TO_ANSWER) as answer:
-                view: dict[str, Any] = json.load(answer)
+                view: dict[str, Any] = json.loads(_all_of(answer))
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read(1000).decode(errors="replace").strip()
@@ -66,3 +67,19 @@ class ViewClient:
         self._since = view["now"]
         self._notes.extend(view["notes"])
         return {**view, "notes": list(self._notes)}
+
+
+def _all_of(answer: IO[bytes]) -> bytes:
+    data = answer.read(_MAX_ANSWER_BYTES + 1)
+    if len(data) > _MAX_ANSWER_BYTES:
+        raise ValueError("it sends more than a dashboard does")
+    return data
+
+
+def _split(link: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(link if "://" in link else f"http://{link}")
+        is_link = parts.scheme == "http" and parts.hostname and parts.port != 0
+    except ValueError:  # half of an IPv6 address, or a port that is not a number
+        return None
+    return parts if is_link else None

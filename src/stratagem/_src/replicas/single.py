@@ -15,6 +15,7 @@ from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.values.host_arrays import taken
 
 __all__ = ["SingleChannel", "reduce_alone"]
 
@@ -68,7 +69,7 @@ def reduce_alone(op: ReduceOp, value: Any) -> Any:
     """Returns the reduction of one replica's value: itself, in the dtype a reduction gives."""
     if isinstance(value, IndexedSlices):
         return value
-    array = value if isinstance(value, jax.Array) else jnp.asarray(value)
+    array = value if isinstance(value, jax.Array) else jnp.asarray(taken(value))
     if op is ReduceOp.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
         return array.astype(jnp.promote_types(array.dtype, jnp.float32))
     if array.dtype == jnp.bool_ and op in (ReduceOp.SUM, ReduceOp.MEAN):

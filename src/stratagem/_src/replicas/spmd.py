@@ -186,7 +186,17 @@ def run_spmd(
     of_arrays = [item.per_replica for item in arrays]
     of_variables = [variable.split_in_program for variable in variables]
     check_taking_part(jaxpr, [*(s is not None for s in of_variables), *of_arrays], group.size)
-    variable_values = [parent.read(v) for v in variables] if parent is not None else []
+    # A tape around the replicas hears of what they are given, for it cannot see what they read.
+    variable_values = (
+        [
+            parent.read(v)
+            if v.split_in_program is not None
+            else state.noted_read(v, parent.read(v))
+            for v in variables
+        ]
+        if parent is not None
+        else []
+    )
     replicas = MappedJaxpr(
         jaxpr,
         group,
@@ -318,7 +328,8 @@ def _placed(value: Any, group: ReplicaGroup) -> Any:
     if is_tracer(value):
         return value
     with jax.ensure_compile_time_eval():
-        return group.replicate(value)
+        # A copy of what is captured: as it is while the function is traced.
+        return group.replicate(value if isinstance(value, jax.Array) else jnp.array(value))
 
 
 def _unwrap(leaf: Any) -> Any:

@@ -17,8 +17,10 @@ from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.jax_internals.recording_trace import is_recorded
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.replicas.threads import Meeting, ReplicaThreads
+from stratagem._src.values.host_arrays import HandedOver, as_they_are, handed_over, taken
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import is_array, map_values, regroup, select_replica
@@ -52,13 +54,14 @@ class ThreadChannel:
         """Calls ``merge_fn`` in the thread that called ``run``."""
 
         def hold(payloads: list[Any]) -> Sequence[Any]:
-            merged_args, merged_kwargs = regroup(self._group, payloads, unwrap_same_arrays=True)
+            given = handed_over(payloads)
+            merged_args, merged_kwargs = regroup(self._group, given, unwrap_same_arrays=True)
             return self._hand_back(merge_fn(self._strategy, *merged_args, **merged_kwargs))
 
         code = getattr(merge_fn, "__code__", None)
         name = getattr(merge_fn, "__qualname__", type(merge_fn).__name__)
         line = "" if code is None else f", line {code.co_firstlineno}"
-        return self._meet(f"merge_call({name}{line})", hold, (tuple(args), kwargs))
+        return self._meet(f"merge_call({name}{line})", hold, HandedOver.of((tuple(args), kwargs)))
 
     def merge_per_replica(
         self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
@@ -68,15 +71,16 @@ class ThreadChannel:
         def hold(payloads: list[Any]) -> Sequence[Any]:
             return self._hand_back(fn(self._strategy, self._wrap(payloads)))
 
-        return self._meet(label, hold, value)
+        return self._meet(label, hold, as_they_are(value))
 
     def all_reduce(
         self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
     ) -> list[Any]:
         """Returns each leaf combined over the replicas; differentiable in reverse mode."""
-        if not any(is_tracer(part) for part in jax.tree.leaves(leaves)):
+        parts = jax.tree.leaves(leaves)
+        if not any(is_tracer(part) for part in parts) and not is_recorded(parts):
             return self._all_reduce(op, leaves, options)
-        leaves = [x if isinstance(x, IndexedSlices) else jnp.asarray(x) for x in leaves]
+        leaves = [x if isinstance(x, IndexedSlices) else jnp.asarray(taken(x)) for x in leaves]
         results: list[Any] = [None] * len(leaves)
         dense = [
             i
@@ -97,18 +101,21 @@ class ThreadChannel:
 
     def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:
         """Returns each leaf concatenated over the replicas; differentiable in reverse mode."""
-        if not any(is_tracer(leaf) for leaf in leaves):
+        if not any(is_tracer(leaf) for leaf in leaves) and not is_recorded(leaves):
             return self._all_gather(leaves, axis)[0]
 
+        # Of nested tapes the outer ones record what the inner one computes.
         @jax.custom_vjp
         def gathered(parts: list[Any]) -> list[Any]:
-            return self._all_gather(parts, axis)[0]
+            return self.all_gather(parts, axis)
 
         def forward(parts: list[Any]) -> tuple[list[Any], list[int]]:
-            return self._all_gather(parts, axis)
+            if not is_recorded(parts):
+                return self._all_gather(parts, axis)
+            return self.all_gather(parts, axis), self._all_gather(parts, axis)[1]
 
         def backward(starts: list[int], cotangents: list[Any]) -> tuple[list[Any]]:
-            summed = self._all_reduce(ReduceOp.SUM, list(cotangents), None)
+            summed = self._traced_reduce(ReduceOp.SUM, list(cotangents), None)
             return (
                 [
                     jax.lax.dynamic_slice_in_dim(total, start, np.shape(leaf)[axis], axis)
@@ -123,21 +130,31 @@ class ThreadChannel:
         self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
     ) -> list[Any]:
         extremum = op in (ReduceOp.MIN, ReduceOp.MAX)
+        if not any(is_tracer(leaf) for leaf in leaves) and not is_recorded(leaves):
+            return self._all_reduce(op, leaves, options)
 
         @jax.custom_vjp
         def reduced(parts: list[Any]) -> list[Any]:
-            return self._all_reduce(op, parts, options)
+            return again(op, parts)
+
+        def again(op: ReduceOp, parts: list[Any]) -> list[Any]:
+            # Of nested tapes the outer ones record what the inner one computes.
+            recorded = is_recorded(parts)
+            return (self._traced_reduce if recorded else self._all_reduce)(op, parts, options)
 
         def forward(parts: list[Any]) -> tuple[list[Any], Any]:
-            results = self._all_reduce(op, parts, options)
+            results = again(op, parts)
             return results, (parts, results) if extremum else None
 
         def backward(residuals: Any, cotangents: list[Any]) -> tuple[list[Any]]:
             back = ReduceOp.SUM if extremum else op
-            totals = self._all_reduce(back, list(cotangents), options)
+            totals = again(back, list(cotangents))
             if not extremum:
                 return (totals,)
-            holds = [(p == r).astype(p.dtype) for p, r in zip(*residuals, strict=True)]
+            holds = [
+                ((p == r) | (jnp.isnan(p) & jnp.isnan(r))).astype(p.dtype)
+                for p, r in zip(*residuals, strict=True)
+            ]
             counts = self._all_reduce(ReduceOp.SUM, holds, options)
             return ([t * h / c for t, h, c in zip(totals, holds, counts, strict=True)],)
 
@@ -163,7 +180,7 @@ class ThreadChannel:
             starts = [list(row) for row in zip(*columns, strict=True)]
             return list(zip(gathered, starts, strict=True))
 
-        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
+        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(taken(x)) for x in leaves]
         answer: tuple[list[Any], list[int]] = self._meet(f"all_gather(axis={axis})", hold, arrays)
         return answer
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import threading
+import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +54,7 @@ class Meeting:
 @dataclass(slots=True)
 class _Replica:
     start: Callable[[], BackgroundThread]
-    turn: threading.Semaphore
+    turn: queue.SimpleQueue[None]
     thread: BackgroundThread | None = None
     meeting: Meeting | None = None
     answer: Any = None
@@ -76,7 +76,8 @@ class ReplicaThreads:
         self._group = group
         self._replicas: list[_Replica] = []
         self._background = Background(f"a run of {strategy!r}")
-        self._baton = threading.Semaphore(0)
+        # Not of threading, whose semaphores turn an interrupt into "release unlocked lock" now and then.
+        self._baton: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._aborted = False
 
     def run(self, bodies: Sequence[Callable[[], Any]], merge: Callable[[list[Any]], Any]) -> Any:
@@ -88,25 +89,39 @@ class ReplicaThreads:
                 they had before the call.
         """
         settings = jax_settings.current_settings()
-        with state.transaction() as journal:
-            for index, body in enumerate(bodies):
-                start = functools.partial(
-                    self._background.start,
-                    contextvars.copy_context().run,
-                    self._thread_body(index, body, journal, settings),
-                    name=f"replica-{index}",
-                )
-                self._replicas.append(_Replica(start, threading.Semaphore(0)))
+        return state.atomically(lambda journal: self._run(bodies, merge, journal, settings))
+
+    def _run(
+        self,
+        bodies: Sequence[Callable[[], Any]],
+        merge: Callable[[list[Any]], Any],
+        journal: state.Journal,
+        settings: tuple[Any, ...],
+    ) -> Any:
+        for index, body in enumerate(bodies):
+            start = functools.partial(
+                self._background.start,
+                contextvars.copy_context().run,
+                self._thread_body(index, body, journal, settings),
+                name=f"replica-{index}",
+            )
+            self._replicas.append(_Replica(start, queue.SimpleQueue()))
+        try:
+            # While this thread waits, what it does is a signal handler's and not the run's.
+            with context.enter(context.Frame(self._strategy, None)), state.journaled(None):
+                self._take_turns(journal)
+            for replica in self._replicas:
+                assert replica.thread is not None
+                replica.thread.join()
+            return merge([replica.result for replica in self._replicas])
+        except BaseException:
+            # Again, if an interrupt arrives meanwhile: a replica that is not released waits for ever.
             try:
-                with context.enter(context.Frame(self._strategy, None)):
-                    self._take_turns()
-                for replica in self._replicas:
-                    assert replica.thread is not None
-                    replica.thread.join()
-                return merge([replica.result for replica in self._replicas])
+                self._release()
             except BaseException:
                 self._release()
                 raise
+            raise
 
     def meet(self, index: int, meeting: Meeting) -> Any:
         """Waits in replica ``index`` for the others and returns its result of the meeting."""
@@ -115,8 +130,8 @@ class ReplicaThreads:
         replica = self._replicas[index]
         replica.meeting = meeting
         with span(f"meet at {meeting.label}", "collective"):
-            self._baton.release()
-            replica.turn.acquire()
+            self._baton.put(None)
+            replica.turn.get()
         if self._aborted:
             raise _Released
         answer, replica.answer = replica.answer, None
@@ -133,7 +148,7 @@ class ReplicaThreads:
 
         def target() -> None:
             replica = self._replicas[index]
-            replica.turn.acquire()
+            replica.turn.get()
             try:
                 if not self._aborted:
                     with contextlib.ExitStack() as stack:
@@ -148,22 +163,23 @@ class ReplicaThreads:
                 replica.error = _explained(error)
             finally:
                 replica.finished = True
-                self._baton.release()
+                self._baton.put(None)
 
         return target
 
-    def _take_turns(self) -> None:
+    def _take_turns(self, journal: state.Journal) -> None:
         for replica in self._replicas:
             replica.thread = replica.start()
         while True:
             for replica in self._replicas:
-                replica.turn.release()
-                self._baton.acquire()
+                replica.turn.put(None)
+                self._baton.get()
                 if replica.error is not None:
                     raise replica.error
             if all(replica.finished for replica in self._replicas):
                 return
-            self._hold_meeting()
+            with state.journaled(journal):
+                self._hold_meeting()
 
     def _hold_meeting(self) -> None:
         meetings = [replica.meeting for replica in self._replicas]
@@ -189,10 +205,10 @@ class ReplicaThreads:
     def _release(self) -> None:
         self._aborted = True
         for replica in self._replicas:
-            replica.turn.release()
-        for replica in self._replicas:
-            if replica.thread is not None:
-                replica.thread.join(_RELEASE_SECONDS)
+            replica.turn.put(None)
+        # One that is busy cannot be stopped: it is named in a warning, and what it does to variables from
+        # now on is refused.
+        self._background.join_or_leave(_RELEASE_SECONDS)
 
 
 def _explained(error: BaseException) -> BaseException:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -25,11 +26,29 @@ from stratagem._src.core.errors import DataLossError, NotFoundError
 from stratagem._src.data.element_format import dtype_named
 from stratagem._src.data.saved.spec_json import spec_from_json, spec_to_json
 
-__all__ = ["SavedSignature", "SavedWeight", "read_directory", "write_directory"]
+__all__ = [
+    "SavedSignature",
+    "SavedWeight",
+    "is_signature_name",
+    "read_directory",
+    "write_directory",
+]
 
 _INDEX = "saved_model.json"
 _WEIGHTS = "weights.npz"
 _FORMAT = 1
+# A name of a file, and of nothing beyond its directory.
+_SIGNATURE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def is_signature_name(name: str) -> bool:
+    """Returns whether a signature may have this name.
+
+    >>> from stratagem._src.saved_model.directory import is_signature_name
+    >>> is_signature_name("serving_default"), is_signature_name("../../outside")
+    (True, False)
+    """
+    return _SIGNATURE_NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -120,17 +139,31 @@ def read_directory(
                 f"{str(directory)!r} has format {index['format']} of saved models, which a newer "
                 f"version of this library wrote; this one reads format {_FORMAT}."
             )
+        for name in index["signatures"]:
+            if not is_signature_name(name):
+                raise DataLossError(
+                    f"The saved model in {str(directory)!r} names a signature {name!r}, which save() "
+                    "never writes: its file would be outside of the directory."
+                )
         weights = _read_weights(directory, index["weights"])
         signatures = {
             name: SavedSignature(
                 tuple(described["parameters"]),
                 tuple(spec_from_json(spec) for spec in described["specs"]),
-                tuple(described["weights"]),
+                tuple(map(str, described["weights"])),
                 (directory / "signatures" / f"{name}.jax").read_bytes(),
             )
             for name, described in index["signatures"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        zipfile.BadZipFile,
+    ) as error:
         raise DataLossError(
             f"The saved model in {str(directory)!r} is damaged: {error}. Save it again."
         ) from error

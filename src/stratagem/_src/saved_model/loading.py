@@ -12,6 +12,7 @@ from jax import export
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, MissingExtraError
 from stratagem._src.execution.input_signature import InputSignature
+from stratagem._src.saved_model.custom_calls import foreign_custom_calls
 from stratagem._src.saved_model.directory import SavedSignature, read_directory
 from stratagem._src.saved_model.saving import DEFAULT_SIGNATURE
 from stratagem._src.variables.variable import Variable
@@ -25,14 +26,23 @@ class LoadedSignature:
     It can be called anywhere, in replicas, compiled functions and gradients too.
     """
 
-    def __init__(self, name: str, saved: SavedSignature, variables: Mapping[str, Variable]) -> None:
+    def __init__(self, name: str, saved: SavedSignature) -> None:
         self._name = name
-        self._variables = {weight: variables[weight] for weight in saved.weights}
+        self._variables: dict[str, Variable] = {}
         self._exported = _deserialized(name, saved.program)
         positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(parameter, positional) for parameter in saved.parameters]
-        self.__signature__: inspect.Signature = inspect.Signature(parameters)
+        try:
+            parameters = [inspect.Parameter(each, positional) for each in saved.parameters]
+            self.__signature__: inspect.Signature = inspect.Signature(parameters)
+        except (TypeError, ValueError) as error:
+            raise DataLossError(
+                f"The parameters of signature {name!r} are not names: {error}."
+            ) from error
         self._inputs = InputSignature(self.__signature__, saved.specs)
+
+    def use(self, variables: Mapping[str, Variable]) -> None:
+        """Takes the weights from variables."""
+        self._variables = dict(variables)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what the saved function returns for these arguments.
@@ -90,12 +100,15 @@ def load(export_dir: str | os.PathLike[str]) -> LoadedModel:
     Inside ``strategy.scope()`` each replica gets them, so that the functions can be used, and the
     weights trained, in ``strategy.run()``.
 
+    A model is a program. Load only those of somebody whom you trust as you trust the author of a library.
+
     Args:
         export_dir: What ``save`` wrote.
 
     Raises:
         NotFoundError: If there is no saved model.
         DataLossError: If it is damaged.
+        InvalidArgumentError: If it calls functions of the process that no model of ``save`` calls.
         MissingExtraError: If ``flatbuffers`` is not installed.
 
     >>> import stratagem as sg
@@ -104,20 +117,24 @@ def load(export_dir: str | os.PathLike[str]) -> LoadedModel:
     stratagem._src.core.errors.NotFoundError: There is no saved model in 'nowhere'.
     """
     weights, saved = read_directory(export_dir)
-    for name, signature in saved.items():
-        if missing := set(signature.weights) - set(weights):
+    for name, one in saved.items():
+        if missing := set(one.weights) - set(weights):
             raise DataLossError(f"Signature {name!r} needs weights that are missing: {missing}.")
+    # Programs first: a model that is refused leaves no variables behind.
+    signatures = {name: LoadedSignature(name, one) for name, one in saved.items()}
     variables = {
         name: Variable(weight.value, trainable=weight.trainable, name=name)
         for name, weight in weights.items()
     }
-    signatures = {name: LoadedSignature(name, one, variables) for name, one in saved.items()}
+    for name, signature in signatures.items():
+        signature.use({weight: variables[weight] for weight in saved[name].weights})
     return LoadedModel(signatures, tuple(variables.values()))
 
 
 def _deserialized(name: str, program: bytes) -> export.Exported:
     try:
-        return export.deserialize(bytearray(program))
+        exported = export.deserialize(bytearray(program))
+        foreign = foreign_custom_calls(exported)
     except ImportError as error:
         raise MissingExtraError(
             "Saving and loading models needs flatbuffers, which is not installed. Install it with "
@@ -125,3 +142,10 @@ def _deserialized(name: str, program: bytes) -> export.Exported:
         ) from error
     except Exception as error:
         raise DataLossError(f"The program of signature {name!r} is damaged: {error}.") from error
+    if foreign:
+        raise InvalidArgumentError(
+            "A saved model may only call what jax.export guarantees to be stable, but signature "
+            f"{name!r} calls {', '.join(map(repr, foreign))}: functions of this process, with arguments "
+            "from the file. save() never writes that. If you trust who made it, use jax.export.deserialize."
+        )
+    return exported

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,12 @@ from jax import export
 from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
 from stratagem._src.core.errors import InvalidArgumentError, MissingExtraError
 from stratagem._src.execution.bound_function import CompiledFunction
-from stratagem._src.saved_model.directory import SavedSignature, SavedWeight, write_directory
+from stratagem._src.saved_model.directory import (
+    SavedSignature,
+    SavedWeight,
+    is_signature_name,
+    write_directory,
+)
 from stratagem._src.saved_model.signature_trace import TracedSignature, trace_signature
 from stratagem._src.variables.variable import Variable
 
@@ -23,7 +27,6 @@ __all__ = ["DEFAULT_SIGNATURE", "save"]
 
 DEFAULT_SIGNATURE = "serving_default"
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def save(
@@ -69,7 +72,7 @@ def save(
     """
     functions = _functions(obj, signatures)
     for name in functions:
-        if not _NAME.fullmatch(name):
+        if not is_signature_name(name):
             raise InvalidArgumentError(
                 f"The name of a signature must have letters, digits and any of '_.-', got {name!r}."
             )

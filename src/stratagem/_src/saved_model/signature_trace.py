@@ -15,7 +15,7 @@ from jax import export
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
 from stratagem._src.core.tracing import all_equations
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.execution.draws import AnyIterator
 from stratagem._src.execution.tracing_frames import FunctionFrame
 from stratagem._src.execution.variable_reads import lift_reads
 from stratagem._src.values.array_operators import array_of
@@ -171,7 +171,11 @@ class _SignatureFrame(FunctionFrame):
         """Raises."""
         self._refuse(variable)
 
-    def draw(self, iterator: DistributedIterator, *, optional: bool = False) -> Any:
+    def draw(self, iterator: AnyIterator, *, optional: bool = False) -> Any:
+        """Raises."""
+        self.refuse_to_loop(iterator)
+
+    def refuse_to_loop(self, dataset: Any) -> NoReturn:
         """Raises."""
         raise UnsupportedError(
             f"Signature {self._name!r} draws from a dataset. Make it an argument."

@@ -1,11 +1,14 @@
 """``OwnArea`` and ``PeerArea``: memory that one process writes and others on its machine read.
 
 It has no name in the file system: others find it through the process that owns it, which the kernel
-allows to its user alone, and it is gone with the last process that has it open.
+allows to its user alone, and it is gone with the last process that has it open. The kernel lets nobody
+write it but through the map that its owner made first.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import mmap
 import os
 import select
@@ -19,6 +22,8 @@ _HEADER_BYTES = 4096
 _KEY_BYTES = 32
 _KEY_START = 64
 _PIECE_BYTES = 2 * 2**20
+_F_SEAL_FUTURE_WRITE = 0x10
+"""Of ``linux/fcntl.h``; Python has no name for it. As old as Linux 5.1, and ``pidfd_open`` is younger."""
 
 
 def can_share() -> bool:
@@ -73,19 +78,33 @@ class _Area:
     def _reopen(self) -> None:
         # The map of before goes with the last view of it.
         self._map = mmap.mmap(self._file, os.fstat(self._file).st_size, prot=self._access)
+        self._look_at_map()
+
+    def _look_at_map(self) -> None:
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+            # Advice, which some kernels do not take.
+            with contextlib.suppress(OSError):
+                self._map.madvise(mmap.MADV_HUGEPAGE)
         self._words = memoryview(self._map)[:_KEY_START].cast("q")
         self._data = np.frombuffer(self._map, np.uint8)[_HEADER_BYTES:]
 
 
 class OwnArea(_Area):
-    """Memory of this process."""
+    """Memory of this process.
+
+    Raises:
+        OSError: If the system refuses it.
+    """
 
     def __init__(self) -> None:
-        file = os.memfd_create("stratagem-exchange", os.MFD_CLOEXEC)
-        os.ftruncate(file, _PIECE_BYTES)
-        super().__init__(file, mmap.PROT_READ | mmap.PROT_WRITE)
+        file = os.memfd_create("stratagem-exchange", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(file, _PIECE_BYTES)
+            super().__init__(file, mmap.PROT_READ | mmap.PROT_WRITE)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK)
+        except OSError:
+            os.close(file)
+            raise
         self._map[_KEY_START : _KEY_START + _KEY_BYTES] = os.urandom(_KEY_BYTES)
 
     @property
@@ -105,8 +124,11 @@ class OwnArea(_Area):
         """Makes the memory large enough."""
         if num_bytes > len(self._data):
             pieces = -(-(_HEADER_BYTES + num_bytes) // _PIECE_BYTES)
-            os.ftruncate(self._file, pieces * _PIECE_BYTES)
-            self._reopen()
+            # The same map, larger: a new one could not be written. Nobody may have a view of it now.
+            self._words.release()
+            del self._data
+            self._map.resize(pieces * _PIECE_BYTES)
+            self._look_at_map()
 
 
 class PeerArea(_Area):
@@ -127,11 +149,19 @@ class PeerArea(_Area):
         except OSError:
             os.close(self._process)
             raise
-        super().__init__(opened, mmap.PROT_READ)
+        try:
+            super().__init__(opened, mmap.PROT_READ)
+        except (OSError, ValueError):
+            os.close(opened)
+            os.close(self._process)
+            raise
 
     def has_ended(self) -> bool:
         """Returns whether its process has."""
-        return bool(select.select([self._process], [], [], 0)[0])
+        # Not select, which fails with descriptors from 1,024 on.
+        ended = select.poll()
+        ended.register(self._process, select.POLLIN)
+        return bool(ended.poll(0))
 
     def close(self) -> None:
         """Gives the memory back, once nobody uses a view of it."""

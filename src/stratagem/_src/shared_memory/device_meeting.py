@@ -9,12 +9,9 @@ from __future__ import annotations
 import threading
 
 from stratagem._src.shared_memory.combination import Combination
-from stratagem._src.shared_memory.shared_exchange import (
-    ABANDONED,
-    DIFFERENT,
-    Share,
-    SharedExchange,
-)
+from stratagem._src.shared_memory.exchanged_array import Share
+from stratagem._src.shared_memory.local_group import ABANDONED, DIFFERENT
+from stratagem._src.shared_memory.shared_exchange import ArrayExchange
 
 __all__ = ["DeviceMeeting"]
 
@@ -45,7 +42,7 @@ class DeviceMeeting:
         exchange: What they exchange through.
     """
 
-    def __init__(self, exchange: SharedExchange) -> None:
+    def __init__(self, exchange: ArrayExchange) -> None:
         self.exchange = exchange
         self._lock = threading.Lock()
         self._turn: _Turn | None = None

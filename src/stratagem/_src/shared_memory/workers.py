@@ -14,7 +14,9 @@ from stratagem._src.jax_internals.host_calls import call_host, can_pass, registe
 from stratagem._src.measurement.recorder import span
 from stratagem._src.shared_memory.combination import Combination
 from stratagem._src.shared_memory.device_meeting import DeviceMeeting
-from stratagem._src.shared_memory.shared_exchange import ABANDONED, Share, SharedExchange
+from stratagem._src.shared_memory.exchanged_array import Share
+from stratagem._src.shared_memory.local_group import ABANDONED
+from stratagem._src.shared_memory.shared_exchange import ArrayExchange
 
 __all__ = [
     "can_exchange",
@@ -34,7 +36,7 @@ _number = 0
 """Of the exchange: a program of workers that have parted since may still run, and come to it late."""
 
 
-def use_exchange(exchange: SharedExchange | None) -> None:
+def use_exchange(exchange: ArrayExchange | None) -> None:
     """Sets the exchange of this process, before programs are made that use it; closes the one before."""
     global _meeting, _number
     if _meeting is not None:

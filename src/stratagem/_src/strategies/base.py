@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -12,6 +13,7 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.owned_memory import OwnedResults
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
@@ -20,6 +22,7 @@ from stratagem._src.measurement.recorder import recorder
 from stratagem._src.mesh.device_memory import DeviceMemory
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.observation.observed_task import report_if_observed
+from stratagem._src.strategies.creation import label_of_new
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.older_names import OlderNames
 from stratagem._src.strategies.reduce_along import reduce_along
@@ -67,6 +70,7 @@ class Strategy(OlderNames):
 
     def __init__(self, extended: StrategyExtended) -> None:
         self._extended = extended
+        self._label = label_of_new(type(self).__name__)
         report_if_observed()
         observer = recorder()
         if observer is not None:
@@ -245,7 +249,11 @@ class Strategy(OlderNames):
         context.require_cross_replica(self, "experimental_distribute_values_from_function")
         group = self.replica_group
         local = range(group.first_local, group.first_local + group.local_size)
-        made = [value_fn(ValueContext(index, group.size)) for index in local]
+        made = [
+            # Taken before the next call, which may fill the same buffer.
+            _owned_results.take(functools.partial(value_fn, ValueContext(index, group.size)))
+            for index in local
+        ]
         flattened = [structures.flatten(value) for value in made]
         structure: Any = flattened[0][1]
         for index, (_, other) in enumerate(flattened):
@@ -330,7 +338,11 @@ class Strategy(OlderNames):
         return Dataset.from_tensor_slices(numpy_input)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {', '.join(self._extended.worker_devices)}>"
+        devices = ", ".join(self._extended.worker_devices)
+        return f"<{type(self).__name__} {self._label} on {devices}>"
+
+
+_owned_results = OwnedResults(structures.leaves_of, structures.map_structure)
 
 
 def _as_array(value: Any, device: jax.Device) -> Any:

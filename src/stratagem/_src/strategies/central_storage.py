@@ -11,6 +11,7 @@ from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
 from stratagem._src.mesh.devices import canonical_name, resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.alone_among_workers import warn_if_alone_among_workers
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.variables.central_variable import CentralVariable
@@ -45,6 +46,7 @@ class CentralStorageStrategy(Strategy):
             parameter_device = group.devices[0]
         device = resolve_devices(parameter_device or "CPU:0")[0]
         root = device if device in group.devices else None
+        warn_if_alone_among_workers(type(self).__name__)
         super().__init__(_CentralExtended(self, group, ReductionToOneDevice(root), device))
 
 

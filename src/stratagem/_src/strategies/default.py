@@ -8,7 +8,6 @@ from typing import Any, Self
 import jax
 
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
-from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
@@ -17,6 +16,7 @@ from stratagem._src.replicas.single import SingleChannel
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.replica_context import ReplicaContext
+from stratagem._src.values.host_arrays import taken
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values
 from stratagem._src.variables import access as state
@@ -78,7 +78,7 @@ class _DefaultExtended(StrategyExtended):
     def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
         """Takes any: a plain variable has one value."""
 
-    def _make_sync_on_read(self, **options: Any) -> Variable:
+    def _make_sync_on_read(self, *, counts_once: bool, **options: Any) -> Variable:
         return create_plain_variable(**options)
 
     def call_for_each_replica(
@@ -96,8 +96,7 @@ class _DefaultExtended(StrategyExtended):
         with context.enter(context.Frame(self._strategy, replica)):
             if state.current_frame() is not None:
                 return fn(*local_args, **local_kwargs)
-            with state.transaction():
-                return fn(*local_args, **local_kwargs)
+            return state.atomically(lambda _: fn(*local_args, **local_kwargs))
 
 
 def _only_component(leaf: Any) -> Any:
@@ -108,7 +107,7 @@ def _only_component(leaf: Any) -> Any:
                 "Use it with the strategy it came from."
             )
         return leaf.values[0]
-    return narrowed(leaf)
+    return taken(leaf)
 
 
 def default_frame() -> context.Frame:

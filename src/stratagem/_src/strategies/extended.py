@@ -36,7 +36,7 @@ from stratagem._src.variables.asked_shape import check_shape
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded import current_placement, placing
 from stratagem._src.variables.stand_ins import variable_of
-from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counts_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
@@ -152,13 +152,14 @@ class StrategyExtended:
             "aggregation": VariableAggregation(aggregation or VariableAggregation.NONE),
         }
 
-        placement = current_placement()
+        # Asked for here: what follows may run in another thread than that of the replica.
+        placement, once = current_placement(), counts_once()
         if placement is not None:
             self.check_divides_variables(repr(placement))
 
         def make(value: Any) -> Variable:
             if options["synchronization"] is VariableSynchronization.ON_READ:
-                made = self._make_sync_on_read(initial_value=value, **options)
+                made = self._make_sync_on_read(initial_value=value, counts_once=once, **options)
             else:
                 with placing(placement or current_placement()):  # a replica asks in its own thread
                     made = self.make_variable(initial_value=value, **options)
@@ -187,8 +188,8 @@ class StrategyExtended:
                 "default) or ON_READ."
             )
 
-    def _make_sync_on_read(self, **options: Any) -> Variable:
-        return SyncOnReadVariable(self._strategy, **options)
+    def _make_sync_on_read(self, *, counts_once: bool, **options: Any) -> Variable:
+        return SyncOnReadVariable(self._strategy, counts_once=counts_once, **options)
 
     def variable_created_in_scope(self, v: Variable) -> bool:
         """Returns whether ``v`` was created in this strategy's scope."""
@@ -272,10 +273,10 @@ class StrategyExtended:
                 results[position] = reduce_alone(op, only_value(value, self._group))
             elif is_per_replica(value):
                 distributed.append(position)
-            elif op is ReduceOp.SUM and self._group.spans_processes:
+            elif op is not ReduceOp.MEAN and self._group.spans_processes:
                 values = [
                     *values[:position],
-                    once_per_worker(value, self._group),
+                    once_per_worker(value, self._group, op),
                     *values[position + 1 :],
                 ]
                 distributed.append(position)
@@ -296,6 +297,11 @@ class StrategyExtended:
             for position, result in zip(distributed, reduced, strict=True):
                 results[position] = map_values(self._group.local_view, result)
         return results
+
+    @property
+    def gradient_options(self) -> CommunicationOptions | None:
+        """How gradients travel, and what ``ReplicaContext.all_reduce`` is given without options."""
+        return None
 
     def worker_position(self) -> WorkerPosition:
         """Returns where this process stands among those that read the same input: alone."""

@@ -15,6 +15,7 @@ from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDev
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.logical_devices import grouped, num_logical_devices
+from stratagem._src.strategies.alone_among_workers import warn_if_alone_among_workers
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
 from stratagem._src.variables.fully_sharded import current_placement
@@ -58,6 +59,7 @@ class MirroredStrategy(LogicalDeviceLayouts):
         devices_per_replica: int = 1,
     ) -> None:
         group = grouped(resolve_devices(devices), devices_per_replica)
+        warn_if_alone_among_workers(type(self).__name__)
         super().__init__(MirroredExtended(self, group, check_cross_device_ops(cross_device_ops)))
         _logger.info("Using %s with devices %s", type(self).__name__, group.device_names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -69,6 +70,11 @@ class MultiWorkerExtended(MirroredExtended):
         """Whether variables that are to lie in parts do: also where other workers are yet to come."""
         return self.is_elastic or super().divides_variables
 
+    @property
+    def gradient_options(self) -> CommunicationOptions:
+        """The options that the strategy was created with."""
+        return self._options
+
     def worker_position(self) -> WorkerPosition:
         """Returns where this process stands among those that read the same input."""
         joined = joined_cluster()
@@ -80,7 +86,9 @@ class MultiWorkerExtended(MirroredExtended):
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
     ) -> list[Any]:
         """Returns each per-replica value combined over the replicas of all workers."""
-        options = options or self._options
+        if options is None:
+            # What is no gradient, a count or a metric, is not rounded.
+            options = dataclasses.replace(self._options, dtype=None)
         if options.timeout_seconds not in (None, self._options.timeout_seconds):
             raise InvalidArgumentError(
                 "The deadline of collectives belongs to the whole strategy, got timeout_seconds="

@@ -8,7 +8,7 @@ import jax
 
 from stratagem._src.cluster.elastic_environment import elastic_min_workers
 from stratagem._src.cluster.resolve import resolve_cluster
-from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver, check_task_of
 from stratagem._src.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
 from stratagem._src.core.communication_options import (
     CommunicationImplementation,
@@ -112,7 +112,7 @@ class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
     def __repr__(self) -> str:
         workers = self._extended.worker_position().num_workers
         return (
-            f"<{type(self).__name__} of {workers} workers, here on "
+            f"<{type(self).__name__} {self._label} of {workers} workers, here on "
             f"{', '.join(self._extended.worker_devices)}>"
         )
 
@@ -143,6 +143,7 @@ def _join(resolver: ClusterResolver | None, options: CommunicationOptions) -> El
     if resolver is None:
         return None
     _check_task(resolver)
+    check_task_of(resolver)
     if resolver.num_processes <= 1:
         return None
     min_workers = elastic_min_workers()

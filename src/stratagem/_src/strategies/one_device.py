@@ -8,6 +8,7 @@ from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.core.errors import DeviceError
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.alone_among_workers import warn_if_alone_among_workers
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
 
@@ -39,6 +40,7 @@ class OneDeviceStrategy(Strategy):
         if not isinstance(device, (str, jax.Device)):
             raise DeviceError(f"OneDeviceStrategy needs one device, got {device!r}.")
         group = ReplicaGroup.of(resolve_devices(device))
+        warn_if_alone_among_workers(type(self).__name__)
         super().__init__(_OneDeviceExtended(self, group, NcclAllReduce()))
 
 

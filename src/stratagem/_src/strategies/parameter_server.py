@@ -158,7 +158,8 @@ class ParameterServerStrategy(Strategy):
         return _strategy_here, (self._identity, cluster, self._client.servers)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} with {len(self._client.servers)} parameter servers>"
+        servers = len(self._client.servers)
+        return f"<{type(self).__name__} {self._label} with {servers} parameter servers>"
 
 
 class ParameterServerExtended(StrategyExtended):
@@ -287,7 +288,7 @@ class ParameterServerExtended(StrategyExtended):
             self._next_server += count
         return [(start + turn) % len(self._client.servers) for turn in range(count)]
 
-    def _make_sync_on_read(self, **options: Any) -> Variable:
+    def _make_sync_on_read(self, *, counts_once: bool, **options: Any) -> Variable:
         # The one value on the server is up to date whenever it is read.
         return self.make_variable(**options)
 

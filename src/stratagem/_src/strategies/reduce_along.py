@@ -12,10 +12,10 @@ import numpy as np
 from stratagem._src.collectives.replica_programs import spmd_map
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.program_queue import process_watch
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.host_arrays import taken
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.variables.as_per_replica import is_per_replica
 
@@ -46,20 +46,24 @@ def reduce_along(
         raise ValueError("IndexedSlices can be reduced over replicas only: use axis=None.")
     group = extended.replica_group
     if not is_per_replica(value):
-        if group.size > 1 and op is ReduceOp.SUM:
-            return extended.reduce_value(op, value)
-        array = jnp.asarray(narrowed(value))
-        dtype = _mean_dtype(array.dtype)
+        if group.size > 1 and op is ReduceOp.SUM and not group.spans_processes:
+            return extended.reduce_value(op, value)  # which refuses
+        array = jnp.asarray(taken(value))
+        dtype = _result_dtype(op, array.dtype)
         partial = _partial(op, array, axes)
-        return _combine(op, dtype, [partial], partial[1], lambda x: x[0])
+        result = _combine(op, dtype, [partial], partial[1], lambda x: x[0])
+        # Each worker has a value of its own; a mean is as in tf.distribute that of one that all have.
+        is_shared = op is ReduceOp.MEAN or not group.spans_processes
+        return result if is_shared else extended.reduce_value(op, result)
     if isinstance(value, SpmdPerReplica):
         return _reduce_along_spmd(extended, op, value.local, axes)
     if value.staged:
         return spmd_map(lambda part: _reduce_along_spmd(extended, op, part, axes), [value], group)
-    partials = [_partial(op, jnp.asarray(narrowed(part)), axes) for part in value.values]
+    arrays = [jnp.asarray(taken(part)) for part in value.values]
+    partials = [_partial(op, array, axes) for array in arrays]
     return _combine(
         op,
-        _mean_dtype(jnp.asarray(value.values[0]).dtype),
+        _result_dtype(op, arrays[0].dtype),
         partials,
         _count_everywhere(group, partials),
         lambda parts: (
@@ -86,7 +90,7 @@ def _reduce_along_spmd(
     across = SpmdPerReplica(extended.replica_group, partial)
     return _combine(
         op,
-        _mean_dtype(local.dtype),
+        _result_dtype(op, local.dtype),
         [(partial, count)] * size,
         count * size,
         lambda _: extended.reduce_value(_across(op), across),
@@ -95,6 +99,12 @@ def _reduce_along_spmd(
 
 def _across(op: ReduceOp) -> ReduceOp:
     return ReduceOp.SUM if op is ReduceOp.MEAN else op
+
+
+def _result_dtype(op: ReduceOp, dtype: Any) -> Any:
+    if op is ReduceOp.MEAN:
+        return _mean_dtype(dtype)
+    return jnp.int32 if op is ReduceOp.SUM and dtype == jnp.bool_ else dtype
 
 
 def _mean_dtype(dtype: Any) -> Any:
@@ -111,23 +121,29 @@ def _partial(op: ReduceOp, array: Any, axes: tuple[int, ...]) -> tuple[Any, int]
     positions = tuple(axis % array.ndim for axis in axes)
     count = math.prod(array.shape[position] for position in positions)
     if op in (ReduceOp.SUM, ReduceOp.MEAN):
-        if op is ReduceOp.MEAN and array.dtype != jnp.float64:
-            # Half types too: a sum of many may not fit though their mean does.
-            wide = jnp.issubdtype(array.dtype, jnp.complexfloating)
-            array = array if wide else array.astype(jnp.promote_types(array.dtype, jnp.float32))
-        return jnp.sum(array, axis=positions), count
+        return jnp.sum(array, axis=positions, dtype=_sum_dtype(op, array.dtype)), count
     if array.dtype == jnp.bool_:
         combine = jnp.any if op is ReduceOp.MAX else jnp.all
         return combine(array, axis=positions), count
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise ValueError(f"{op.name} needs numbers that have an order, got {array.dtype.name}.")
-    inexact = jnp.issubdtype(array.dtype, jnp.inexact)
-    low, high = (
-        (-np.inf, np.inf) if inexact else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
-    )
+    limits: tuple[float, float] = (-np.inf, np.inf)
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        limits = (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+    # As numbers of the dtype: JAX takes those of Python for 32 bits with a sign.
+    low, high = np.array(limits, array.dtype)
     if op is ReduceOp.MIN:
         return jnp.min(array, axis=positions, initial=high), count
     return jnp.max(array, axis=positions, initial=low), count
+
+
+def _sum_dtype(op: ReduceOp, dtype: Any) -> Any:
+    """Returns in which dtype to add: the result's own, or a wider one where sums may not fit it."""
+    if dtype in (jnp.float16, jnp.bfloat16):
+        return jnp.float32
+    if op is ReduceOp.MEAN:
+        return _mean_dtype(dtype)
+    return jnp.int32 if dtype == jnp.bool_ else dtype
 
 
 def _combine(
@@ -140,4 +156,4 @@ def _combine(
     if total == 0 and op in (ReduceOp.MIN, ReduceOp.MAX):
         raise ShapeMismatchError(f"{op.name} of no elements at all is not defined.")
     result = across([partial for partial, _ in partials])
-    return (result / total).astype(dtype) if op is ReduceOp.MEAN else result
+    return (result / total if op is ReduceOp.MEAN else result).astype(dtype)

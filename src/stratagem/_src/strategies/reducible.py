@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from stratagem._src.core import structures
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.array_operators import array_of, operand_of
@@ -37,22 +38,26 @@ def only_value(value: Any, group: ReplicaGroup) -> Any:
     return array_of(value)
 
 
-def once_per_worker(value: Any, group: ReplicaGroup) -> PerReplica:
-    """Returns a value of this process as one of its first replica, and zero of the others."""
+def once_per_worker(value: Any, group: ReplicaGroup, op: ReduceOp) -> PerReplica:
+    """Returns a value of this process such that a reduction over all replicas counts it once.
+
+    It is the value of the process's first replica. In a sum the other replicas have zero; in an extremum
+    they may have the same.
+    """
     array = jnp.asarray(operand_of(value))
+    others = jnp.zeros_like(array) if op is ReduceOp.SUM else array
     frame = state.current_frame()
     if frame is not None and frame.spmd:
-        return SpmdPerReplica(group, _in_first_replica(array, group))
+        return SpmdPerReplica(group, _in_first_replica(array, others, group))
     if is_tracer(array):
-        return _staged_once_per_worker(array, group)
-    zeros = [jnp.zeros_like(array)] * (group.local_size - 1)
-    placed = zip([array, *zeros], group.local_devices, strict=True)
+        return _staged_once_per_worker(array, others, group)
+    placed = zip([array, *[others] * (group.local_size - 1)], group.local_devices, strict=True)
     return PerReplica([jax.device_put(part, device) for part, device in placed], group)
 
 
-def _staged_once_per_worker(array: Any, group: ReplicaGroup) -> PerReplica:
-    def block(array: Any) -> Any:
-        own = _in_first_replica(array, group)
+def _staged_once_per_worker(array: Any, others: Any, group: ReplicaGroup) -> PerReplica:
+    def block(array: Any, others: Any) -> Any:
+        own = _in_first_replica(array, others, group)
         return own if own.ndim else own.reshape((1,))
 
     blocks = jax.shard_map(
@@ -61,14 +66,14 @@ def _staged_once_per_worker(array: Any, group: ReplicaGroup) -> PerReplica:
         in_specs=PartitionSpec(),
         out_specs=PartitionSpec(REPLICA_AXIS),
         check_vma=False,
-    )(array)
+    )(array, others)
     return PerReplica.from_global(group, blocks, scalar=array.ndim == 0)
 
 
-def _in_first_replica(array: Any, group: ReplicaGroup) -> Any:
-    """Returns an array in the first replica of each process, and zero in the others."""
+def _in_first_replica(array: Any, others: Any, group: ReplicaGroup) -> Any:
+    """Returns one array in the first replica of each process, and another in the others."""
     first = jax.lax.axis_index(REPLICA_AXIS) % group.local_size == 0
-    return jnp.where(first, array, jnp.zeros_like(array))
+    return jnp.where(first, array, others)
 
 
 def own_value(value: Any, group: ReplicaGroup) -> Any:

@@ -82,7 +82,7 @@ class ReplicaContext:
         Args:
             reduce_op: ``SUM``, ``MEAN``, ``MIN`` or ``MAX``.
             value: Any structure of arrays, numbers and ``IndexedSlices``; the same in all replicas.
-            options: Packing.
+            options: Packing, and the dtype in which sums and means travel. Default: those of the strategy.
 
         Differs from tf.distribute: an array that is the same object in all replicas is summed like any
         other; mixed dtypes, booleans, numbers and empty structures work.
@@ -94,6 +94,7 @@ class ReplicaContext:
         leaves, structure = _flatten("all_reduce", value)
         if not leaves:
             return value
+        options = options or self._strategy.extended.gradient_options
         return jax.tree.unflatten(structure, self._channel.all_reduce(op, leaves, options))
 
     def all_gather(self, value: Any, axis: int, options: CommunicationOptions | None = None) -> Any:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.bound_function import CompiledFunction
@@ -22,6 +21,7 @@ from stratagem._src.replicas.spmd import run_spmd
 from stratagem._src.replicas.thread_channel import ThreadChannel
 from stratagem._src.replicas.threads import ReplicaThreads
 from stratagem._src.strategies.replica_context import ReplicaContext
+from stratagem._src.values.host_arrays import as_they_are, taken
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, check_size
 from stratagem._src.values.regroup import map_values, regroup
@@ -98,7 +98,7 @@ def _run_alone(
             leaf = leaf.values[0]
         if isinstance(leaf, jax.Array) and not staged:
             return jax.device_put(leaf, group.devices[0])
-        return narrowed(leaf)
+        return taken(leaf)
 
     local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
     with context.enter(context.Frame(strategy, replica)):
@@ -107,8 +107,8 @@ def _run_alone(
                 return fn(*local_args, **local_kwargs)
         if staged:
             return fn(*local_args, **local_kwargs)
-        with state.transaction(), jax.default_device(group.devices[0]):
-            return fn(*local_args, **local_kwargs)
+        with jax.default_device(group.devices[0]):
+            return state.atomically(lambda _: fn(*local_args, **local_kwargs))
 
 
 def _run_threads(
@@ -129,7 +129,7 @@ def _run_threads(
                 lambda leaf: leaf.values[index] if isinstance(leaf, PerReplica) else leaf, placed
             )
             with context.enter(context.Frame(strategy, replica)):
-                return fn(*local_args, **local_kwargs)
+                return as_they_are(fn(*local_args, **local_kwargs))
 
         return call
 
@@ -145,7 +145,7 @@ def _spread(leaf: Any, group: ReplicaGroup) -> Any:
         check_size(leaf, group)
         return leaf
     if not isinstance(leaf, jax.Array):
-        return narrowed(leaf)
+        return taken(leaf)
     if is_tracer(leaf):
         raise ContextError(
             "strategy.run() with several replicas got a traced argument while it runs eagerly. "

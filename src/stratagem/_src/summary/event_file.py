@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core.errors import MissingExtraError
+from stratagem._src.core.forking import ProcessOwner, hold_while_forking
 
 __all__ = ["EventFile"]
 
@@ -39,6 +40,9 @@ class EventFile:
         self._flushed = time.monotonic()
         self._lock = threading.Lock()
         self._is_closed = False
+        self._owner = ProcessOwner("a summary writer")
+        # A child would write at its end, into the same file, what is still in memory when it is forked.
+        hold_while_forking(self, self._lock, EventFile._flush_if_open)
 
     def write(self, name: str, make: Callable[[Any], Any], step: int) -> None:
         """Appends one summary.
@@ -48,6 +52,7 @@ class EventFile:
             make: From the library to a summary without names.
             step: Where it belongs.
         """
+        self._owner.check()
         summary = make(self._library)
         # Not by the library, which changes blanks and other characters.
         for place, value in enumerate(summary.value):
@@ -64,16 +69,23 @@ class EventFile:
 
     def flush(self) -> None:
         """Hands everything to the operating system."""
+        if not self._owner.is_here:
+            return
         with self._lock:
-            if not self._is_closed:
-                self._flush()
+            self._flush_if_open()
 
     def close(self) -> None:
         """Ends the file; what comes later is not written."""
+        if not self._owner.is_here:
+            return
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
                 self._writer.close()
+
+    def _flush_if_open(self) -> None:
+        if not self._is_closed:
+            self._flush()
 
     def _flush(self) -> None:
         self._writer.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,9 @@ class TaskProfile:
     def write(self, folder: Path) -> None:
         """Writes it where TensorBoard looks, and its facts beside."""
         folder.mkdir(parents=True, exist_ok=True)
-        name = self.task.replace(" ", "_")
+        name = re.sub(
+            r"[^\w.-]", "_", self.task
+        )  # it comes from the task, and must be in the folder
         (folder / f"{name}{_FACTS}").write_text(json.dumps(self._facts()))
         (folder / f"{name}{_RECORD}").write_bytes(self.record)
 

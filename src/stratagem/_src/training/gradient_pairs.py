@@ -11,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core import structures
-from stratagem._src.core.errors import VariableError
+from stratagem._src.core.errors import ShapeMismatchError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.per_replica import PerReplica
+from stratagem._src.variables.fully_sharded_variable import InParts
 from stratagem._src.variables.place_names import name_by_place
 from stratagem._src.variables.stand_ins import is_variable, variable_of
 from stratagem._src.variables.variable import Variable
@@ -35,6 +38,7 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
 
     Raises:
         VariableError: If they are no pairs, or a variable has two gradients.
+        ShapeMismatchError: If a gradient has another shape than its variable.
     """
     gradients, variables = [], []
     for pair in grads_and_vars:
@@ -53,10 +57,33 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
                 f"{type(variable).__name__} for a variable."
                 f"{' The gradient comes first.' if swapped else ''}"
             )
+        _check_shape(gradient, variable)
         gradients.append(gradient)
         variables.append(variable)
     check_distinct(variables)
     return gradients, variables
+
+
+def _check_shape(gradient: Any, variable: Variable) -> None:
+    shape = tuple(dim or 0 for dim in variable.shape)
+    if isinstance(gradient, IndexedSlices):
+        rows, received = np.shape(array_of(gradient.indices)), np.shape(array_of(gradient.values))
+        if len(rows) != 1 or not shape or received != (*rows, *shape[1:]):
+            raise ShapeMismatchError(
+                f"An IndexedSlices gradient of {variable.name!r} of shape {shape} has a vector of indices, "
+                f"and for each of them a row of the variable, got indices of shape {rows} and values "
+                f"of shape {received}."
+            )
+        return
+    value = array_of(gradient)
+    if isinstance(value, (PerReplica, InParts)):
+        return  # what the replicas have of it is checked where they are
+    if np.shape(value) != shape:
+        raise ShapeMismatchError(
+            f"A gradient has the shape of its variable, got {np.shape(value)} for {variable.name!r} of "
+            f"shape {shape}. Give each variable the gradient that value_and_grad returns for it, or use "
+            "jnp.broadcast_to where one number is meant for all elements."
+        )
 
 
 def flatten_gradients(gradients: Any) -> tuple[list[Any], Any]:
@@ -115,7 +142,8 @@ def dense_gradient(gradient: Any, variable: Variable, value: Any = None) -> Any:
     """
     if isinstance(gradient, IndexedSlices):
         shape = tuple(dim or 0 for dim in variable.shape)
-        gradient = IndexedSlices(gradient.values, gradient.indices, shape).to_dense()
-    gradient = jnp.asarray(array_of(gradient), variable.dtype)
+        parts = taken(array_of(gradient.values)), taken(array_of(gradient.indices))
+        gradient = IndexedSlices(*parts, shape).to_dense()
+    gradient = jnp.asarray(taken(array_of(gradient)), variable.dtype)
     known = value is not None and not is_tracer(gradient) and not is_tracer(value)
     return jax.device_put(gradient, value.sharding) if known else gradient

@@ -26,8 +26,8 @@ from stratagem._src.training.gradient_pairs import (
     gradient_arrays,
     split_pairs,
 )
+from stratagem._src.training.local_optimizer_step import LocalOptimizerStep
 from stratagem._src.training.local_state import RestoredState, StateEntry
-from stratagem._src.training.local_updates import LocalUpdates
 from stratagem._src.training.loss_scaling import LossScale
 from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.server_updates import ServerUpdates, check_on_servers, received
@@ -114,7 +114,7 @@ class Optimizer:
         self._shard_state = shard_state
         self._here = StateVariables(recipe, name, shard_state=shard_state)
         self._form: Any = None
-        self._updates_here = LocalUpdates(recipe, self._here)
+        self._updates_here = LocalOptimizerStep(recipe, self._here)
         self._clip = jax.jit(recipe.clipping.apply)
 
     if not TYPE_CHECKING:  # a type checker that sees them believes in every name
@@ -278,6 +278,7 @@ class Optimizer:
         Raises:
             VariableError: If other variables are given than before, parameter servers' apart, or a
                 variable twice.
+            ShapeMismatchError: If a gradient has another shape than its variable. Nothing has changed.
         """
         gradients, variables = split_pairs(grads_and_vars)
         replica = context.get_replica_context()
@@ -308,11 +309,12 @@ class Optimizer:
         self, strategy: Strategy, gradients: Sequence[Any], variables: Sequence[Variable]
     ) -> None:
         self._check_here(variables)
+        options = strategy.extended.gradient_options
         if not any(isinstance(variable, RemoteVariable) for variable in variables):
-            gradients = self._updates_here.scattered(gradients, variables)
+            gradients = self._updates_here.scattered(gradients, variables, options)
         pairs = zip(gradients, variables, strict=True)
         unsummed = [pair for pair in pairs if not isinstance(pair[0], InParts)]
-        reduced = iter(strategy.extended.batch_reduce_to(ReduceOp.SUM, unsummed))
+        reduced = iter(strategy.extended.batch_reduce_to(ReduceOp.SUM, unsummed, options))
         summed = [g if isinstance(g, InParts) else next(reduced) for g in gradients]
         values = [array_of(value) if isinstance(value, Mirrored) else value for value in summed]
         self._apply(values, variables)

@@ -27,7 +27,7 @@ from stratagem._src.variables import access
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded import MIN_SIZE, FullySharded, placing
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
-from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
+from stratagem._src.variables.sync_on_read_variable import counting_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
@@ -113,17 +113,14 @@ class StateVariables:
     def _make_variable(self, place: StatePlace, value: Any, name: str) -> Variable:
         if not self._is_accumulator(place):
             return Variable(value, trainable=False, name=name)
-        made = Variable(
-            value,
-            trainable=False,
-            name=name,
-            synchronization=VariableSynchronization.ON_READ,
-            aggregation=VariableAggregation.SUM,
-        )
-        if isinstance(made, SyncOnReadVariable):
-            made.add_once_across_replicas()
-            made.restore_total(np.asarray(value))  # not assigned: a step may be traced now
-        return made
+        with counting_once():
+            return Variable(
+                value,
+                trainable=False,
+                name=name,
+                synchronization=VariableSynchronization.ON_READ,
+                aggregation=VariableAggregation.SUM,
+            )
 
     def _is_accumulator(self, place: StatePlace) -> bool:
         """Returns whether each replica has its own part of what is there."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from stratagem._src.batch_parallel.divided_call import call_divided, over_replicas
 from stratagem._src.batch_parallel.layout import WHOLE, Layout, Padded, Split, Value
 from stratagem._src.collectives.scattered_sums import scatter_sums
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.mesh.program_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.per_replica import SpmdPerReplica
@@ -65,11 +66,14 @@ class StepInParts:
         self._over_replicas = over_replicas(flat, given, self._wanted, self.group)
         self._program = jax.jit(self._over_replicas)
 
-    def scattered(self, gradients: Sequence[Any]) -> list[Any]:
+    def scattered(
+        self, gradients: Sequence[Any], options: CommunicationOptions | None
+    ) -> list[Any]:
         """Returns gradients of which each replica gets its part of the sum as that, others as they are.
 
         Args:
             gradients: What the replicas have, one for each variable.
+            options: How they travel.
         """
         results = list(gradients)
         frame = state.current_frame()
@@ -83,7 +87,7 @@ class StepInParts:
             else:
                 results[i] = InParts(known)
         local = [jnp.asarray(gradients[i].local) for i, _ in sent]
-        summed = scatter_sums(local, [parts for _, parts in sent], self.group)
+        summed = scatter_sums(local, [parts for _, parts in sent], self.group, options)
         for (i, _), part in zip(sent, summed, strict=True):
             results[i] = InParts(part)
         return results

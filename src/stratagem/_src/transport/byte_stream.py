@@ -7,17 +7,24 @@ import math
 import select
 import socket
 import ssl
+import struct
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from stratagem._src.core.forking import end_in_child
+
 __all__ = ["ByteStream", "PeerGone", "TLSByteStream"]
 
 _TLS_PIECE_BYTES = 1024 * 1024
 _SECONDS_UNTIL_PROBED = 15
 _PROBES = 3
+_TCP_INFO = struct.Struct("=2xB5x16xI16x12xI")
+"""Of Linux's tcp_info: retransmits, unacknowledged segments, milliseconds since the last one came."""
+_MIN_RETRANSMITS = 5
+"""After so many the first one is 6 s or more ago: also if the connection was idle before."""
 
 
 class PeerGone(ConnectionError):
@@ -42,6 +49,9 @@ class ByteStream:
         self._wakes_for_bulk = sys.platform == "linux"
         self._fewest_to_wake = 1
         self._arrival = self._waiting_for(select.POLLIN)
+        # The child's own handle: what is sent there would be sent in the parent's name, and the peer could
+        # not see that the parent is gone.
+        end_in_child(self, ByteStream.close)
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -54,6 +64,11 @@ class ByteStream:
         return str(self._socket.getsockname()[0])
 
     @property
+    def peer_host(self) -> str:
+        """The address of the other end."""
+        return str(self._socket.getpeername()[0])
+
+    @property
     def has_room(self) -> bool:
         """Whether some kilobytes can be sent without waiting for the other end."""
         # Systems say so when a good part of their buffer is free, not already at the first byte.
@@ -63,6 +78,34 @@ class ByteStream:
         except ValueError:  # it was closed
             return False
         return bool(asking.poll(0))
+
+    @property
+    def unacknowledged_seconds(self) -> float:
+        """For how long the other host has acknowledged nothing though it should; 0 where that is unknown.
+
+        A peer that only does not read has a kernel that acknowledges.
+        """
+        if sys.platform != "linux":
+            return 0.0
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        except OSError:
+            return 0.0
+        if len(info) < _TCP_INFO.size:
+            return 0.0
+        retransmits, unacknowledged, milliseconds = _TCP_INFO.unpack(info)
+        is_due = unacknowledged > 0 and retransmits >= _MIN_RETRANSMITS
+        return milliseconds / 1000 if is_due else 0.0
+
+    def end_when_unacknowledged(self, seconds: float) -> None:
+        """Ends the connection when nothing of what was sent is acknowledged, or taken in, for so long.
+
+        Keepalive probes do not help there: Linux sends none while data waits to be acknowledged, and
+        repeats that data for a quarter of an hour.
+        """
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # not on every system
+            milliseconds = int(1000 * seconds)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def send(self, pieces: Sequence[bytes | memoryview], deadline: float | None) -> int:
         """Sends some of the pieces, from the first on, and returns how many bytes.

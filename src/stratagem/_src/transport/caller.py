@@ -7,6 +7,7 @@ import time
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
+from stratagem._src.core.forking import ProcessOwner
 from stratagem._src.transport.connecting import connect, unavailable
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials
@@ -49,10 +50,12 @@ class Caller:
         self._own = own
         self._name = name
         self._peer = f"{name or wanted} at {self._address}"
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may call in the middle of a call of the same thread.
+        self._lock = threading.RLock()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._closed = False
+        self._owner = ProcessOwner(f"the connection to {self._peer}")
 
     @property
     def address(self) -> str:
@@ -71,8 +74,10 @@ class Caller:
             UnavailableError: If the task cannot be reached, or goes away before it answers.
             DeadlineExceededError: If it does not answer in time.
             UnauthenticatedError: If the tasks do not prove to each other that they belong together.
+            ContextError: In a child that was forked since the caller was made.
             Exception: What the method raised, as itself, with a note that holds the task's traceback.
         """
+        self._owner.check()
         deadline = time.monotonic() + timeout
         connection = self._take() or self._connect(deadline)
         try:
@@ -96,6 +101,8 @@ class Caller:
 
     def close(self) -> None:
         """Closes every connection; calls under way raise ``UnavailableError``."""
+        if not self._owner.is_here:
+            return
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -8,6 +8,8 @@ import hmac
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from stratagem._src.core.forking import ProcessOwner
+
 __all__ = ["KEY_BYTES", "TAG_BYTES", "Cipher", "TamperedError"]
 
 KEY_BYTES = 32
@@ -46,6 +48,7 @@ class Cipher:
         self._key = key
         self._cipher = AESGCM(key)
         self._count = 0
+        self._owner = ProcessOwner("a connection")
 
     def encrypt(self, data: bytes | memoryview) -> bytes:
         """Returns the next record encrypted."""
@@ -82,6 +85,8 @@ class Cipher:
             raise TamperedError(_TAMPERED) from None
 
     def _next(self) -> tuple[AESGCM, bytes]:
+        # A forked child has the same key and count: two records under one number could both be read.
+        self._owner.check()
         if self._count == _RECORDS_PER_KEY:
             self._key = hmac.digest(self._key, b"stratagem next key", hashlib.sha256)
             self._cipher = AESGCM(self._key)

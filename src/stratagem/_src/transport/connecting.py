@@ -7,7 +7,12 @@ import ssl
 import time
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
+from stratagem._src.core.errors import (
+    DeadlineExceededError,
+    StratagemError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from stratagem._src.transport.byte_stream import ByteStream, TLSByteStream
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials
@@ -17,6 +22,10 @@ from stratagem._src.transport.identity import Identity
 __all__ = ["connect", "unavailable"]
 
 _SECONDS_TO_CONNECT = 10.0
+# How long to try again where new connections are turned away, and how often.
+_CROWD_TIMEOUT = 4.0
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.1
 
 
 def connect(
@@ -49,9 +58,27 @@ def connect(
     credentials = credentials.for_host(where.host)
     begun = time.monotonic()
     give_up = min(deadline, begun + _SECONDS_TO_CONNECT)
-    connected: socket.socket | None = None
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return _connect_once(where, credentials, own, wanted, give_up)
+        except UnauthenticatedError as error:
+            raise UnauthenticatedError(f"{peer} was not trusted. {error}") from None
+        except OSError as error:
+            # A task that has many unauthenticated peers turns new ones away. Who gave up at once would take
+            # it for lost, and anybody who reaches its port could bring that about.
+            patience = min(give_up, begun + _CROWD_TIMEOUT) - time.monotonic()
+            if not _was_turned_away(error) or patience < pause:
+                raise _explained(error, peer, begun, give_up, deadline) from None
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _connect_once(
+    where: Address, credentials: Credentials, own: Identity, wanted: Identity, give_up: float
+) -> Connection:
+    connected = socket.create_connection((where.host, where.port), _remaining(give_up))
     try:
-        connected = socket.create_connection((where.host, where.port), _remaining(give_up))
         if credentials.tls is None:
             stream = ByteStream(connected)
         else:
@@ -63,26 +90,32 @@ def connect(
             stream = TLSByteStream(secured, give_up)
         connection = Connection(stream)
         greet_server(connection, credentials, own, wanted, give_up)
-    except BaseException as error:
-        if connected is not None:
-            connected.close()
-        if isinstance(error, UnauthenticatedError):
-            raise UnauthenticatedError(f"{peer} was not trusted. {error}") from None
-        if isinstance(error, ssl.SSLError):
-            raise UnauthenticatedError(
-                f"{peer} was not trusted: no TLS connection ({error.reason or error}). The "
-                "STRATAGEM_TLS_ variables must be set in both tasks, with certificates of the same "
-                "authority that name the host."
-            ) from None
-        if isinstance(error, TimeoutError):
-            kind = DeadlineExceededError if give_up == deadline else UnavailableError
-            raise kind(
-                f"{peer} did not accept a connection within {give_up - begun:.3g} s."
-            ) from None
-        if isinstance(error, OSError):
-            raise unavailable(peer, error) from None
+    except BaseException:
+        connected.close()
         raise
     return connection
+
+
+def _was_turned_away(error: OSError) -> bool:
+    """Returns whether a task closed the connection before it had let this one in, and is still there."""
+    if isinstance(error, ConnectionRefusedError):
+        return False
+    return isinstance(error, (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError))
+
+
+def _explained(
+    error: OSError, peer: str, begun: float, give_up: float, deadline: float
+) -> StratagemError:
+    if isinstance(error, ssl.SSLError):
+        return UnauthenticatedError(
+            f"{peer} was not trusted: no TLS connection ({error.reason or error}). The "
+            "STRATAGEM_TLS_ variables must be set in both tasks, with certificates of the same "
+            "authority that name the host."
+        )
+    if isinstance(error, TimeoutError):
+        kind = DeadlineExceededError if give_up == deadline else UnavailableError
+        return kind(f"{peer} did not accept a connection within {give_up - begun:.3g} s.")
+    return unavailable(peer, error)
 
 
 def unavailable(peer: str, error: OSError) -> UnavailableError:

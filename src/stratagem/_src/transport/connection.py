@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stratagem._src.core.forking import ProcessOwner
 from stratagem._src.transport.byte_stream import ByteStream
 from stratagem._src.transport.identity import Identity
 from stratagem._src.transport.message import Message
@@ -39,6 +40,7 @@ class Connection:
         self._stream = stream
         self._writer = WireRecordWriter(stream)
         self._reader = WireRecordReader(stream)
+        self._owner = ProcessOwner("a connection")
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
 
@@ -53,6 +55,20 @@ class Connection:
         return self._stream.own_host
 
     @property
+    def peer_host(self) -> str:
+        """The address of the other end."""
+        return self._stream.peer_host
+
+    @property
+    def unacknowledged_seconds(self) -> float:
+        """For how long the other host has acknowledged nothing though it should; 0 if that is unknown."""
+        return self._stream.unacknowledged_seconds
+
+    def end_when_unacknowledged(self, seconds: float) -> None:
+        """Ends the connection when nothing of what was sent is acknowledged, or taken in, for so long."""
+        self._stream.end_when_unacknowledged(seconds)
+
+    @property
     def has_room(self) -> bool:
         """Whether a small message can be sent without waiting for the other end."""
         return self._stream.has_room
@@ -61,6 +77,11 @@ class Connection:
         """Encrypts all that is sent from now on, and takes what comes for encrypted."""
         self._writer.protect(sending_key)
         self._reader.protect(receiving_key)
+
+    def stop_encrypting(self) -> None:
+        """Sends and takes all that follows in the clear; both ends call it. TLS is not affected."""
+        self._writer.protect(None)
+        self._reader.protect(None)
 
     def send(self, kind: int, method: str, message: Message, deadline: float | None) -> None:
         """Sends a message.
@@ -76,6 +97,7 @@ class Connection:
             TimeoutError: If it takes too long.
             OSError: If the connection breaks.
         """
+        self._owner.check()  # before the lock, which a thread of the parent may have held for ever
         pieces = encode(kind, method, message)
         with self._sending:
             try:
@@ -94,6 +116,7 @@ class Connection:
             OSError: If the connection breaks.
             ValueError: If the other end is of another version.
         """
+        self._owner.check()
         with self._receiving:
             self._reader.wait(deadline)
             try:
@@ -117,6 +140,24 @@ class Connection:
         view[: len(early)] = early
         self._reader.read_into(view[len(early) :], deadline)
         return head.kind, method, Message(body, layout.cut(buffer))
+
+    def send_record(self, data: bytes | memoryview, deadline: float) -> None:
+        """Sends at most a mebibyte as it is; the other end receives it by one of the next two methods."""
+        self._owner.check()
+        with self._sending:
+            self._writer.write([data], deadline)
+
+    def receive_record(self, deadline: float) -> bytes:
+        """Waits for a record and returns it."""
+        self._owner.check()
+        with self._receiving:
+            return self._reader.read(deadline)
+
+    def receive_record_into(self, view: memoryview, deadline: float) -> None:
+        """Waits for a record, and fills memory of its size with it."""
+        self._owner.check()
+        with self._receiving:
+            self._reader.read_into(view, deadline)
 
     def send_bytes(self, data: bytes, deadline: float) -> None:
         """Sends bytes as they are."""
@@ -142,6 +183,8 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection; whoever waits on it gets an error."""
+        if not self._owner.is_here:  # it is closed there since the fork
+            return
         self.interrupt()
         with self._sending, self._receiving:
             self._stream.close()

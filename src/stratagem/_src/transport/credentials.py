@@ -12,9 +12,9 @@ from typing import Self
 
 from stratagem._src.cluster.environment_variables import is_set
 from stratagem._src.cluster.errors import EnvironmentVariableError, MissingVariableError
+from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.core.errors import PermissionDeniedError
 from stratagem._src.transport.local_secret import local_secret
-from stratagem._src.transport.loopback import loopback_address
 from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE, read_secret
 
 __all__ = ["Credentials", "SecretKind", "TLSFiles"]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -46,11 +47,22 @@ _SET_BOTH = "Set STRATAGEM_CLUSTER_SECRET or STRATAGEM_CLUSTER_SECRET_FILE to th
 
 
 def greet_client(
-    connection: Connection, credentials: Credentials, own: Identity, deadline: float
+    connection: Connection,
+    credentials: Credentials,
+    own: Identity,
+    deadline: float,
+    admit: Callable[[], bool] = lambda: True,
 ) -> None:
     """Makes whoever connected prove that it knows the secret and wants this task.
 
     Afterwards the connection is protected, and knows its peer.
+
+    Args:
+        connection: With whoever connected.
+        credentials: What it has to prove.
+        own: Whom it has to want.
+        deadline: When to give up.
+        admit: Called when it has proved itself, and before it is told so: whether it may stay.
 
     Raises:
         UnauthenticatedError: If it does not.
@@ -80,6 +92,8 @@ def greet_client(
         connection.send_bytes(_REFUSAL, deadline)
         raise UnauthenticatedError("The secrets of the two tasks differ.")
     connection.peer = _identity(peer)
+    if not admit():
+        raise PeerGone("its connection was given up for others while it proved who it is")
     connection.send_bytes(_WELCOME + keys.server_proof, deadline)
     if credentials.tls is None:
         connection.protect(sending_key=keys.to_client, receiving_key=keys.to_server)

@@ -11,26 +11,27 @@ import time
 from collections.abc import Callable
 
 from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.listening import listen
 from stratagem._src.core.background import Background, BackgroundThread
 from stratagem._src.core.errors import UnavailableError
+from stratagem._src.core.forking import end_in_child
+from stratagem._src.transport.admission import Admission, Place
 from stratagem._src.transport.byte_stream import ByteStream, TLSByteStream
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials
 from stratagem._src.transport.handshake import greet_client
 from stratagem._src.transport.identity import Identity
-from stratagem._src.transport.loopback import loopback_address
 from stratagem._src.transport.refusal_log import RefusalLog
 
 __all__ = ["Listener"]
 
 _log = logging.getLogger(__name__)
-_MOST_STRANGERS = 64
+_MAX_UNAUTHENTICATED = 64
 _SECONDS_TO_GREET = 10.0
 _SECONDS_TO_SHUT_DOWN = 5.0
 _SECONDS_TO_TURN_AWAY = 1.0
 _SECONDS_AFTER_TROUBLE = 0.05
 _MOST_IGNORED_BYTES = 64 * 1024
-_BACKLOG = 128
 
 
 class Listener:
@@ -57,9 +58,8 @@ class Listener:
     (None, None)
 
     Args:
-        address: ``host:port``; port 0 chooses one. A host that is this machine's loopback is bound
-            alone, any other means all interfaces, since the name under which others reach a task is
-            often not one it can bind.
+        address: ``host:port``; port 0 chooses one. An address that this machine has is bound alone; a name
+            means all interfaces, since what others reach a task by is often not what it can bind.
         credentials: What peers have to prove.
         own: Whom peers have to want.
         serve: Called with each connection whose peer has proved itself. The connection is closed when
@@ -87,12 +87,13 @@ class Listener:
         self._listening: socket.socket | None = None
         self._lock = threading.Lock()
         self._connections: dict[Connection, BackgroundThread] = {}
-        self._strangers = 0
+        self._unauthenticated = Admission(_MAX_UNAUTHENTICATED)
         self._refusals = RefusalLog(_log)
         self._was_shut_down = False
         self._stopped = threading.Event()
         self._acceptor = Background(f"the listener of {own}", on_failure=lambda _: self._stop())
         self._servants = Background(f"the connections of {own}")
+        end_in_child(self, Listener._end_in_child)
 
     @property
     def address(self) -> str:
@@ -124,12 +125,15 @@ class Listener:
         Raises:
             Exception: What ended it, if it was not shut down.
         """
+        self._acceptor.process.check()
         is_over = self._stopped.wait(timeout)
         self._acceptor.check()
         return is_over
 
     def shutdown(self) -> None:
         """Stops listening and ends every connection; what is being served has five seconds to end."""
+        if not self._acceptor.process.is_here:
+            return
         with self._lock:
             was_shut_down, self._was_shut_down = self._was_shut_down, True
         self._stop()
@@ -147,6 +151,11 @@ class Listener:
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._refusals.close()
 
+    def _end_in_child(self) -> None:
+        """Lets go of the port, which must be free when the parent has ended."""
+        if self._listening is not None:
+            self._listening.close()
+
     def _stop(self) -> None:
         if self._listening is not None:
             with contextlib.suppress(OSError):
@@ -156,32 +165,28 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         while not self._stopped.is_set():
             try:
-                connected, _ = listening.accept()
+                connected, peer = listening.accept()
             except OSError:  # too many open files, or a peer that left at once
                 self._stopped.wait(_SECONDS_AFTER_TROUBLE)
                 continue
-            with self._lock:
-                admitted = self._strangers < _MOST_STRANGERS and not self._stopped.is_set()
-                self._strangers += admitted
-            if not admitted:
+            place = self._unauthenticated.enter(connected, str(peer[0]))
+            if place is None or self._stopped.is_set():
                 connected.close()
                 continue
             try:
-                self._servants.start(self._receive, connected, name="listener-serve")
+                self._servants.start(self._receive, place, name="listener-serve")
             except BaseException as error:
                 connected.close()
-                with self._lock:
-                    self._strangers -= 1
+                place.leave()
                 if not isinstance(error, RuntimeError):
                     raise
                 self._stopped.wait(_SECONDS_AFTER_TROUBLE)  # too many threads
 
-    def _receive(self, connected: socket.socket) -> None:
+    def _receive(self, place: Place) -> None:
         try:
-            connection = self._greet(connected)
+            connection = self._greet(place)
         finally:
-            with self._lock:
-                self._strangers -= 1
+            place.leave()
         if connection is None:
             return
         with self._lock:
@@ -198,11 +203,10 @@ class Listener:
                 del self._connections[connection]
             connection.close()
 
-    def _greet(self, connected: socket.socket) -> Connection | None:
+    def _greet(self, place: Place) -> Connection | None:
         deadline = time.monotonic() + _SECONDS_TO_GREET
-        peer = "somebody who left"
+        connected = place.connected
         try:
-            peer = str(connected.getpeername()[0])
             stream: ByteStream
             if self._credentials.tls is None:
                 stream = ByteStream(connected)
@@ -211,12 +215,12 @@ class Listener:
                 secured = self._credentials.tls.server_context.wrap_socket(
                     connected, server_side=True, do_handshake_on_connect=False
                 )
-                connected = secured
+                connected = place.connected = secured
                 stream = TLSByteStream(secured, deadline)
             connection = Connection(stream)
-            greet_client(connection, self._credentials, self._own, deadline)
+            greet_client(connection, self._credentials, self._own, deadline, place.leave)
         except Exception as error:  # whatever a stranger may have brought about
-            self._refusals.note(peer, _reason(error))
+            self._refusals.note(place.peer, _reason(error))
             _turn_away(connected)
             return None
         return connection
@@ -239,16 +243,8 @@ def _turn_away(connected: socket.socket) -> None:
 
 
 def _listen(wanted: Address) -> socket.socket:
-    bound = loopback_address(wanted.host)
     try:
-        if bound is None:
-            dual = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if dual else socket.AF_INET
-            return socket.create_server(
-                ("", wanted.port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual
-            )
-        family = socket.AF_INET6 if ":" in bound else socket.AF_INET
-        return socket.create_server((bound, wanted.port), family=family, backlog=_BACKLOG)
+        return listen(wanted)
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise UnavailableError(

@@ -1,14 +1,19 @@
-"""``make_private_folder``: a folder for what only its owner may read."""
+"""Files and folders for what only their owner may read."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
-__all__ = ["make_private_folder"]
+__all__ = ["make_private_folder", "open_private_file"]
 
 
 def make_private_folder(folder: Path) -> None:
     """Makes a folder, and those above it that are missing, for this user only; leaves what is there.
+
+    Raises:
+        OSError: If it cannot be made, or is a file.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -22,3 +27,25 @@ def make_private_folder(folder: Path) -> None:
     # mkdir(parents=True) would give its mode to the last one alone.
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
+def open_private_file(path: Path, *, append: bool) -> int:
+    """Opens a file for writing, and returns its descriptor; one that is made is for this user only.
+
+    What is there already keeps its mode: whoever made it so wants others to read it.
+
+    >>> import os, tempfile
+    >>> from pathlib import Path
+    >>> from stratagem._src.transport.private_folder import open_private_file
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     os.close(open_private_file(Path(name) / "log", append=False))
+    ...     oct((Path(name) / "log").stat().st_mode)[-3:]
+    '600'
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    return os.open(path, flags, 0o600)

@@ -34,9 +34,9 @@ class WireRecordWriter:
         self._cipher: Cipher | None = None
         self._sealed = memoryview(bytearray())
 
-    def protect(self, key: bytes) -> None:
-        """Encrypts all that follows."""
-        self._cipher = Cipher(key)
+    def protect(self, key: bytes | None) -> None:
+        """Encrypts all that follows; with no key, sends it in the clear."""
+        self._cipher = None if key is None else Cipher(key)
 
     def write(self, pieces: Sequence[Piece], deadline: float | None) -> None:
         """Sends pieces of memory one after the other. The reader has to expect the same cuts.
@@ -94,9 +94,9 @@ class WireRecordReader:
         self._ahead = memoryview(bytearray(_SMALL_BYTES))
         self._start = self._end = 0
 
-    def protect(self, key: bytes) -> None:
-        """Takes all that follows for encrypted."""
-        self._cipher = Cipher(key)
+    def protect(self, key: bytes | None) -> None:
+        """Takes all that follows for encrypted, or with no key for sent in the clear."""
+        self._cipher = None if key is None else Cipher(key)
 
     @property
     def is_empty(self) -> bool:

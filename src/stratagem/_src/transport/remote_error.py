@@ -9,6 +9,7 @@ import traceback
 import cloudpickle
 
 from stratagem._src.core.errors import RemoteError
+from stratagem._src.core.terminal_text import printable
 
 __all__ = ["exception_from_bytes", "exception_to_bytes"]
 
@@ -38,6 +39,6 @@ def exception_from_bytes(data: bytes, task: str) -> Exception:
         with contextlib.suppress(Exception):
             error = pickle.loads(pickled)
     if not isinstance(error, Exception):
-        error = RemoteError(summary)
-    error.add_note(f"Raised by {task}:\n{text.rstrip()}")
+        error = RemoteError(printable(summary))
+    error.add_note(f"Raised by {task}:\n{printable(text.rstrip())}")
     return error

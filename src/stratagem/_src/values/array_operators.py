@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from stratagem._src.core.narrowing import narrowed
 from stratagem._src.jax_internals.numpy_method import give_arrays_a_numpy_method
+from stratagem._src.values.host_arrays import taken
 
 __all__ = ["ArrayOperators", "array_of", "operand_of"]
 
@@ -165,12 +165,12 @@ class ArrayOperators:
 
 
 def operand_of(value: Any) -> Any:
-    """Returns what ``value`` stands for in a computation of JAX.
+    """Returns what ``value`` stands for in a computation of JAX; an array that can be changed as a copy.
 
     Raises:
         InvalidArgumentError: If it is of NumPy, with whole numbers that JAX would cut.
     """
-    return value._value() if isinstance(value, ArrayOperators) else narrowed(value)
+    return value._value() if isinstance(value, ArrayOperators) else taken(value)
 
 
 def array_of(value: Any) -> Any:

@@ -10,9 +10,9 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.core.narrowing import narrowed
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.host_arrays import taken
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 
@@ -82,7 +82,7 @@ def _merge(group: ReplicaGroup, column: tuple[Any, ...], unwrap_same_arrays: boo
     if is_array(first):
         return PerReplica(
             [
-                value if isinstance(value, jax.Array) else jax.device_put(narrowed(value), device)
+                value if isinstance(value, jax.Array) else jax.device_put(taken(value), device)
                 for value, device in zip(column, group.local_devices, strict=True)
             ],
             group,

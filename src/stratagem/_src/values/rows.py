@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core import structures
+from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
 
@@ -54,7 +55,7 @@ def _local_rows(leaf: Any) -> int:
         # Slices cannot be keys before Python 3.12.
         shards = {
             tuple(rows.start for rows in shard.index[:1]): _rows(shard.data)
-            for shard in leaf.addressable_shards
+            for shard in addressable_shards(leaf)
         }
         return sum(shards.values())
     return _rows(leaf)

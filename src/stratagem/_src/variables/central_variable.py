@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.devices import canonical_name
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.variables.atomicity import STORAGE_LOCK
 from stratagem._src.variables.distributed_variable import AggregatingVariable
-from stratagem._src.variables.variable import STORAGE_LOCK, _register
+from stratagem._src.variables.variable import _register
 
 __all__ = ["CentralVariable"]
 
@@ -90,7 +92,7 @@ class CentralVariable(AggregatingVariable):
         if self.passes_as_stored(group):
             self._array = array
             return
-        copies = {shard.device: shard.data for shard in array.addressable_shards}
+        copies = {shard.device: shard.data for shard in addressable_shards(array)}
         here = copies.get(self._parameter_device)
         if here is None:
             here = jax.device_put(array.addressable_data(0), self._parameter_device)

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, ShippingError, UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import under_jit
@@ -108,14 +109,14 @@ class DistributedVariable(Variable, DistributedValues):
                 f"variable {self._name!r}. Use a float dtype, or aggregation SUM."
             )
 
-    def _value(self) -> Any:
+    def _current_value(self) -> Any:
         self.check_own_replica()
-        return super()._value()
+        return super()._current_value()
 
     def _check_readable_now(self) -> None:
         """Raises if reading the stored copies would compile them into the user's own program."""
         if under_jit():
-            super()._value()
+            super()._current_value()
 
     def _describe_components(self, kind: str) -> str:
         if state.current_frame() is not None or self._array is None or self.group.size == 1:
@@ -173,7 +174,8 @@ class AggregatingVariable(DistributedVariable):
         if reduce_op is None:
             aggregated = replica.first_replica(checked)
         else:
-            aggregated = replica.all_reduce(reduce_op, checked)
+            # With options of its own: a variable's value is not rounded on its way.
+            aggregated = replica.all_reduce(reduce_op, checked, CommunicationOptions())
         self._update_traced(frame, update, aggregated)
 
     def _update_traced(self, frame: state.StateFrame, update: Update, operand: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.tracing import under_trace
+from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
-from stratagem._src.mesh.program_queue import launch
+from stratagem._src.mesh.program_queue import LAUNCH_LOCK, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.per_replica import SpmdPerReplica
 from stratagem._src.variables import access as state
 from stratagem._src.variables import updates
+from stratagem._src.variables.atomicity import STORAGE_LOCK, admitted, change
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.parts import Parts
 from stratagem._src.variables.updates import Update
-from stratagem._src.variables.variable import STORAGE_LOCK, _register
+from stratagem._src.variables.variable import _register
 
 __all__ = ["FullyShardedVariable", "InParts"]
 
@@ -148,12 +152,37 @@ class FullyShardedVariable(AggregatingVariable):
         if frame is None or frame.eager or not _is_one_number(key):
             return super().__getitem__(key)
         self.check_own_replica()
+        if state.records():
+            recorded = self._recorded(frame, key)
+            return super().__getitem__(key) if recorded is None else recorded
         return frame.whole(self, key)
 
     def _value(self) -> Any:
+        frame = state.current_frame()
+        recorded = None
+        if frame is not None and state.records():
+            self.check_own_replica()
+            recorded = self._recorded(frame)
+        return super()._value() if recorded is None else recorded
+
+    def _recorded(self, frame: state.StateFrame, row: Any = None) -> Any | None:
+        """Returns the whole value, or a row, for tapes that watch the variable; ``None`` if none does.
+
+        In a replica, as ``value_and_grad`` has it: the gradient of the part is summed over the replicas
+        and scattered where the value is gathered, that of the tap is the replica's own.
+        """
+        if not (frame.spmd and frame.in_parts):
+            return None
+        part = frame.read(self)
+        with frame.around():
+            tap = jnp.zeros(tuple(dim or 0 for dim in self._shape), self._dtype)
+        pair = state.noted_parts(self, part, tap)
+        return None if pair is None else self.parts.tapped(*pair, row)
+
+    def _current_value(self) -> Any:
         self.check_own_replica()
         frame = state.current_frame()
-        return super()._value() if frame is None else frame.whole(self)
+        return super()._current_value() if frame is None else frame.whole(self)
 
     def _eager_value(self) -> Any:
         replica = self.check_own_replica()
@@ -168,15 +197,17 @@ class FullyShardedVariable(AggregatingVariable):
     def _whole(self, device: jax.Device | None = None) -> Any:
         """Returns the whole value on a device of this process; of several processes all must ask."""
         parts, group = self.parts, self.group
-        with jax.ensure_compile_time_eval():
+        # Not where nothing is traced: an interrupt can keep it from being left.
+        with jax.ensure_compile_time_eval() if under_trace() else contextlib.nullcontext():
             if group.spans_processes:
                 program = _gathering(parts, group)
                 [whole] = launch(program, (self.snapshot(),), group, f"read of {self.name!r}")
                 return whole
             home = group.local_devices[0] if device is None else device
+            # Until they are copied: nobody is told to keep these blocks, which a step may overwrite.
             with STORAGE_LOCK:
                 blocks = [jax.device_put(block, home) for block in group.shards(self._stored())]
-            return parts.trimmed(jnp.concatenate(blocks, axis=parts.dim))
+                return parts.trimmed(jnp.concatenate(blocks, axis=parts.dim))
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Returns the value as a NumPy array, without making it whole on a device."""
@@ -192,8 +223,8 @@ class FullyShardedVariable(AggregatingVariable):
             return super().value_on_host()
         with STORAGE_LOCK:
             blocks = [np.asarray(block) for block in self.group.shards(self._stored())]
-        index = [slice(size) for size in self.parts.shape]
-        return np.concatenate(blocks, axis=self.parts.dim)[tuple(index)]
+            whole = np.concatenate(blocks, axis=self.parts.dim)
+        return whole[tuple(slice(size) for size in self.parts.shape)]
 
     def __repr__(self) -> str:
         if self.group.spans_processes:  # reading it takes all of them
@@ -212,13 +243,24 @@ class FullyShardedVariable(AggregatingVariable):
         frame = state.current_frame()
         if frame is None:
             self.check_not_tracing(operand.array if isinstance(operand, InParts) else operand)
-            with STORAGE_LOCK:
-                self.store(self._updated(update, operand), shared=update is updates.ASSIGN)
+            if update.sparse and self.group.spans_processes:
+                # It gathers the whole by a program: the lock for that comes first, and waiting for other
+                # calls before both.
+                admitted([self], lambda: self._replace_in_turn(update, operand))
+            else:
+                change(self, lambda: self._replace(update, operand))
         elif not frame.in_parts:
             super().apply(update, operand)
         else:
             frame.check_writable(self)
             frame.write(self, self._updated_in(frame, update, operand))
+
+    def _replace_in_turn(self, update: Update, operand: Any) -> None:
+        with LAUNCH_LOCK:
+            change(self, lambda: self._replace(update, operand))
+
+    def _replace(self, update: Update, operand: Any) -> None:
+        self.store(self._updated(update, operand), shared=update is updates.ASSIGN)
 
     def _updated(self, update: Update, operand: Any) -> Any:
         if isinstance(operand, InParts):
@@ -271,7 +313,7 @@ def _is_one_number(key: Any) -> bool:
 
 def _map_blocks(fn: Callable[..., Any], *arrays: jax.Array) -> jax.Array:
     """Returns ``fn`` of the blocks of arrays that lie in the same way, block by block."""
-    blocks = zip(*([shard.data for shard in a.addressable_shards] for a in arrays), strict=True)
+    blocks = zip(*([shard.data for shard in addressable_shards(a)] for a in arrays), strict=True)
     first = arrays[0]
     return jax.make_array_from_single_device_arrays(
         first.shape, first.sharding, [fn(*of_device) for of_device in blocks]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import NotAnArrayError, VariableError
+from stratagem._src.core.masked_arrays import check_not_masked
 from stratagem._src.core.narrowing import check_fits
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.values.array_operators import ArrayOperators, array_of
@@ -28,7 +29,7 @@ def initial_array(value: Any, dtype: Any) -> Any:
     Raises:
         NotAnArrayError: If it is a value for each replica.
         VariableError: If there is none.
-        InvalidArgumentError: If its numbers do not fit the dtype.
+        InvalidArgumentError: If its numbers do not fit the dtype, or it has a mask.
     """
     if callable(value) and not isinstance(value, ArrayOperators):
         with jax.ensure_compile_time_eval():
@@ -49,6 +50,7 @@ def initial_array(value: Any, dtype: Any) -> Any:
     kind_of(value.dtype)
     dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
     if isinstance(value, (np.ndarray, np.generic)):
+        check_not_masked(value)
         check_fits(value, dtype)
     return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
 

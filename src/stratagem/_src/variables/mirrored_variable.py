@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables import access as state
 from stratagem._src.variables import updates
+from stratagem._src.variables.atomicity import STORAGE_LOCK, change
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.updates import Update
-from stratagem._src.variables.variable import STORAGE_LOCK, _register
+from stratagem._src.variables.variable import _register
 
 __all__ = ["MirroredVariable"]
 
@@ -85,10 +86,13 @@ class MirroredVariable(AggregatingVariable):
             super().apply(update, operand)
             return
         self.check_not_tracing(operand)
-        with STORAGE_LOCK:
+
+        def replace() -> None:
             local = jax.tree.map(self.group.local_view, (self._stored(), operand))
             new = self.place(update.apply(*_together(local)))
             self.store(new, shared=update is updates.ASSIGN)
+
+        change(self, replace)
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
         """Returns whether a program's result is stored as it is: yes."""

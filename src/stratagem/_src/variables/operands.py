@@ -15,6 +15,7 @@ from stratagem._src.core.errors import (
     VariableError,
 )
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.masked_arrays import check_not_masked
 from stratagem._src.core.narrowing import fits
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of, operand_of
@@ -77,6 +78,7 @@ def _check_slices(variable: Any, update: Update, operand: Any) -> IndexedSlices:
 
 
 def _cast(variable: Any, update: Update, operand: Any) -> Any:
+    check_not_masked(operand)
     operand = array_of(operand)
     if isinstance(operand, PerReplica):
         raise NotAnArrayError(

@@ -163,7 +163,8 @@ class RemotelyHeldVariable(AggregatingVariable):
                 f"sparse_read() needs a variable with rows, but {self.name!r} is a scalar."
             )
         frame = state.current_frame()
-        return self.rows_now(indices) if frame is None else frame.read_rows(self, indices)
+        rows = self.rows_now(indices) if frame is None else frame.read_rows(self, indices)
+        return state.noted_read(self, rows, indices)
 
     def rows_now(self, indices: Any) -> jax.Array:
         """Returns the rows with these numbers on the present replica's device, fetched now.

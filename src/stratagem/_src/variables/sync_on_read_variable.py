@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import jax
@@ -17,14 +20,42 @@ from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.variables import access as state
 from stratagem._src.variables import updates
+from stratagem._src.variables.atomicity import STORAGE_LOCK, change
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.updates import Update
-from stratagem._src.variables.variable import STORAGE_LOCK, _register
+from stratagem._src.variables.variable import _register
 from stratagem._src.variables.variable_options import VariableAggregation
 
-__all__ = ["SyncOnReadVariable"]
+__all__ = ["SyncOnReadVariable", "counting_once", "counts_once"]
 
 _BYTES_TO_ADD_ON_HOST = 1 << 16
+
+
+class _Counting(threading.local):
+    once = False
+
+
+_counting = _Counting()
+
+
+def counts_once() -> bool:
+    """Returns whether this thread is in a block of ``counting_once``."""
+    return _counting.once
+
+
+@contextlib.contextmanager
+def counting_once() -> Iterator[None]:
+    """Creates ``ON_READ`` variables whose values, given outside of replicas, count once.
+
+    The first value is the total of all replicas, and ``assign_add`` and ``assign_sub`` change the total by
+    their value. Elsewhere it is as in TensorFlow: each replica begins with the first value, so that the
+    total is a multiple of it, and the updates are refused because they could also mean each replica's part.
+    """
+    before, _counting.once = _counting.once, True
+    try:
+        yield
+    finally:
+        _counting.once = before
 
 
 class SyncOnReadVariable(DistributedVariable):
@@ -44,8 +75,12 @@ class SyncOnReadVariable(DistributedVariable):
     """
 
     # `_parts` holds the replicas' values after eager updates, `_array` after everything else.
-    __slots__ = ("_adds_once", "_parts")
+    __slots__ = ("_counts_once", "_parts")
     made_of_array = "_parts"
+
+    def __init__(self, *args: Any, counts_once: bool = False, **kwargs: Any) -> None:
+        self._counts_once = counts_once
+        super().__init__(*args, **kwargs)
 
     # --- storage ----------------------------------------------------------------------------------
 
@@ -58,37 +93,41 @@ class SyncOnReadVariable(DistributedVariable):
             self.restore_total(total)
         else:
             value = runtime.leader_value(value, self._name)
-            self._array = self._per_replica_copies(value)
+            first = self.group.first_local
+            parts = self._first_parts(value)
+            self._array = self.group.join(parts[first : first + self.group.local_size])
             self._shared = True
-            adds_up = self._aggregation is VariableAggregation.SUM
+            adds_up = self._aggregation is VariableAggregation.SUM and not self._counts_once
             total = np.asarray(value) * (self.group.size if adds_up else 1)
         runtime.note_created(self, total)
 
-    def _stored(self) -> Any:
+    def _own_array(self) -> Any:
         if self._parts is not None:
-            self._array, self._parts = self.group.join(self._parts), None
-            self._shared = True
-        return super()._stored()
+            joined = self.group.join(self._parts)
+            self._array, self._parts, self._shared = joined, None, True
+        return super()._own_array()
 
     def store(self, array: Any, *, shared: bool = False) -> None:
         """Replaces the global array of all replicas' values."""
-        super().store(array, shared=shared)
-        self._parts = None
-
-    def snapshot(self) -> Any:
-        """Returns the global array of all replicas' values."""
-        with STORAGE_LOCK:
-            self._stored()
-            return super().snapshot()
+        state.before_change(self)
+        # In one go: a signal handler must not find the new array with the old parts.
+        self._array, self._parts, self._shared = array, None, shared
 
     def restore_snapshot(self, content: Any) -> None:
         """Stores again what ``snapshot`` returned."""
         with STORAGE_LOCK:
-            self._parts = None
-            super().restore_snapshot(content)
+            self._array, self._parts, self._shared = content, None, True
 
-    def _per_replica_copies(self, value: Any) -> Any:
-        return self.group.join([value] * self.group.local_size)
+    def stored_now(self) -> Any | None:
+        """Returns the stored array, which the next update replaces; ``None`` after an eager one."""
+        return self._array if self._parts is None else None
+
+    def _first_parts(self, value: Any) -> list[Any]:
+        """Returns what each replica begins with, given the first value."""
+        if self._counts_once and self._aggregation is VariableAggregation.SUM:
+            # All of it in one replica, as in restore_total: equal shares would be rounded.
+            return [value, *[jnp.zeros_like(value)] * (self.group.size - 1)]
+        return [value] * self.group.size
 
     @property
     def _is_scalar(self) -> bool:
@@ -105,8 +144,11 @@ class SyncOnReadVariable(DistributedVariable):
 
     def _components(self) -> tuple[Any, ...]:
         with STORAGE_LOCK:
+            before = self._before_others()
+            if before is not None:
+                return tuple(self.group.split(before[1], self._is_scalar))
             if self._parts is None:
-                self._parts = list(self.group.split(self._stored(), self._is_scalar))
+                self._parts = list(self.group.split(self._own_array(), self._is_scalar))
             self._shared = True
             return tuple(self._parts)
 
@@ -121,9 +163,16 @@ class SyncOnReadVariable(DistributedVariable):
         return self.group.global_shape(super().program_shape)
 
     def program_value(self, value: Any) -> Any:
-        """Returns the value once for each replica."""
-        copies = [jnp.asarray(value)] * self.group.size
-        return jnp.stack(copies) if self._is_scalar else jnp.concatenate(copies)
+        """Returns each replica's part of a first value."""
+        parts = [jnp.asarray(part) for part in self._first_parts(value)]
+        return jnp.stack(parts) if self._is_scalar else jnp.concatenate(parts)
+
+    def replica_value(self, value: Any) -> Any:
+        """Returns the part of a first value that the replica has which a program is traced for."""
+        parts = self._first_parts(value)
+        if all(part is value for part in parts):
+            return value
+        return jnp.stack(parts)[jax.lax.axis_index(REPLICA_AXIS)]
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
         """Returns whether the stored array is one value for all: no."""
@@ -140,8 +189,7 @@ class SyncOnReadVariable(DistributedVariable):
 
     def accept_from_program(self, group: ReplicaGroup | None, array: Any, shared: bool) -> None:
         """Stores the global array of all replicas' values."""
-        self._parts = None
-        self._array, self._shared = array, shared
+        self._array, self._parts, self._shared = array, None, shared
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -157,12 +205,12 @@ class SyncOnReadVariable(DistributedVariable):
             return SpmdPerReplica(self.group, frame.read(self))
         return PerReplica.from_global(self.group, frame.read(self), scalar=self._is_scalar)
 
-    def _value(self) -> Any:
+    def _current_value(self) -> Any:
         frame = state.current_frame()
         if frame is not None and (self.group.size == 1 or self.check_own_replica() is not None):
             value = frame.read(self)
             return value.reshape(self._shape) if self.group.size == 1 else value
-        return super()._value() if frame is None else self._reduced()
+        return super()._current_value() if frame is None else self._reduced()
 
     def _eager_value(self) -> Any:
         replica = self.check_own_replica()
@@ -201,7 +249,11 @@ class SyncOnReadVariable(DistributedVariable):
         """Returns the sum of what the replicas of this process have."""
         with STORAGE_LOCK:
             self._shared = True
-            parts = self._parts or self.group.shards(self._stored())
+            before = self._before_others()
+            array = None if before is None else before[1]
+            parts: Sequence[Any] = () if before is not None else self._parts or ()
+            if not parts:
+                parts = self.group.shards(self._own_array() if array is None else array)
         shape = super().program_shape
         return functools.reduce(np.add, [np.asarray(part).reshape(shape) for part in parts])
 
@@ -221,18 +273,24 @@ class SyncOnReadVariable(DistributedVariable):
                 frame.write(self, new.reshape(old.shape))
             else:
                 self.check_not_tracing(checked)
-                self._set_part((replica and replica.replica_index) or 0, update, checked)
+                index = (replica and replica.replica_index) or 0
+                change(self, lambda: self._set_part(index, update, checked))
         return self
 
     def _set_part(self, index: int, update: Update, operand: Any) -> None:
-        with STORAGE_LOCK:
-            journal = state.current_journal()
-            if journal is not None:
-                journal.record(self)
-            parts = list(self._components())
-            placed = jax.device_put(operand, self.group.local_devices[index])
-            parts[index] = update.apply(parts[index], placed)
-            self._parts = parts
+        """Updates one replica's value; the caller holds the storage lock, by ``change``."""
+        state.before_change(self)
+        parts = list(self._components())
+        placed = jax.device_put(operand, self.group.local_devices[index])
+        parts[index] = update.apply(parts[index], placed)
+        self._parts = parts
+
+    def _set_parts(self, update: Update, operands: list[Any]) -> None:
+        if update is updates.ASSIGN:
+            self.store(self.group.join(operands), shared=True)
+            return
+        for index, operand in enumerate(operands):
+            self._set_part(index, update, operand)
 
     def _update_all(self, update: Update, operand: Any) -> None:
         frame = state.current_frame()
@@ -253,12 +311,7 @@ class SyncOnReadVariable(DistributedVariable):
                 parts = parts[first : first + self.group.local_size]
         if frame is None:
             self.check_not_tracing(parts)
-            if update is updates.ASSIGN:
-                with STORAGE_LOCK:
-                    self.store(self.group.join(parts), shared=True)
-                return
-            for index, part in enumerate(parts):
-                self._set_part(index, update, part)
+            change(self, lambda: self._set_parts(update, parts))
             return
         frame.check_writable(self)
         old = frame.read(self)
@@ -277,9 +330,7 @@ class SyncOnReadVariable(DistributedVariable):
         size = self.group.size
         if self._aggregation is not VariableAggregation.SUM:
             return [value] * size
-        if update in (updates.ASSIGN_ADD, updates.ASSIGN_SUB) and getattr(
-            self, "_adds_once", False
-        ):
+        if update in (updates.ASSIGN_ADD, updates.ASSIGN_SUB) and self._counts_once:
             return [value, *[jnp.zeros_like(value)] * (size - 1)]
         if update is not updates.ASSIGN:
             raise VariableError(
@@ -302,13 +353,6 @@ class SyncOnReadVariable(DistributedVariable):
             )
         ]
         self.restore_snapshot(self.group.join(parts))
-
-    def add_once_across_replicas(self) -> None:
-        """Makes ``assign_add`` and ``assign_sub`` in cross-replica context change the sum by their value.
-
-        Without it they are refused, as in TensorFlow: they could also mean each replica's part.
-        """
-        self._adds_once = True
 
     def __repr__(self) -> str:
         return self._describe_components("SyncOnReadVariable")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -23,6 +22,14 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
 from stratagem._src.variables import access as state
 from stratagem._src.variables import updates
+from stratagem._src.variables.atomicity import (
+    OPEN,
+    STORAGE,
+    STORAGE_LOCK,
+    change,
+    content_for_others,
+    use,
+)
 from stratagem._src.variables.in_place_operators import InPlaceOperators
 from stratagem._src.variables.initial_array import initial_array
 from stratagem._src.variables.operands import checked_operand
@@ -32,10 +39,7 @@ from stratagem._src.variables.variable_attributes import UNNAMED, VariableAttrib
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 from stratagem._src.variables.variable_ref import VariableRef
 
-__all__ = ["STORAGE_LOCK", "Variable", "create_plain_variable"]
-
-STORAGE_LOCK = threading.RLock()
-"""Held while arrays are given away to a program and replaced by its results."""
+__all__ = ["Variable", "create_plain_variable"]
 
 
 class _VariableType(type):
@@ -139,7 +143,9 @@ class Variable(
     @property
     def group(self) -> ReplicaGroup:
         """The devices that hold the value."""
-        return ReplicaGroup.of(sorted(self._stored().devices(), key=lambda device: device.id)[:1])
+        with STORAGE_LOCK:
+            devices = self._stored().devices()
+        return ReplicaGroup.of(sorted(devices, key=lambda device: device.id)[:1])
 
     def __copy__(self) -> Self:
         return self
@@ -156,6 +162,10 @@ class Variable(
             )
         memo[id(self)] = duplicate = self._duplicate()
         return duplicate
+
+    def frozen(self) -> Self:
+        """Returns a variable with the present value, which keeps it; nothing is copied."""
+        return self._duplicate()
 
     def _duplicate(self) -> Self:
         made = object.__new__(type(self))
@@ -210,6 +220,9 @@ class Variable(
         return np.asarray(self._eager_value())
 
     def _value(self) -> Any:
+        return state.noted_read(self, self._current_value())
+
+    def _current_value(self) -> Any:
         frame = state.current_frame()
         if frame is not None:
             return frame.read(self)
@@ -242,9 +255,12 @@ class Variable(
             frame.write(self, update.apply(frame.read(self), operand))
             return
         self.check_not_tracing(operand)
-        with STORAGE_LOCK:
+
+        def replace() -> None:
             new = update.apply(self._stored(), self.place(operand))
             self.store(new, shared=update is updates.ASSIGN)
+
+        change(self, replace)
 
     def commit(self, value: Any) -> None:
         """Sets the value that ``value_and_grad`` kept back while it traced."""
@@ -304,29 +320,49 @@ class Variable(
     def store(self, array: Any, *, shared: bool = False) -> None:
         """Replaces the stored array, noting the old one in the call's journal.
 
+        The caller holds the storage lock, by ``change``.
+
         Args:
             array: The new array.
             shared: Whether someone else may hold it too.
         """
-        journal = state.current_journal()
-        if journal is not None:
-            journal.record(self)
-        self._array = array
-        self._shared = shared
+        state.before_change(self)
+        self._array, self._shared = array, shared
 
     def snapshot(self) -> Any:
         """Returns what is stored, safe from being given away to a program."""
         with STORAGE_LOCK:
             self._shared = True
-            return self._array
+            return None if self._array is None else self._stored()
 
     def restore_snapshot(self, content: Any) -> None:
         """Stores again what ``snapshot`` returned."""
         with STORAGE_LOCK:
-            self._array = content
-            self._shared = True
+            self._array, self._shared = content, True
 
     def _stored(self) -> Any:
+        """Returns the array as the caller may see it; the caller holds the storage lock."""
+        if OPEN or STORAGE.complete is not None:
+            before = self._before_others()
+            if before is not None:
+                return before[1]
+        return self._own_array()
+
+    def _before_others(self) -> tuple[Variable, Any] | None:
+        """Returns what others may still see of the variable, if a call has changed it and goes on.
+
+        A run that this thread works for has the variable for itself from here on.
+        """
+        if STORAGE.complete is not None:
+            # In a signal handler: it sees all variables as they are after the step that it interrupts.
+            STORAGE.complete()
+            STORAGE.was_read = True
+        if not OPEN:
+            return None
+        use(self)
+        return content_for_others(self)
+
+    def _own_array(self) -> Any:
         if self._array is None:
             raise VariableError(
                 f"Variable {self.name!r} has no value: the function call that created it failed. "

@@ -16,6 +16,7 @@ from stratagem._src.transport.remote_error import exception_to_bytes
 from stratagem._src.worker.worker_definitions import WorkerDefinitions
 from stratagem._src.worker_protocol.shipping import (
     LARGEST_INLINE_BYTES,
+    KeptValue,
     Parcel,
     check_parts,
     pack,
@@ -79,7 +80,7 @@ class WorkerSession:
         with on_worker(worker_index):
             self._strategy: StrategyProtocol = unpack(hello.strategy)
         self._definitions = WorkerDefinitions()
-        self._values: dict[int, Any] = {}
+        self._values: dict[int, KeptValue] = {}
         self._lock = threading.Lock()
         self._has_calls = threading.Condition(self._lock)
         self._has_reports = threading.Condition(self._lock)
@@ -137,7 +138,7 @@ class WorkerSession:
         Raises:
             ValueMissing: If it is not.
         """
-        return pack(self._held_value(closure))
+        return pack(self._held_value(closure), copy=False)
 
     def close(self) -> None:
         """Drops the closures that wait; threads end after the ones that run."""
@@ -150,7 +151,7 @@ class WorkerSession:
 
     def _held_value(self, closure: int) -> Any:
         try:
-            return self._values[closure]
+            return self._values[closure].get()
         except KeyError:
             raise ValueMissing(closure) from None
 
@@ -192,13 +193,16 @@ class WorkerSession:
                 with observer.span(f"closure {_name(function)}", "closure", number=call.closure):
                     result = function(*args, **kwargs)
             parcel = _pack_result(result, function)
+            is_large = bool(parcel.buffers) or len(parcel.data) > LARGEST_INLINE_BYTES
+            # The function may change what it returned when it is called again.
+            kept = KeptValue(result) if is_large else None
         except ValueMissing as missing:
             return NotStarted(call.closure, missing.closure)
         except BaseException as error:
             return Failed(call.closure, exception_to_bytes(_as_error(error)))
         seconds = time.perf_counter() - start
-        if parcel.buffers or len(parcel.data) > LARGEST_INLINE_BYTES:
-            self._values[call.closure] = result
+        if kept is not None:
+            self._values[call.closure] = kept
             return Held(call.closure, seconds)
         return Returned(call.closure, seconds, parcel)
 
@@ -219,7 +223,7 @@ def _name(function: Any) -> str:
 def _pack_result(result: Any, function: Any) -> Parcel:
     name = _name(function)
     try:
-        parcel = pack(result)
+        parcel = pack(result, copy=False)
     except Exception as error:
         parts = [(f"The result of {name}", result)]
         if isinstance(result, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import secrets
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Callable
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
+from stratagem._src.core.forking import at_exit
 from stratagem._src.transport import Caller, Credentials, Handler, Identity, Message
 from stratagem._src.worker.session import ValueMissing, WorkerSession
 from stratagem._src.worker_protocol.shipping import Parcel
@@ -40,7 +40,7 @@ _SECONDS_AT_EXIT = 2.0
 _services: weakref.WeakSet[WorkerService] = weakref.WeakSet()
 
 
-@atexit.register
+@at_exit
 def _close_all() -> None:
     services = list(_services)
     for service in services:

@@ -17,7 +17,7 @@ __all__ = ["reduce_function"]
 
 _sent: weakref.WeakKeyDictionary[Function, str] = weakref.WeakKeyDictionary()
 _arrived: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()  # reentrant for the sake of signal handlers
 
 
 def reduce_function(function: Function) -> tuple[Callable[..., Any], tuple[Any, ...]]:

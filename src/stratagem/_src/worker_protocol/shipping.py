@@ -1,7 +1,8 @@
 """From objects to what travels and back: functions, arguments and results.
 
-Everything goes through ``cloudpickle``, large arrays beside the pickle without a copy. Only peers that
-have proved who they are may be given to ``unpack``: a pickle can run anything.
+Everything goes through ``cloudpickle``, large arrays beside the pickle. These are sent later, and perhaps
+more than once, so those that somebody else can write to are copied; read-only and JAX arrays are not. Only
+peers that have proved who they are may be given to ``unpack``: a pickle can run anything.
 """
 
 from __future__ import annotations
@@ -17,12 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import ShippingError
+from stratagem._src.core.owned_memory import owned
 from stratagem._src.execution.function import Function
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.worker_protocol.shipped_functions import reduce_function
 
-__all__ = ["LARGEST_INLINE_BYTES", "ByReference", "Parcel", "check_parts", "pack", "unpack"]
+__all__ = [
+    "LARGEST_INLINE_BYTES",
+    "ByReference",
+    "KeptValue",
+    "Parcel",
+    "check_parts",
+    "pack",
+    "unpack",
+]
 
 LARGEST_INLINE_BYTES = 64 * 1024
 """Arrays up to this size travel inside the pickle; results up to it with the report of success."""
@@ -54,16 +64,7 @@ class Parcel(NamedTuple):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    def __init__(self, file: io.BytesIO) -> None:
-        self.buffers: list[np.ndarray[Any, Any]] = []
-        self.references: dict[int, tuple[int, ByReference]] = {}
-        # Not a method: the pickler would refer to itself, and keep what it has pickled for long.
-        super().__init__(file, protocol=5, buffer_callback=_taker(self.buffers))
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if not isinstance(obj, ByReference):
-            return None
-        return self.references.setdefault(id(obj), (len(self.references), obj))[0]
+    """Pickles what is peculiar to us as every process understands it."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, jax.Array):
@@ -77,13 +78,41 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _taker(buffers: list[np.ndarray[Any, Any]]) -> Callable[[pickle.PickleBuffer], bool]:
+class _ShippingPickler(_Pickler):
+    def __init__(self, file: io.BytesIO, *, copy: bool) -> None:
+        self.buffers: list[np.ndarray[Any, Any]] = []
+        self.references: dict[int, tuple[int, ByReference]] = {}
+        # Not a method: the pickler would refer to itself, and keep what it has pickled for long.
+        super().__init__(file, protocol=5, buffer_callback=_taker(self.buffers, copy))
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, ByReference):
+            return None
+        return self.references.setdefault(id(obj), (len(self.references), obj))[0]
+
+
+class _KeepingPickler(_Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        self.arrays: list[jax.Array] = []
+        super().__init__(file, protocol=5)
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, jax.Array):
+            return None
+        self.arrays.append(obj)
+        return len(self.arrays) - 1
+
+
+def _taker(
+    buffers: list[np.ndarray[Any, Any]], copy: bool
+) -> Callable[[pickle.PickleBuffer], bool]:
     def take(buffer: pickle.PickleBuffer) -> bool:
         """Returns whether the buffer is to stay in the pickle."""
         raw = buffer.raw()
         if raw.nbytes <= LARGEST_INLINE_BYTES:
             return True
-        buffers.append(np.frombuffer(raw, np.uint8))
+        memory = np.frombuffer(raw, np.uint8)
+        buffers.append(owned(memory) if copy else memory)
         return False
 
     return take
@@ -103,14 +132,18 @@ class _Unpickler(pickle.Unpickler):
         return _restore_numpy_array if found is _restore_jax_array and not self._as_jax else found
 
 
-def pack(obj: Any) -> Parcel:
+def pack(obj: Any, *, copy: bool = True) -> Parcel:
     """Returns an object as a parcel. JAX arrays are copied from their devices.
+
+    Args:
+        obj: The object.
+        copy: Whether it is taken as it is now; else nobody may change it as long as the parcel is used.
 
     Raises:
         Exception: Whatever pickling raises; ``check_parts`` finds out which part it was.
     """
     file = io.BytesIO()
-    pickler = _Pickler(file)
+    pickler = _ShippingPickler(file, copy=copy)
     pickler.dump(obj)
     references = tuple(reference for _, reference in pickler.references.values())
     return Parcel(file.getvalue(), tuple(pickler.buffers), references)
@@ -125,6 +158,33 @@ def unpack(parcel: Parcel, resolved: Iterable[Any] = (), *, as_jax: bool = True)
         as_jax: Whether JAX arrays come back as JAX arrays, on the default device, or as NumPy's.
     """
     return _Unpickler(parcel, resolved, as_jax=as_jax).load()
+
+
+class KeptValue:
+    """An object as it was, for a process that keeps it: JAX arrays themselves, all else pickled.
+
+    So whoever made the object may go on changing it, and everybody who asks for it gets one of its own.
+
+    >>> import numpy as np
+    >>> table = np.zeros(2)
+    >>> kept = KeptValue({"table": table})
+    >>> table += 1
+    >>> kept.get()
+    {'table': array([0., 0.])}
+    """
+
+    __slots__ = ("_arrays", "_data")
+
+    def __init__(self, obj: Any) -> None:
+        file = io.BytesIO()
+        pickler = _KeepingPickler(file)
+        pickler.dump(obj)
+        self._arrays = pickler.arrays
+        self._data = file.getvalue()
+
+    def get(self) -> Any:
+        """Returns the object."""
+        return _Unpickler(Parcel(self._data), self._arrays, as_jax=True).load()
 
 
 def check_parts(parts: Iterable[tuple[str, Any]], error: Exception, fix: str) -> ShippingError:

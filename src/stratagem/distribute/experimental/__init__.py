@@ -14,6 +14,7 @@ from stratagem._src.variables.fully_sharded import FullySharded
 
 if TYPE_CHECKING:
     from stratagem._src.checkpoint.preemption_handler import PreemptionCheckpointHandler
+    from stratagem._src.islands.local_updates import LocalUpdates
     from stratagem._src.parameter_server.client.initial_value import RowInitializer
     from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
     from stratagem._src.strategies.central_storage import CentralStorageStrategy
@@ -34,6 +35,7 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "FullySharded",
+    "LocalUpdates",
     "MultiWorkerMirroredStrategy",
     "ParameterServerStrategy",
     "PreemptionCheckpointHandler",
@@ -55,6 +57,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
         "stratagem._src.strategies.central_storage",
         "CentralStorageStrategy",
     ),
+    "LocalUpdates": ("stratagem._src.islands.local_updates", "LocalUpdates"),
     "MultiWorkerMirroredStrategy": (
         "stratagem._src.strategies.multi_worker_mirrored",
         "ExperimentalMultiWorkerMirroredStrategy",

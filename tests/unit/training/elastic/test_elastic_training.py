@@ -1,5 +1,8 @@
 """The loops of an elastic function where there is nobody to lose."""
 
+import itertools
+import shutil
+
 import numpy as np
 import pytest
 
@@ -130,3 +133,178 @@ def test_a_range_notes_the_number_that_it_begins_with(strategy):
         for _ in loop.range(2):
             pass
     assert places[:3] == [[[0, 3], [0, 1]], [[0, 3], [0, 2]], [[0, 4]]]
+
+
+# --- checkpoints ------------------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    pass
+
+
+DATA = sg.data.Dataset.range(24).shuffle(24).batch(4)
+
+
+class Job:
+    """A job that is started again and again, with a checkpoint after each batch or each epoch.
+
+    Attributes:
+        seen: The rows of each step that is in a checkpoint, or in the last run.
+    """
+
+    def __init__(self, directory, devices, *, every_batch):
+        self.strategy = sg.distribute.MirroredStrategy([f"CPU:{k}" for k in range(devices)])
+        with self.strategy.scope():
+            self.total = sg.Variable(0, aggregation=sg.VariableAggregation.SUM)
+            self.steps = sg.Variable(0, aggregation=sg.VariableAggregation.ONLY_FIRST_REPLICA)
+            self.of_epoch = sg.Variable(0, aggregation=sg.VariableAggregation.ONLY_FIRST_REPLICA)
+        self.directory = directory
+        self.every_batch = every_batch
+        self.run = sg.train.elastic(self.strategy)(self.train)
+
+    def train(self, loop, kill_after):
+        """Trains, and returns the place, the rows and the variables after each step."""
+        variables = {"total": self.total, "steps": self.steps, "of_epoch": self.of_epoch}
+        checkpoint = sg.train.Checkpoint(**variables, loop=loop)
+        manager = sg.train.CheckpointManager(checkpoint, self.directory, max_to_keep=1)
+        manager.restore_or_initialize()
+        manager.save()  # on the way to where it goes on
+        seen = []
+
+        def step(batch):
+            self.strategy.run(lambda x: self.total.assign_add(x.sum()), args=(batch,))
+            self.steps.assign_add(1)
+            self.of_epoch.assign_add(1)
+            parts = self.strategy.experimental_local_results(batch)
+            rows = np.concatenate([np.asarray(part) for part in parts])
+            counts = int(self.total), int(self.steps), int(self.of_epoch)
+            seen.append((loop.step, rows.tolist(), *counts))
+
+        def note_and_maybe_die():
+            manager.save()
+            manager.sync()
+            if len(seen) >= kill_after:
+                raise Killed(seen)
+
+        for batch in loop.batches(DATA):
+            step(batch)
+            if loop.step == 1:
+                break
+        for _ in loop.range(3):
+            self.of_epoch.assign(0)  # which is taken back on the way to where it goes on
+            for batch in loop.batches(DATA):
+                step(batch)
+                if self.every_batch:
+                    note_and_maybe_die()
+            if not self.every_batch:
+                note_and_maybe_die()
+        for _ in loop.range(2):
+            self.of_epoch.assign(0)
+            for batch in loop.batches(DATA):
+                step(batch)
+            for _ in loop.range(2):
+                note_and_maybe_die()
+        return seen
+
+
+@pytest.mark.parametrize("every_batch", [True, False])
+def test_a_job_that_is_killed_again_and_again_reads_everything_once(tmp_path, every_batch):
+    seen, devices = [], [1, 2, 4]
+    for attempt in range(100):
+        job = Job(tmp_path, devices[attempt % 3], every_batch=every_batch)
+        try:
+            seen += job.run(4)
+            break
+        except Killed as killed:
+            seen += killed.args[0]
+    assert attempt >= 5
+    assert [step for step, *_ in seen] == list(range(2 + 6 * 3 + 6 * 2))
+    assert [steps for *_, steps, _ in seen] == list(range(1, 2 + 6 * 3 + 6 * 2 + 1))
+    assert [of_epoch for *_, of_epoch in seen] == [1, 2, *([*range(1, 7)] * 5)]
+    assert seen[-1][2] == sum(sum(rows) for _, rows, *_ in seen)
+    epochs = [
+        [row for _, rows, *_ in seen[k : k + 6] for row in rows] for k in range(2, len(seen), 6)
+    ]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(24))
+    assert len({tuple(epoch) for epoch in epochs[:3]}) == 3
+
+
+def test_a_job_in_pieces_is_equal_to_one_in_one_piece(tmp_path):
+    first = Job(tmp_path / "whole", 2, every_batch=True)
+    with pytest.raises(Killed):
+        first.run(1)
+    shutil.copytree(tmp_path / "whole", tmp_path / "pieces")
+    seen = []
+    while True:
+        job = Job(tmp_path / "pieces", 2, every_batch=True)
+        try:
+            seen += job.run(5)
+            break
+        except Killed as killed:
+            seen += killed.args[0]
+    assert seen == Job(tmp_path / "whole", 2, every_batch=True).run(1000)
+
+
+def test_a_loop_in_a_body_that_a_checkpoint_counts_as_done_is_refused(strategy, tmp_path):
+    @sg.train.elastic(strategy)
+    def train(loop):
+        checkpoint = sg.train.Checkpoint(loop=loop)
+        for _ in loop.range(2):
+            checkpoint.save(tmp_path / "ckpt")
+            for _ in loop.range(2):
+                pass
+
+    with pytest.raises(RuntimeError, match="Save after the last loop of the body"):
+        train()
+
+
+def test_a_place_is_restored_before_the_first_loop_or_not_at_all(strategy, tmp_path):
+    @sg.train.elastic(strategy)
+    def train(loop, directory):
+        checkpoint = sg.train.Checkpoint(loop=loop)
+        for _ in loop.range(2):
+            path = checkpoint.save(directory / "ckpt")
+            checkpoint.restore(path)
+
+    with pytest.raises(RuntimeError, match="before the first of them begins"):
+        train(tmp_path)
+    iterator = iter(sg.data.Dataset.range(3))
+    path = sg.train.Checkpoint(loop=iterator).save(tmp_path / "iterator")
+
+    @sg.train.elastic(strategy)
+    def restore(loop):
+        sg.train.Checkpoint(loop=loop).restore(path)
+
+    with pytest.raises(ValueError, match="restored from the place of a loop"):
+        restore()
+
+
+def test_after_a_loss_the_run_goes_on_from_its_boundary_and_not_from_a_checkpoint(
+    strategy, tmp_path
+):
+    def count(loop):
+        checkpoint = sg.train.Checkpoint(loop=loop)
+        path = sg.train.latest_checkpoint(tmp_path)
+        checkpoint.restore(path)
+        for number in loop.range(10):
+            yield number
+            checkpoint.save(tmp_path / "ckpt")
+            checkpoint.sync()
+
+    reached, arrived = [], []
+
+    def loop_at(place):
+        return ElasticLoop(strategy, place, reached.append, lambda: arrived.append(True))
+
+    assert list(itertools.islice(count(loop_at(first_place(1))), 3)) == [0, 1, 2]
+    assert [place["loops"] for place in reached] == [[[0, 1]], [[0, 2]]]
+    # It was lost at its boundary before 5: later than the checkpoint.
+    numbers = count(loop_at({**first_place(1), "loops": [[0, 5]]}))
+    assert (next(numbers), arrived) == (5, [True])
+    # A new job goes on from the checkpoint, whose values make a boundary of their own.
+    reached.clear()
+    assert list(count(loop_at(first_place(2)))) == list(range(2, 10))
+    assert reached[0] == {"step": 0, "loops": [[0, 2]], "seed": 1, "iterations": {}}
+    assert arrived == [True, True]
+    assert list(count(loop_at(first_place(2)))) == []

@@ -6,10 +6,11 @@ import abc
 
 from stratagem._src.cluster import leadership
 from stratagem._src.cluster.accelerators import count_local_accelerators
+from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_spec import ClusterSpec
-from stratagem._src.cluster.errors import TaskError
+from stratagem._src.cluster.errors import TaskError, UnknownAddressesError
 
-__all__ = ["ClusterResolver", "format_master_url"]
+__all__ = ["ClusterResolver", "check_task_of", "format_master_url"]
 
 
 class ClusterResolver(abc.ABC):
@@ -37,6 +38,8 @@ class ClusterResolver(abc.ABC):
     _task_type: str | None = None
     _task_id: int | None = None
     _rpc_layer: str | None = None
+    # What to do about a task that is not in the cluster.
+    _fix_of_task = "Give the resolver the task_type and task_id of this process."
 
     @abc.abstractmethod
     def cluster_spec(self) -> ClusterSpec:
@@ -169,6 +172,34 @@ class ClusterResolver(abc.ABC):
 
     def _count_accelerators(self) -> dict[str, int]:
         return count_local_accelerators()
+
+
+def check_task_of(resolver: ClusterResolver) -> None:
+    """Raises at once if the task of a resolver is not one of its cluster, or its leader cannot be found.
+
+    Otherwise all other tasks would wait for it.
+
+    Raises:
+        TaskError: If so.
+    """
+    try:
+        spec = resolver.cluster_spec()
+    except UnknownAddressesError:
+        _ = resolver.process_id  # which its launcher gave, and is checked when it is read
+        return
+    try:
+        leadership.validate_task(spec, resolver.task_type, resolver.task_id)
+        if (
+            resolver.num_processes > 1
+            and not Address.parse(resolver.coordinator_address or "").port
+        ):
+            leader = leadership.leader_task(spec)
+            raise TaskError(
+                f"The other workers must know the port of {leader}, which leads, got "
+                f"{resolver.coordinator_address!r}. Choose one."
+            )
+    except TaskError as error:
+        raise TaskError(f"{error} {resolver._fix_of_task}") from None
 
 
 def format_master_url(address: str, rpc_layer: str | None) -> str:

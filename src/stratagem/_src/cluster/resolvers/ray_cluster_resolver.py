@@ -77,15 +77,16 @@ class RayClusterResolver(ClusterResolver):
     def _exchange(self) -> ClusterSpec:
         ray = load_ray("RayClusterResolver")
         # Held, so that nobody else gets it before this task listens.
-        self._port = HeldPorts(1)
+        host = ray.util.get_node_ip_address()
+        self._port = HeldPorts(1, host)
         try:
-            return self._meet(ray, *self._port)
+            return self._meet(ray, Address(host, *self._port))
         except CloudError:
             self._port.close()
             raise
 
-    def _meet(self, ray: Any, port: int) -> ClusterSpec:
-        address = str(Address(ray.util.get_node_ip_address(), port))
+    def _meet(self, ray: Any, own: Address) -> ClusterSpec:
+        address = str(own)
         book = _book(ray, self._group)
         mine = (self._task_type, self._task_id)
         deadline = time.monotonic() + self._timeout

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from stratagem._src.cluster.cluster_spec import ClusterSpec
-from stratagem._src.cluster.errors import ClusterSpecError, EnvironmentVariableError
+from stratagem._src.cluster.errors import ClusterSpecError, EnvironmentVariableError, shortened
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 
 __all__ = ["TFConfigClusterResolver"]
@@ -45,6 +45,10 @@ class TFConfigClusterResolver(ClusterResolver):
         EnvironmentVariableError: When asked something while ``TF_CONFIG`` is malformed.
     """
 
+    @property
+    def _fix_of_task(self) -> str:  # type: ignore[override]
+        return f"Correct TF_CONFIG, which holds {shortened(os.environ.get(_VARIABLE, ''))!r}."
+
     def __init__(
         self,
         task_type: str | None = None,
@@ -59,7 +63,11 @@ class TFConfigClusterResolver(ClusterResolver):
 
     def cluster_spec(self) -> ClusterSpec:
         """Returns the cluster that ``TF_CONFIG`` describes, empty if it describes none."""
-        cluster = _load().get("cluster", {})
+        config = _load()
+        cluster = config.get("cluster", {})
+        if "cluster" not in config and _needs_others(self.task_type, self.task_id):
+            # A process that works alone because of a misspelt key would train a model of its own.
+            raise _malformed(f"a 'cluster' that has its 'task', as in {_EXAMPLE}")
         try:
             return ClusterSpec(cluster)
         except (ClusterSpecError, TypeError) as error:
@@ -104,6 +112,11 @@ class TFConfigClusterResolver(ClusterResolver):
         if rpc_layer is None or isinstance(rpc_layer, str):
             return rpc_layer
         raise _malformed("a string as 'rpc_layer'")
+
+
+def _needs_others(task_type: str | None, task_id: int | None) -> bool:
+    """Returns whether a task makes no sense without a cluster, as that of an evaluator does."""
+    return task_type in ("worker", "ps") or bool(task_id)
 
 
 def _load() -> dict[str, Any]:

@@ -1,89 +1,21 @@
-"""Names of ``tf`` itself that make, shape, join, choose from or convert arrays."""
+"""Names of ``tf`` itself that make, shape, join, choose from or convert arrays, and are not here."""
 
 __all__ = ["ARRAYS"]
 
-_SAME_NAMES = (
-    "argsort broadcast_to expand_dims linspace meshgrid ones ones_like repeat "
-    "reshape roll searchsorted sort squeeze stack tile transpose zeros zeros_like"
-)
-_AT_INDICES = "x.at[tuple(jax.numpy.moveaxis(indices, -1, 0))]"
-
 ARRAYS: dict[str, str] = {
-    **{name: f"jax.numpy.{name}" for name in _SAME_NAMES.split()},
-    "DType": "numpy.dtype",
     "RaggedTensor": "a list of arrays, or a padded array and its jax.numpy mask",
     "SparseTensor": "jax.experimental.sparse.BCOO, or sg.IndexedSlices for rows",
-    "Tensor": "jax.Array, also in isinstance(x, jax.Array)",
     "TensorArray": "the stacked outputs of jax.lax.scan, or x.at[i].set(value)",
-    "as_dtype": "numpy.dtype(name)",
     "as_string": "str(x), Python's own",
-    "bitcast": "jax.lax.bitcast_convert_type(x, dtype)",
     "bitwise.bitwise_and": "jax.numpy.bitwise_and",
     "bitwise.bitwise_or": "jax.numpy.bitwise_or",
     "bitwise.bitwise_xor": "jax.numpy.bitwise_xor",
     "bitwise.invert": "jax.numpy.bitwise_invert",
     "bitwise.left_shift": "jax.numpy.left_shift",
     "bitwise.right_shift": "jax.numpy.right_shift",
-    "boolean_mask": (
-        "x[mask]; in compiled code, where shapes are fixed, jax.numpy.where(mask, x, other)"
-    ),
-    "broadcast_dynamic_shape": "jax.numpy.broadcast_shapes",
-    "broadcast_static_shape": "jax.numpy.broadcast_shapes",
-    "cast": "x.astype(dtype), or jax.numpy.astype(x, dtype)",
-    "clip_by_global_norm": "optax.clip_by_global_norm, in the optimizer",
-    "clip_by_norm": "x * jax.numpy.minimum(1, c / jax.numpy.linalg.norm(x))",
-    "clip_by_value": "jax.numpy.clip(x, low, high)",
-    "complex": "jax.lax.complex(real, imag)",
-    "concat": "jax.numpy.concatenate(arrays, axis)",
-    "constant_initializer": "jax.nn.initializers.constant(value)",
-    "convert_to_tensor": "jax.numpy.asarray(x, dtype)",
-    "double": "sg.float64",
-    "dtypes.as_dtype": "numpy.dtype(name)",
-    "dtypes.cast": "x.astype(dtype), or jax.numpy.astype(x, dtype)",
-    "dynamic_partition": "[x[partitions == i] for i in range(num_partitions)], outside of compiled code",
-    "dynamic_stitch": "jax.numpy.zeros(shape).at[indices].set(data)",
-    "ensure_shape": "assert x.shape == shape, for shapes are known while a function is traced",
-    "fill": "jax.numpy.full(shape, value)",
-    "gather": "x[indices], or jax.numpy.take(x, indices, axis)",
-    "gather_nd": "x[tuple(jax.numpy.moveaxis(indices, -1, 0))]",
-    "get_static_value": "the value itself; jax.core.Tracer is the class of those that have none yet",
-    "half": "sg.float16",
-    "histogram_fixed_width": (
-        "jax.numpy.histogram(jax.numpy.clip(x, low, high), nbins, (low, high))[0].astype(int)"
-    ),
-    "identity_n": "[sg.identity(x) for x in arrays]",
-    "is_tensor": "isinstance(x, jax.Array)",
-    "make_ndarray": "numpy.asarray(x)",
-    "newaxis": "jax.numpy.newaxis",
-    "one_hot": "jax.nn.one_hot(x, depth)",
-    "ones_initializer": "jax.nn.initializers.ones",
-    "pad": "jax.numpy.pad(x, paddings)",
-    "parallel_stack": "jax.numpy.stack",
-    "range": "jax.numpy.arange",
-    "rank": "x.ndim, or jax.numpy.ndim(x)",
-    "reverse": "jax.numpy.flip(x, axis)",
-    "saturate_cast": "jax.numpy.clip(x, low, high).astype(dtype), with jax.numpy.iinfo(dtype)",
-    "scatter_nd": "jax.numpy.zeros(shape).at[tuple(jax.numpy.moveaxis(indices, -1, 0))].add(updates)",
-    "sequence_mask": "jax.numpy.arange(maxlen) < lengths[..., None]",
-    "shape": "x.shape, which is known while a function is traced; jax.numpy.shape(x) for lists",
-    "size": "x.size, or jax.numpy.size(x)",
-    "slice": "x[begin : begin + size], or jax.lax.dynamic_slice for a traced begin",
     "sparse.SparseTensor": "jax.experimental.sparse.BCOO",
     "sparse.from_dense": "jax.experimental.sparse.BCOO.fromdense(x)",
     "sparse.sparse_dense_matmul": "a @ b of a jax.experimental.sparse.BCOO",
     "sparse.to_dense": "x.todense() of a jax.experimental.sparse.BCOO",
-    "split": "jax.numpy.split(x, num, axis); it takes indices where tf.split takes sizes",
-    "strided_slice": "x[begin:end:step], or jax.lax.slice(x, begin, end, strides)",
-    "tensor_scatter_nd_add": f"{_AT_INDICES}.add(updates)",
-    "tensor_scatter_nd_max": f"{_AT_INDICES}.max(updates)",
-    "tensor_scatter_nd_min": f"{_AT_INDICES}.min(updates)",
-    "tensor_scatter_nd_sub": f"{_AT_INDICES}.subtract(updates)",
-    "tensor_scatter_nd_update": f"{_AT_INDICES}.set(updates)",
     "to_float": "x.astype(sg.float32)",
-    "unique": "jax.numpy.unique(x, return_inverse=True), sorted; in compiled code with size=n",
-    "unique_with_counts": "jax.numpy.unique(x, return_inverse=True, return_counts=True), sorted",
-    "unravel_index": "jax.numpy.unravel_index",
-    "unstack": "jax.numpy.unstack(x, axis=axis)",
-    "where": "jax.numpy.where(condition, x, y), or jax.numpy.argwhere(condition) without x and y",
-    "zeros_initializer": "jax.nn.initializers.zeros",
 }

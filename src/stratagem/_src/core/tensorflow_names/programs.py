@@ -2,24 +2,6 @@
 
 __all__ = ["PROGRAMS"]
 
-_TAPE = """\
-sg.value_and_grad, for JAX differentiates functions and keeps no tape.
-
-    with tf.GradientTape() as tape:
-        loss = loss_of(model(x), y)
-    gradients = tape.gradient(loss, variables)
-    optimizer.apply_gradients(zip(gradients, variables))
-
-becomes
-
-    def compute_loss():
-        return loss_of(model(x), y)
-
-    loss, gradients = sg.value_and_grad(compute_loss, variables)()
-    optimizer.apply_gradients(zip(gradients, variables))
-
-What else compute_loss returns comes back with has_aux=True. For gradients with respect to arrays
-make them arguments: jax.grad(f)(x); for second derivatives jax.hessian(f)(x)."""
 _NO_GRAPH = "nothing: there are no graphs and sessions; sg.function compiles what it calls"
 _VISIBLE = (
     "JAX_PLATFORMS=cpu or CUDA_VISIBLE_DEVICES=0,1 in the environment, or name the devices: "
@@ -31,7 +13,6 @@ _TOP = {
     "Assert": "assert, or jax.experimental.checkify.check in compiled code",
     "CriticalSection": "threading.Lock",
     "DeviceSpec": "a string such as 'GPU:0', or jax.Device",
-    "GradientTape": _TAPE,
     "Graph": _NO_GRAPH,
     "Module": (
         "a dict, a list or a plain class that holds sg.Variable; sg.train.Checkpoint(model=vars(model)) "
@@ -42,34 +23,18 @@ _TOP = {
     "Session": _NO_GRAPH,
     "SparseTensorSpec": "sg.TensorSpec of the values and of the indices",
     "TypeSpec": "sg.TensorSpec",
-    "UnconnectedGradients": "zeros, which is what sg.value_and_grad returns for what was not used",
     "assert_equal": "assert, or jax.experimental.checkify.check in compiled code",
-    "case": "jax.lax.switch(index, branches, *operands)",
-    "control_dependencies": "nothing: what a function does to variables happens in the order written",
-    "custom_gradient": "jax.custom_vjp",
     "device": "jax.default_device(device), a context manager too",
-    "executing_eagerly": "not isinstance(x, jax.core.Tracer)",
-    "foldl": "jax.lax.scan(fn, initial, xs)[0], where fn returns (carry, None)",
-    "foldr": "jax.lax.scan(fn, initial, xs, reverse=True)[0], where fn returns (carry, None)",
     "get_logger": "logging.getLogger('stratagem')",
     "global_variables_initializer": "nothing: a variable has its value when it is made",
-    "gradients": "jax.grad(f)(x), or sg.value_and_grad for variables",
-    "group": "nothing: what a function does to variables happens in the order written",
+    "gradients": "sg.GradientTape, or sg.value_and_grad",
     "hessians": "jax.hessian(f)(x)",
     "init_scope": "jax.ensure_compile_time_eval()",
-    "inside_function": "isinstance(x, jax.core.Tracer)",
-    "map_fn": "jax.lax.map(fn, x), or jax.vmap(fn)(x)",
-    "name_scope": "jax.named_scope(name)",
-    "no_op": "nothing at all, or None",
     "nondifferentiable_batch_function": "jax.vmap",
     "numpy_function": "jax.pure_callback(fn, result_shape_dtypes, *args)",
     "placeholder": "an argument of a function: sg.function",
     "print": "jax.debug.print('{x}', x=x), which also prints from compiled code",
     "py_function": "jax.pure_callback, or jax.experimental.io_callback if it has effects",
-    "recompute_grad": "jax.checkpoint(fn)",
-    "scan": "jax.lax.scan(fn, initial, xs), where fn returns (carry, output)",
-    "stop_gradient": "jax.lax.stop_gradient(x)",
-    "switch_case": "jax.lax.switch(index, branches, *operands)",
     "timestamp": "time.time()",
     "trainable_variables": "a list of yours: [v for v in variables if v.trainable]",
     "tuple": "a Python tuple",
@@ -77,8 +42,6 @@ _TOP = {
     "variable_creator_scope": (
         "a function of yours that makes each sg.Variable; strategy.scope() decides where they are"
     ),
-    "vectorized_map": "jax.vmap(fn)(x)",
-    "while_loop": "jax.lax.while_loop(condition, body, initial)",
 }
 _MODULES = {
     "app": "absl.app, or plain Python: if __name__ == '__main__'",

@@ -18,7 +18,17 @@ from stratagem._src.data.structure import (
 )
 from stratagem._src.data.tensor_spec import STRING
 
-__all__ = ["concat_rows", "num_rows", "row", "slice_rows", "stack_elements", "unstack_rows"]
+__all__ = [
+    "concat_rows",
+    "copied",
+    "in_own_nest",
+    "num_rows",
+    "read_only_view",
+    "row",
+    "slice_rows",
+    "stack_elements",
+    "unstack_rows",
+]
 
 
 def stack_elements(elements: list[Any]) -> Any:
@@ -108,6 +118,34 @@ def row(rows: Any, position: int) -> Any:
 def _pick(leaf: Any, position: int) -> Any:
     item = leaf[position]
     return copy_of(item) if isinstance(item, np.ndarray) else item
+
+
+def read_only_view(leaf: Any) -> Any:
+    """Returns a leaf that is given out more than once: who changed it would change it for the others.
+
+    A view, because the array itself may be in the hands of somebody who writes to it.
+    """
+    if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
+        return leaf
+    view = leaf.view()
+    view.flags.writeable = False
+    return view
+
+
+def in_own_nest(element: Any) -> Any:
+    """Returns an element that is given out more than once, with its dicts for whoever gets it to change."""
+    return element if isinstance(element, np.ndarray) else map_structure(_itself, element)
+
+
+def _itself(leaf: Any) -> Any:
+    return leaf
+
+
+def copied(element: Any) -> Any:
+    """Returns an element that shares no memory with another."""
+    return map_structure(
+        lambda leaf: copy_of(leaf) if isinstance(leaf, np.ndarray) else leaf, element
+    )
 
 
 def unstack_rows(rows: Any) -> list[Any]:

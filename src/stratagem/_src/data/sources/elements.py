@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.plan.node import Epoch, Node
-from stratagem._src.data.plan.rows import stack_elements
+from stratagem._src.data.plan.rows import in_own_nest, read_only_view, stack_elements
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.structure import map_structure
@@ -28,7 +26,7 @@ class Elements(Node):
     """
 
     def __init__(self, elements: list[Any], element_spec: Callable[[], Any]) -> None:
-        self._elements = [map_structure(_read_only, element) for element in elements]
+        self._elements = [map_structure(read_only_view, element) for element in elements]
         self._known_spec = element_spec
 
     def _compute_spec(self) -> Any:
@@ -52,15 +50,6 @@ class Elements(Node):
         return _ElementsStream(self._elements)
 
 
-def _read_only(leaf: Any) -> Any:
-    """They are given out more than once, so whoever changed one would change it for the others."""
-    if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
-        return leaf
-    view = leaf.view()
-    view.flags.writeable = False
-    return view
-
-
 class _ElementsStream(Stream):
     def __init__(self, elements: list[Any]) -> None:
         self._elements = elements
@@ -70,7 +59,7 @@ class _ElementsStream(Stream):
         if self._next >= len(self._elements):
             raise StopIteration
         self._next += 1
-        return self._elements[self._next - 1]
+        return in_own_nest(self._elements[self._next - 1])
 
     def next_rows(self, count: int) -> Any | None:
         part = self._elements[self._next : self._next + count]

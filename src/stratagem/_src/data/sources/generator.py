@@ -9,7 +9,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
-from stratagem._src.data.conversion import to_array
+from stratagem._src.data.conversion import owned_array, owned_results, to_array
 from stratagem._src.data.options import UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.run import Run
@@ -70,7 +70,7 @@ class FromGenerator(Node):
                 f"generator must be a function that returns an iterable, got {generator!r}."
             )
         self._generator = generator
-        self._args = args
+        self._args = map_structure(_kept_argument, args)
         self._spec = signature
 
     def cardinality(self) -> int:
@@ -101,7 +101,8 @@ class _GeneratorStream(Stream):
         return element
 
     def __next__(self) -> Any:
-        return self._checked(self._next_raw())
+        # A generator may fill one buffer over and over.
+        return self._checked(owned_results.take(self._next_raw))
 
     def _checked(self, element: Any) -> Any:
         number = self._given - 1
@@ -138,6 +139,10 @@ class _GeneratorStream(Stream):
         # One that runs in a thread that was left alone is closed by that thread.
         if close is not None and not getattr(self._elements, "gi_running", False):
             close()
+
+
+def _kept_argument(value: Any) -> Any:
+    return owned_array(value) if isinstance(value, np.ndarray) else value
 
 
 def _convert(spec: TensorSpec, value: Any, number: int) -> Any:

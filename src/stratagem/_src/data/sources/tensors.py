@@ -8,7 +8,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.checks import as_integer
-from stratagem._src.data.conversion import to_array
+from stratagem._src.data.conversion import owned_array
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.random_access import ArrayAccess, Indices, RandomAccess
@@ -49,7 +49,7 @@ class TensorSlices(InMemory):
     """The rows of a nest of arrays."""
 
     def __init__(self, tensors: Any) -> None:
-        arrays = map_structure(to_array, tensors)
+        arrays = map_structure(owned_array, tensors)
         try:
             length = num_rows(arrays)
         except InvalidArgumentError as error:
@@ -64,7 +64,7 @@ class Tensors(InMemory):
     """One element."""
 
     def __init__(self, tensors: Any) -> None:
-        arrays = map_structure(to_array, tensors)
+        arrays = map_structure(owned_array, tensors)
         if not flatten(arrays):
             raise InvalidArgumentError("An element needs at least one component, got none.")
         table = map_structure(lambda array: array[np.newaxis], arrays)

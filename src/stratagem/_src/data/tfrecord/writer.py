@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.forking import ProcessOwner, discard_in_child
 from stratagem._src.data.byte_files import as_path, check_compression
 from stratagem._src.data.tfrecord.record_format import written_record
 
@@ -57,6 +58,7 @@ class TFRecordWriter:
     def __init__(self, path: Any, options: TFRecordOptions | str | None = None) -> None:
         chosen = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._path = as_path(path)
+        self._owner = ProcessOwner("a TFRecordWriter")
         self._file: Any = _open(self._path, chosen)
 
     def write(self, record: bytes) -> None:
@@ -70,6 +72,7 @@ class TFRecordWriter:
                 f"A record must be bytes, got {type(record).__name__}. Use text.encode() or "
                 "message.SerializeToString()."
             )
+        self._owner.check()
         if self._file is None:
             raise InvalidArgumentError(f"{self._path}: the writer is closed.")
         self._file.write(written_record(record))
@@ -102,8 +105,11 @@ def _open(path: str, options: TFRecordOptions) -> Any:
     if options.compression_level is not None:
         level = options.compression_level
     if options.compression_type == "GZIP":
-        return gzip.open(path, "wb", compresslevel=level)
+        compressed = gzip.open(path, "wb", compresslevel=level)  # noqa: SIM115
+        discard_in_child(compressed)
+        return compressed
     file = Path(path).open("wb")  # noqa: SIM115
+    discard_in_child(file)
     return _Deflating(file, level) if options.compression_type == "ZLIB" else file
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
+from stratagem._src.core.forking import discard_in_child
 from stratagem._src.data.element_format import decode_leaves, encode_leaves
+from stratagem._src.data.plan.rows import in_own_nest, read_only_view
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.structure import flatten, map_structure, pack_like
 from stratagem._src.data.tfrecord.record_format import TFRecordReader, written_record
@@ -51,26 +51,20 @@ class MemoryStore(CacheStore):
 
     def read(self) -> Stream:
         """Returns a pass over the list."""
-        return _Kept(iter(self.elements), lambda: None)
+        return _Kept(map(in_own_nest, self.elements), lambda: None)
 
     def record(self, source: Stream, how: State) -> Stream:
         """Returns a pass that fills a list of its own first."""
         elements: list[Any] = []
 
-        def keep(element: Any) -> None:
-            elements.append(map_structure(_frozen, element))
+        def keep(element: Any) -> Any:
+            elements.append(map_structure(read_only_view, element))
+            return in_own_nest(elements[-1])
 
         def finish() -> None:
             self.elements, self.how_made = elements, how
 
         return _Recording(source, keep, finish, lambda: None)
-
-
-def _frozen(leaf: Any) -> Any:
-    """A consumer that changed a cached array in place would change it for every later epoch."""
-    if isinstance(leaf, np.ndarray):
-        leaf.setflags(write=False)
-    return leaf
 
 
 class FileStore(CacheStore):
@@ -99,9 +93,11 @@ class FileStore(CacheStore):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_name(f"{self._path.name}.{os.getpid()}.{id(source)}.partial")
         file: BinaryIO = partial.open("wb")
+        discard_in_child(file)
 
-        def keep(element: Any) -> None:
+        def keep(element: Any) -> Any:
             file.write(written_record(encode_leaves(flatten(element))))
+            return element
 
         def finish() -> None:
             file.close()
@@ -137,7 +133,7 @@ class _Recording(_Kept):
     def __init__(
         self,
         source: Stream,
-        keep: Callable[[Any], None],
+        keep: Callable[[Any], Any],
         finish: Callable[[], None],
         abandon: Callable[[], None],
     ) -> None:
@@ -154,8 +150,7 @@ class _Recording(_Kept):
                 self._finish()
                 self._finish = None
             raise
-        self._keep(element)
-        return element
+        return self._keep(element)
 
     def pass_over_error(self) -> None:
         self._source.pass_over_error()

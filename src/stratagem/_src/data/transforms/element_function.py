@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.data.conversion import to_element, to_leaf
+from stratagem._src.data.conversion import owned_results, to_element, to_leaf
 from stratagem._src.data.dataset_spec import DatasetSpec
 from stratagem._src.data.plan.rows import num_rows, row, slice_rows, stack_elements
 from stratagem._src.data.structure import flatten, map_structure, pack_like, same_structure
@@ -81,11 +81,14 @@ class ElementFunction:
     def __call__(self, element: Any) -> Any:
         """Returns the function of one element."""
         with _wide_types(flatten(element)):
-            result = call_with(self._fn, element)
-        element = to_element(result)
-        if element is None:
+            result = self._call(element)
+        result = to_element(result)
+        if result is None:
             raise _gives_nothing(self._fn, self._role)
-        return element
+        return result
+
+    def _call(self, element: Any) -> Any:
+        return owned_results.take(lambda: call_with(self._fn, element), element)
 
     def rows(self, rows: Any) -> Any:
         """Returns the function of each row, as rows."""
@@ -104,7 +107,7 @@ class ElementFunction:
             self._checked = True
             return self._one_by_one(rows)
         with _wide_types(flatten(rows)):
-            raw = [call_with(self._fn, row(rows, i)) for i in range(num_rows(rows))]
+            raw = [self._call(row(rows, i)) for i in range(num_rows(rows))]
         expected = stack_elements([to_element(element) for element in raw])
         uses_jax = any(_is_jax_array(leaf) for leaf in flatten(raw[0]))
         wide = _has_wide_type(flatten(rows)) or not uses_jax

@@ -62,10 +62,11 @@ class ParallelCalls:
         self._num_threads = 0
         self._queue: queue.SimpleQueue[ParallelCall | None] = queue.SimpleQueue()
         self._closed = False
-        self._background = Background("a dataset's map")
+        self._background = Background("a dataset's iterator")
 
     def begin(self, argument: Any) -> ParallelCall:
         """Returns a call that begins when a thread is free."""
+        self._background.process.check()
         call = ParallelCall(argument)
         self._queue.put(call)
         if self._num_threads < self._most_threads:

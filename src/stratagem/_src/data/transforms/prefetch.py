@@ -89,7 +89,7 @@ class _Buffer:
         self._source = source
         self._size = size
         self._anchors = Anchors(source, size)
-        self._background = Background("a dataset's prefetch")
+        self._background = Background("a dataset's iterator")
         self._ready: deque[Any] = deque()
         self._taken: deque[Any] = deque()
         self._num_started = 0
@@ -148,6 +148,7 @@ class _Buffer:
         return element
 
     def _take_ready(self) -> None:
+        self._background.process.check()  # before the lock, which the thread may have held at the fork
         with self._changed:
             self._start_filling()
             self._changed.notify_all()
@@ -187,11 +188,15 @@ class _Buffer:
         self._num_started = self._num_given = given
 
     def rest(self) -> None:
+        if not self._background.process.is_here:
+            return
         with self._changed:
             self._is_resting = True
             self._changed.notify_all()
 
     def close(self) -> None:
+        if not self._background.process.is_here:
+            return
         with self._changed:
             self._stopped = True
             self._ready.clear()

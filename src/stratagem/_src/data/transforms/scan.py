@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.owned_memory import share_memory
 from stratagem._src.data.conversion import to_element
 from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.element_format import decode_leaves, encode_leaves
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
+from stratagem._src.data.plan.rows import copied
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.data.structure import (
@@ -38,12 +40,12 @@ class Scan(Node):
 
     def __init__(self, source: Node, initial_state: Any, scan_func: Callable[..., Any]) -> None:
         self.inputs = (source,)
-        self._initial_state = to_element(initial_state)
+        self._initial_state = copied(to_element(initial_state))
         self._function = ElementFunction(scan_func, "scan_func")
 
     def _compute_spec(self) -> Any:
         element = first_element(self.inputs[0], "scan")
-        specs = map_structure(spec_of, self.call(self._initial_state, element)[1])
+        specs = map_structure(spec_of, self.call(copied(self._initial_state), element)[1])
         return map_structure(any_size, specs)
 
     def cardinality(self) -> int:
@@ -52,7 +54,7 @@ class Scan(Node):
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""
-        return _ScanStream(self.inputs[0].open(run, epoch), self, self._initial_state)
+        return _ScanStream(self.inputs[0].open(run, epoch), self, copied(self._initial_state))
 
     def call(self, state: Any, element: Any) -> tuple[Any, Any]:
         """Returns the next state and the output."""
@@ -62,8 +64,14 @@ class Scan(Node):
                 "scan_func must return a pair, the new state and the output, got "
                 f"{describe(result)}."
             )
-        self._check(result[0])
-        return result
+        new_state, output = result
+        self._check(new_state)
+        # A function that adds to its state in place may return it as output too, before it adds again.
+        states = [*flatten(state), *flatten(new_state)]
+        return new_state, map_structure(
+            lambda leaf: copied(leaf) if any(share_memory(leaf, s) for s in states) else leaf,
+            output,
+        )
 
     def _check(self, state: Any) -> None:
         initial = self._initial_state

@@ -12,6 +12,7 @@ from stratagem._src.data.options import INFINITE_CARDINALITY
 from stratagem._src.data.plan.fingerprint import fingerprint
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.rows import copied
 from stratagem._src.data.plan.run import Run, Seed, Seeded
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.saved.directory import SavedDataset, read_saved
@@ -141,7 +142,9 @@ class _SnapshotStream(Stream):
         try:
             element = next(stream)
             if self._writer is not None:
-                self._writer.add(element, self._node.shard_of(element))
+                # Written some elements later, when the consumer may have changed its own.
+                kept = copied(element)
+                self._writer.add(kept, self._node.shard_of(element))
         except StopIteration:
             if self._writer is not None:
                 self._writer.finish(replace=False)

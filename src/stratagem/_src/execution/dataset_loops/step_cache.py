@@ -1,52 +1,62 @@
-"""Functions that loop over a distributed dataset: a Python loop around compiled steps."""
+"""Functions that loop over a dataset: a Python loop around compiled steps.
+
+In every iteration the step is traced, like a function that is called for the first time: whatever Python
+code it runs, and wherever that looks, it sees things as they are in this iteration. What is traced is then
+compared with what was traced before. If both compute the same, the program of the earlier trace runs, with
+the arrays, numbers, callbacks and results of this one in their places. So nothing has to be known about
+what a step reads, and XLA compiles once for as long as nothing but values change.
+"""
 
 from __future__ import annotations
 
 import collections
 import contextlib
 import functools
-import inspect
+import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratagem._src.core import jax_settings
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.bound_function import CompiledFunction
-from stratagem._src.execution.call_signature import CallInputs, static_key
-from stratagem._src.execution.dataset_loops.loaded_names import changing_names
-from stratagem._src.execution.dataset_loops.step_snapshot import StepSnapshot
+from stratagem._src.execution.call_signature import CallInputs
+from stratagem._src.execution.callback_slots import CallbackSlots, callbacks_of
 from stratagem._src.execution.number_lifting import NumberLifting, lifting_numbers
 from stratagem._src.execution.program import Program
-from stratagem._src.execution.trace import trace_program
-from stratagem._src.execution.variable_exchange import VariablesGone
+from stratagem._src.execution.static_key import static_key
+from stratagem._src.execution.trace import TracedFunction, build_program, trace_function
+from stratagem._src.execution.trace_key import own_results, trace_key
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 
 __all__ = ["StepCache", "compiled_step", "looping"]
 
-_MOST_SNAPSHOTS = 16
-_MOST_PROGRAMS = 64
+_MAX_PROGRAMS = 64
+_log = logging.getLogger("stratagem")
+
+
+class _Entry(NamedTuple):
+    """A program, the slots of its callbacks, and references that tell when it is of no use."""
+
+    program: Program
+    slots: CallbackSlots
+    watches: list[weakref.ref[Any]]
 
 
 class StepCache:
-    """The compiled forms of the functions that a loop gives to ``strategy.run``.
+    """The programs of the functions that a loop gives to ``strategy.run``.
 
-    A step that captures the same as before runs the same program. Otherwise it is traced, so that
-    Python code sees what it captures now; numbers and arrays that have changed are inputs of the
-    program, so that XLA has nothing to compile again.
-
-    Args:
-        loop: The function that loops.
+    Attributes:
+        num_programs: How many have been compiled.
     """
 
-    def __init__(self, loop: Callable[..., Any]) -> None:
-        self._loop = loop
-        self._by_snapshot: collections.OrderedDict[Any, tuple[Program, list[Any]]]
-        self._by_snapshot = collections.OrderedDict()
-        self._by_structure: collections.OrderedDict[Any, Program] = collections.OrderedDict()
-        self._traced: dict[Any, NumberLifting] = {}
+    def __init__(self) -> None:
+        self._entries: collections.OrderedDict[Any, _Entry] = collections.OrderedDict()
+        self._liftings: collections.OrderedDict[Any, NumberLifting] = collections.OrderedDict()
         self._lock = threading.RLock()
+        self._cost = _TraceCost()
         self._made_for = backend_lifetime()
         self.num_programs = 0
 
@@ -58,110 +68,134 @@ class StepCache:
         kwargs: dict[str, Any],
     ) -> Any:
         """Runs the compiled form of ``fn`` in every replica of ``strategy``."""
-        self._forget_gone_devices()
         inputs = CallInputs((args, kwargs), {})
         if inputs.ragged:
             with looping(None):
                 return strategy.run(fn, args, kwargs)
-        snapshot = StepSnapshot(fn, self._changing_names)
-        needs = [*snapshot.needs, *inputs.needs]
-        place = (static_key(strategy, needs), inputs.key, jax_settings.current_settings())
-        if snapshot.key is None:
-            return self._make(strategy, fn, snapshot, inputs, place).run(inputs)
-        key = (snapshot.key, place)
-        with contextlib.suppress(KeyError, VariablesGone):
-            return self._by_snapshot[key][0].run(inputs)
-        program = self._make(strategy, fn, snapshot, inputs, place)
-        # What the step itself changes while it is traced is a part of the next snapshot, not of this.
-        self._remember(key, program, [*needs, *program.depends_on()])
-        return program.run(inputs)
+        with self._lock:
+            self._forget_gone_devices()
+            begun, num_programs = time.perf_counter(), self.num_programs
+            traced, entry = self._find_or_build(strategy, fn, inputs)
+            if self.num_programs == num_programs:
+                self._cost.note(fn, begun)
+        program = entry.program.for_another_trace(
+            traced.placed_consts(), [leaf.static for leaf in own_results(traced) if leaf.is_static]
+        )
+        callbacks = callbacks_of(traced.jaxpr)
+        if not callbacks:
+            return program.run(inputs)
+        # A program with callbacks is waited for: until then they are those of this trace.
+        with entry.slots.lock:
+            entry.slots.fill(callbacks)
+            try:
+                return program.run(inputs)
+            finally:
+                entry.slots.clear()
 
     def _forget_gone_devices(self) -> None:
-        with self._lock:
-            if self._made_for() is None:
-                self._made_for = backend_lifetime()
-                self._by_snapshot.clear()
-                self._by_structure.clear()
+        if self._made_for() is None:
+            self._made_for = backend_lifetime()
+            self._entries.clear()
 
-    @functools.cached_property
-    def _changing_names(self) -> frozenset[str]:
-        code = getattr(inspect.unwrap(self._loop), "__code__", None)
-        return frozenset() if code is None else changing_names(code)
+    def _find_or_build(
+        self, strategy: StrategyProtocol, fn: Callable[..., Any], inputs: CallInputs
+    ) -> tuple[TracedFunction, _Entry]:
+        """Traces a step, and returns it with the entry of the program that computes it."""
+        needs = list(inputs.needs)
+        place = (static_key(strategy, needs), inputs.key, jax_settings.current_settings())
+        # Which numbers change is remembered by the code of the step; a wrong guess costs a compilation.
+        which = (_code_of(fn), place)
+        before = self._liftings.get(which)
+        lifting = NumberLifting(before)
+        traced = _trace(strategy, fn, inputs, lifting, may_create=before is None)
+        key = (place, trace_key(traced))
+        _remember(self._liftings, which, lifting)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._build(key, traced, needs)
+        _remember(self._entries, key, entry)
+        return traced, entry
 
-    def _make(
-        self,
-        strategy: StrategyProtocol,
-        fn: Callable[..., Any],
-        snapshot: StepSnapshot,
-        inputs: CallInputs,
-        place: Any,
-    ) -> Program:
-        """Traces a step; returns its program, with what XLA has compiled for one like it."""
-        with self._lock:
-            which = (_code_of(fn), place)
-            before = self._traced.get(which)
-            positions = None if before is None else frozenset(before.lifted)
-            lifting = NumberLifting(positions, snapshot.suspects)
-            program = self._trace(strategy, fn, inputs, lifting, may_create=before is None)
-            if before is not None and (changed := _changed(before, lifting) - before.lifted):
-                lifting = NumberLifting(before.lifted | changed)
-                program = self._trace(strategy, fn, inputs, lifting, may_create=False)
-            self._traced[which] = lifting
-            if len(self._traced) > _MOST_PROGRAMS:
-                self._traced.pop(next(iter(self._traced)))
-            known = self._by_structure.get(lifting.structure)
-            if known is not None:
-                program.use_compiled_form_of(known)
-            else:
-                self.num_programs += 1
-                if lifting.structure is not None:
-                    self._by_structure[lifting.structure] = program
-                    if len(self._by_structure) > _MOST_PROGRAMS:
-                        self._by_structure.popitem(last=False)
-            return program
-
-    def _trace(
-        self,
-        strategy: StrategyProtocol,
-        fn: Callable[..., Any],
-        inputs: CallInputs,
-        lifting: NumberLifting,
-        *,
-        may_create: bool,
-    ) -> Program:
-        def run_in_replicas(args: Any, kwargs: Any) -> Any:
-            return strategy.run(fn, args, kwargs)
-
-        functools.update_wrapper(run_in_replicas, fn)
-        with looping(None):
-            program = None
-            for creates in (may_create, False):
-                lifting.restart()
-                with lifting_numbers(lifting):
-                    program = trace_program(run_in_replicas, inputs, may_create=creates)
-                if program is not None:
-                    return program
-        raise AssertionError("the second trace creates nothing")
-
-    def _remember(self, key: Any, program: Program, needs: list[weakref.ref[Any]]) -> None:
-        snapshots = self._by_snapshot
+    def _build(self, key: Any, traced: TracedFunction, needs: list[weakref.ref[Any]]) -> _Entry:
+        slots = CallbackSlots()
+        program = build_program(traced.replace_jaxpr(slots.put_into(traced.jaxpr)))
+        slots.clear()
+        self.num_programs += 1
+        entries = self._entries
         watches = [
-            weakref.ref(needed, lambda _: snapshots.pop(key, None))
-            for needed in (reference() for reference in needs)
+            weakref.ref(needed, lambda _: entries.pop(key, None))
+            for needed in (reference() for reference in [*needs, *program.depends_on()])
             if needed is not None
         ]
-        with self._lock:
-            snapshots[key] = (program, watches)
-            if len(snapshots) > _MOST_SNAPSHOTS:
-                snapshots.popitem(last=False)
+        # What this trace captured and returned is not to be kept.
+        num_static = sum(leaf.is_static for leaf in own_results(traced))
+        program = program.for_another_trace([None] * len(traced.consts), [None] * num_static)
+        return _Entry(program, slots, watches)
 
 
-def _changed(before: NumberLifting, now: NumberLifting) -> set[int]:
-    """Returns which numbers are others than before, if the two traces correspond at all."""
-    if [kind for kind, _ in before.numbers] != [kind for kind, _ in now.numbers]:
-        return set()
-    pairs = zip(before.numbers, now.numbers, strict=True)
-    return {position for position, (old, new) in enumerate(pairs) if old != new}
+class _TraceCost:
+    """Says once that a loop spends much of its time on tracing: nothing else would show it."""
+
+    _NUM_STEPS = 20
+    _MIN_MEAN_SECONDS = 2e-3
+    _MIN_FRACTION = 0.25
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._seconds = 0.0
+        self._started = 0.0
+
+    def note(self, fn: Callable[..., Any], begun: float) -> None:
+        """Notes a step whose trace began at ``begun`` and has just ended, and compiled nothing."""
+        if self._count == self._NUM_STEPS:
+            return
+        now = time.perf_counter()
+        if self._count == 0:
+            self._started = begun
+        self._count += 1
+        self._seconds += now - begun
+        if self._count < self._NUM_STEPS:
+            return
+        mean, all_seconds = self._seconds / self._count, now - self._started
+        if mean > self._MIN_MEAN_SECONDS and self._seconds > self._MIN_FRACTION * all_seconds:
+            _log.warning(
+                "A loop over a dataset in an sg.function traces %s in every iteration, which takes %.0f ms "
+                "of %.0f ms. Make it an sg.function to trace it once; values that it captures are then "
+                "those of the first trace.",
+                getattr(fn, "__qualname__", repr(fn)),
+                1e3 * mean,
+                1e3 * all_seconds / self._count,
+            )
+
+
+def _trace(
+    strategy: StrategyProtocol,
+    fn: Callable[..., Any],
+    inputs: CallInputs,
+    lifting: NumberLifting,
+    *,
+    may_create: bool,
+) -> TracedFunction:
+    def run_in_replicas(args: Any, kwargs: Any) -> Any:
+        return strategy.run(fn, args, kwargs)
+
+    functools.update_wrapper(run_in_replicas, fn)
+    with looping(None):
+        for creates in (may_create, False):
+            lifting.restart()
+            with lifting_numbers(lifting):
+                traced = trace_function(run_in_replicas, inputs, may_create=creates)
+            if traced is not None:
+                return traced
+    raise AssertionError("the second trace creates nothing")
+
+
+def _remember(known: collections.OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    """Adds an entry, or makes it the latest, and lets the oldest go."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > _MAX_PROGRAMS:
+        known.popitem(last=False)
 
 
 def _code_of(fn: Any) -> Any:

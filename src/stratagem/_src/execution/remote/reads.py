@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core.tracing import jax_core
+from stratagem._src.execution.static_key import KeyedParameter, SameObject
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 
 __all__ = ["Read", "find_reads", "is_read", "read_all", "read_rows"]
@@ -49,7 +50,7 @@ def _primitive() -> Any:
     return primitive
 
 
-class _ReadKey:
+class _ReadKey(KeyedParameter):
     """What is read; equal only to itself, so that two reads never become one.
 
     JAX remembers parameters of operations for long, so that it must not hold the variable.
@@ -60,6 +61,10 @@ class _ReadKey:
     def __init__(self, variable: RemotelyHeldVariable, after: int) -> None:
         self._reference = weakref.ref(variable)
         self.after = after
+
+    def key(self) -> Any:
+        """Returns what is equal for reads, of several traces, that are the same."""
+        return self.after, SameObject(self.variable(), self._reference)
 
     def variable(self) -> RemotelyHeldVariable:
         variable = self._reference()
@@ -79,24 +84,12 @@ def read_all(variable: RemotelyHeldVariable, after: int) -> Any:
 
 def find_reads(jaxpr: Any) -> list[Read]:
     """Returns the reads among the equations of a jaxpr, in order."""
-    # An element that was drawn shows as a copy of itself.
-    copies = {id(eqn.outvars[0]): eqn.invars[0] for eqn in jaxpr.eqns if _is_copy(eqn)}
     reads = []
     for eqn in filter(is_read, jaxpr.eqns):
         indices = eqn.invars[0] if eqn.invars else None
-        while id(indices) in copies:
-            indices = copies[id(indices)]
         key = eqn.params["read"]
         reads.append(Read(key.variable(), eqn.outvars[0], indices, key.after))
     return reads
-
-
-def _is_copy(eqn: Any) -> bool:
-    return (
-        eqn.primitive.name == "broadcast_in_dim"
-        and len(eqn.invars) == 1
-        and eqn.invars[0].aval.shape == eqn.outvars[0].aval.shape
-    )
 
 
 def is_read(eqn: Any) -> bool:

@@ -21,9 +21,8 @@ from stratagem._src.execution.remote.exchange import (
     SentUpdate,
 )
 from stratagem._src.execution.remote.reads import Read, find_reads
-from stratagem._src.execution.remote.remote_access import NotedUpdate
+from stratagem._src.execution.remote.remote_access import NotedUpdate, RemoteAccess
 from stratagem._src.execution.remote.stages import StagedUpdate, cut
-from stratagem._src.execution.tracing_frames import FunctionFrame
 from stratagem._src.measurement.recorder import recorder
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
@@ -154,7 +153,8 @@ class RemoteTrace:
 def take_apart(
     jaxpr: Any,
     variables: Sequence[Variable],
-    frame: FunctionFrame,
+    written: Sequence[Variable],
+    remote: RemoteAccess,
     results: list[ResultLeaf],
     structure: Any,
     group: ReplicaGroup | None,
@@ -164,7 +164,8 @@ def take_apart(
     Args:
         jaxpr: What was traced.
         variables: The variables that are its first inputs.
-        frame: Of the trace.
+        written: The variables of this process that get new values.
+        remote: What was done with remote variables.
         results: How to build the function's result and, after it, the operands of updates.
         structure: The structure of both.
         group: The replicas, if the program uses several or particular devices.
@@ -172,8 +173,8 @@ def take_apart(
     Returns:
         Results, structure and jaxpr of the program, and what makes it.
     """
-    trace, results, jaxpr = _separate(jaxpr, variables, frame, results, group)
-    remaining = [frame.remote.operands()[i] for i in trace.remaining]
+    trace, results, jaxpr = _separate(jaxpr, variables, len(written), remote, results, group)
+    remaining = [remote.operands()[i] for i in trace.remaining]
     make = functools.partial(RemoteProgram, trace.exchange())
     return results, _with_operands(structure, remaining), jaxpr, make
 
@@ -181,7 +182,8 @@ def take_apart(
 def _separate(
     jaxpr: Any,
     variables: Sequence[Variable],
-    frame: FunctionFrame,
+    num_written: int,
+    remote: RemoteAccess,
     results: list[ResultLeaf],
     group: ReplicaGroup | None,
 ) -> tuple[RemoteTrace, list[ResultLeaf], Any]:
@@ -190,7 +192,7 @@ def _separate(
     Returns:
         That, and the program: its results, to which the operands of updates belong, and its jaxpr.
     """
-    operands = frame.remote.operands()
+    operands = remote.operands()
     num_own = len(results) - sum(map(len, operands))
     own, remaining = results[:num_own], iter(results[num_own:])
     leaves = [[next(remaining) for _ in arrays] for arrays in operands]
@@ -198,10 +200,10 @@ def _separate(
         [leaf.static if leaf.output is None else jaxpr.outvars[leaf.output] for leaf in of_update]
         for of_update in leaves
     ]
-    num_outputs = len(jaxpr.outvars) - len(frame.written)
+    num_outputs = len(jaxpr.outvars) - num_written
     written = jaxpr.outvars[num_outputs:]
     wanted = [jaxpr.outvars[leaf.output] for leaf in own if leaf.output is not None]
-    updates = frame.remote.updates
+    updates = remote.updates
     trace = RemoteTrace(jaxpr, variables, updates, atoms, [*wanted, *written], group)
     kept = [*own]
     for position in trace.remaining:

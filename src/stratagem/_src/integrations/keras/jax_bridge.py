@@ -10,7 +10,10 @@ from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras import building, layer_losses, optimizing, seeds
 from stratagem._src.integrations.keras.keras_internals import OPTIMIZER
+from stratagem._src.integrations.keras.layer_inputs import call_layer
 from stratagem._src.integrations.keras.metric_updates import skip_empty_updates
+from stratagem._src.integrations.keras.model_strategy import add_layer
+from stratagem._src.integrations.keras.owner_scope import install_owner_scopes
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, check_strategy
 from stratagem._src.integrations.keras.plain_variables import twin_of, watch_plain_variables
 from stratagem._src.integrations.keras.saving import variables_of
@@ -32,10 +35,13 @@ def bridge_jax() -> None:
     OPTIMIZER.apply = optimizing.apply
     keras.optimizers.LossScaleOptimizer.apply = optimizing.apply_scaled
     keras.random.SeedGenerator.next = seeds.next_seed
+    keras.Layer.__call__ = call_layer
     keras.Layer._maybe_build = building.maybe_build
     keras.Layer.add_loss = layer_losses.add_loss
     keras.Layer._get_own_losses = layer_losses.own_losses
     keras.Layer._clear_losses = layer_losses.clear_losses
+    keras.Sequential.add = add_layer
+    install_owner_scopes()
     skip_empty_updates()
     install_trainer()
 

@@ -6,21 +6,40 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras.src.backend.common.masking import get_keras_mask as mask_of
+from keras.src.backend.common.masking import set_keras_mask as set_mask
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.backend.common.stateless_scope import in_stateless_scope as _in_stateless_scope
 from keras.src.backend.common.variables import Variable as _CommonVariable
+from keras.src.callbacks import orbax_checkpoint as _orbax_checkpoint
+from keras.src.saving import saving_api as _saving_api
 
 __all__ = [
+    "ABSTRACT_STATE",
+    "ADD_LAYER",
     "ADD_LOSS",
+    "ADD_METRIC_VARIABLE",
+    "ADD_OPTIMIZER_VARIABLE",
+    "ADD_WEIGHT",
     "APPLY",
     "APPLY_SCALED",
+    "CALL_LAYER",
     "CLEAR_LOSSES",
     "COMMON_VARIABLE",
+    "LAYER_NEW",
     "MAYBE_BUILD",
+    "METRIC_INIT",
     "NEXT_SEED",
     "OPTIMIZER",
     "OWN_LOSSES",
+    "STATE_TO_SAVE",
+    "checkpointed_arrays",
     "in_stateless_scope",
+    "is_new",
+    "mask_of",
+    "replace_abstract_state",
+    "replace_state_to_save",
+    "set_mask",
     "stateless_value",
 ]
 
@@ -34,6 +53,13 @@ OPTIMIZER: Any = next(cls for cls in keras.Optimizer.__mro__ if "apply" in vars(
 APPLY: Callable[..., Any] = OPTIMIZER.apply
 APPLY_SCALED: Callable[..., Any] = keras.optimizers.LossScaleOptimizer.apply
 NEXT_SEED: Callable[..., Any] = keras.random.SeedGenerator.next
+LAYER_NEW: Callable[..., Any] = keras.Layer.__new__
+CALL_LAYER: Callable[..., Any] = keras.Layer.__call__
+ADD_WEIGHT: Callable[..., Any] = keras.Layer.add_weight
+ADD_LAYER: Callable[..., None] = keras.Sequential.add
+METRIC_INIT: Callable[..., None] = keras.Metric.__init__
+ADD_METRIC_VARIABLE: Callable[..., Any] = keras.Metric.add_variable
+ADD_OPTIMIZER_VARIABLE: Callable[..., Any] = OPTIMIZER.add_variable
 MAYBE_BUILD: Callable[..., Any] = keras.Layer._maybe_build
 ADD_LOSS: Callable[..., Any] = keras.Layer.add_loss
 OWN_LOSSES: Callable[..., Any] = keras.Layer._get_own_losses
@@ -45,6 +71,33 @@ def in_stateless_scope() -> bool:
     return bool(_in_stateless_scope())
 
 
+def is_new(layer: Any) -> bool:
+    """Returns whether nobody has called a layer yet."""
+    return not layer._called
+
+
 def stateless_value(variable: Any) -> Any:
     """Returns the value that Keras keeps apart for a variable, if any."""
     return get_stateless_scope().get_current_value(variable) if _in_stateless_scope() else None
+
+
+STATE_TO_SAVE: Callable[[Any], Any] = _orbax_checkpoint._get_state_tree
+"""Returns what ``OrbaxCheckpoint`` saves of a model."""
+
+ABSTRACT_STATE: Callable[..., Any] = _saving_api.build_orbax_abstract_pytree
+"""Returns how arrays are to be loaded from a checkpoint of Orbax; ``None`` for as they were saved."""
+
+
+def replace_state_to_save(function: Callable[[Any], Any]) -> None:
+    """Has ``function`` asked for what ``OrbaxCheckpoint`` saves of a model."""
+    _orbax_checkpoint._get_state_tree = function
+
+
+def replace_abstract_state(function: Callable[..., Any]) -> None:
+    """Has ``function`` asked for how arrays are to be loaded from a checkpoint of Orbax."""
+    _saving_api.build_orbax_abstract_pytree = function
+
+
+def checkpointed_arrays(path: str) -> Any:
+    """Returns shapes and dtypes of what ``OrbaxCheckpoint`` saved at ``path``."""
+    return _saving_api.ocp.pytree_metadata(path, checkpointable_name="pytree").metadata

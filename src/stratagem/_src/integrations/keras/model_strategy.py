@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
+import keras
+
 from stratagem._src.core.errors import ContextError
 from stratagem._src.current_strategy import context
+from stratagem._src.integrations.keras.keras_internals import ADD_LAYER, is_new
+from stratagem._src.integrations.keras.owner_scope import made_in, note_creation
 from stratagem._src.integrations.keras.placed_variable import check_strategy, strategy_of
+from stratagem._src.integrations.keras.plain_variables import adopt
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.current import get_strategy
 
-__all__ = ["check_created_with", "note_creation", "strategy_of_model", "strategy_to_compile_for"]
+__all__ = [
+    "add_layer",
+    "adopt_new",
+    "check_created_with",
+    "note_model",
+    "strategy_of_model",
+    "strategy_to_compile_for",
+]
 
-_made_in: weakref.WeakKeyDictionary[Any, Strategy] = weakref.WeakKeyDictionary()
 
-
-def note_creation(model: Any) -> None:
+def note_model(model: Any) -> None:
     """Notes in whose scope a model is made; its variables may come later.
 
     Raises:
@@ -26,7 +35,35 @@ def note_creation(model: Any) -> None:
     strategy = _current()
     if strategy is not None:
         check_strategy(strategy)
-        _made_in[model] = strategy
+        note_creation(model)
+
+
+def adopt_new(layer: Any, strategy: Strategy) -> None:
+    """Takes variables of layers that were made outside of the scope, and not called yet, into a strategy.
+
+    Such as that of ``Dropout``, which has one from the beginning; others are built there in any case. A
+    layer that was called may be part of another model, which would be torn apart.
+    """
+    parts = list(layer._flatten_layers())
+    used = {id(v) for part in parts if not is_new(part) for v in _own_variables(part)}
+    adopt([variable for variable in layer.variables if id(variable) not in used], strategy)
+
+
+def _own_variables(layer: Any) -> list[Any]:
+    of_parts = {id(v) for part in layer._flatten_layers(include_self=False) for v in part.variables}
+    return [variable for variable in layer.variables if id(variable) not in of_parts]
+
+
+def add_layer(model: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+    """Takes the place of ``Sequential.add``, which may build what is added."""
+    strategy = made_in(model)
+    if strategy is None or _current() is not None:
+        ADD_LAYER(model, layer, *args, **kwargs)
+        return
+    if isinstance(layer, keras.Layer):
+        adopt_new(layer, strategy)
+    with strategy.scope():
+        ADD_LAYER(model, layer, *args, **kwargs)
 
 
 def strategy_of_model(model: Any) -> Strategy | None:
@@ -42,14 +79,17 @@ def strategy_of_model(model: Any) -> Strategy | None:
         *(() if optimizer is None else optimizer.variables),
         *model.metrics_variables,
     ]
-    made_in, strategy = _made_in.get(model), strategy_of(variables)
-    if made_in is not None and made_in is not strategy:
+    owner = made_in(model)
+    if owner is not None and any(getattr(v, "strategy", None) is not owner for v in variables):
+        adopt_new(model, owner)
+    strategy = strategy_of(variables)
+    if owner is not None and owner is not strategy:
         if variables:
             raise ContextError(
-                f"The model {model.name!r} was made in the scope of {made_in!r}, but its variables, such "
+                f"The model {model.name!r} was made in the scope of {owner!r}, but its variables, such "
                 f"as {variables[0].path!r}, {_where(strategy)}. {_ADVICE}"
             )
-        strategy = made_in
+        strategy = owner
     current = _current()
     if current is not None and current is not strategy:
         raise ContextError(
@@ -61,8 +101,8 @@ def strategy_of_model(model: Any) -> Strategy | None:
 
 def strategy_to_compile_for(model: Any) -> Strategy | None:
     """Like ``strategy_of_model``; a model without variables is taken into the current scope."""
-    if model not in _made_in and not model.variables:
-        note_creation(model)
+    if made_in(model) is None and not model.variables:
+        note_model(model)
     return strategy_of_model(model)
 
 

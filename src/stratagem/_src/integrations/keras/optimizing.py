@@ -7,8 +7,14 @@ from typing import Any
 
 import jax
 import keras
+import numpy as np
 
-from stratagem._src.core.errors import ContextError, NotAnArrayError, VariableError
+from stratagem._src.core.errors import (
+    ContextError,
+    NotAnArrayError,
+    ShapeMismatchError,
+    VariableError,
+)
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.current_strategy.protocols import StrategyProtocol
@@ -57,6 +63,8 @@ def _apply_together(
     if in_stateless_scope() or not grads or len(grads) != len(variables):
         original(optimizer, grads, trainable_variables)
         return
+    for gradient, variable in zip(grads, variables, strict=True):
+        _check_shape(gradient, variable)
     touched = [*variables, *optimizer.variables]
     strategy = strategy_of(touched)
     if replica is None:
@@ -68,7 +76,8 @@ def _apply_together(
     _check_strategy(optimizer, strategy, replica.strategy)
 
     def take_step(strategy: StrategyProtocol, present: list[Any]) -> None:
-        summed = iter(strategy.extended.reduce_values(ReduceOp.SUM, present))
+        options = strategy.extended.gradient_options
+        summed = iter(strategy.extended.reduce_values(ReduceOp.SUM, present, options))
         together = [gradient if gradient is None else next(summed) for gradient in grads]
         _take_step(step, optimizer, together, variables)
 
@@ -83,6 +92,17 @@ def _check_variables(optimizer: Any, variables: list[Any]) -> None:
             f"Keras optimizers update Keras variables, got stratagem.Variable {ours[0]!r} for optimizer "
             f"{optimizer.name!r}. Use stratagem.train.Optimizer with an optax transformation for it, or "
             "make it a keras.Variable in the strategy's scope."
+        )
+
+
+def _check_shape(gradient: Any, variable: Any) -> None:
+    if gradient is None or isinstance(gradient, PerReplica):
+        return
+    received, shape = tuple(np.shape(gradient)), tuple(variable.shape)
+    if received != shape:
+        raise ShapeMismatchError(
+            f"A gradient has the shape of its variable, got {received} for {variable.path!r} of shape "
+            f"{shape}. Give the optimizer gradients and variables in the same order."
         )
 
 

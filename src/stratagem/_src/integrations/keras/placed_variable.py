@@ -18,6 +18,7 @@ from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.variables import access as state
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counting_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
@@ -57,6 +58,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
     strategy: Strategy
     twin: Variable | None = None
     taken: Taken | None = None
+    _known: tuple[Any, Any] | None = None
 
     # --- the first value --------------------------------------------------------------------------
 
@@ -78,7 +80,8 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
                 "and optimizer.build(model.trainable_variables) in the strategy's scope."
             )
         on_read = self._synchronization == "on_read"
-        with context.enter(context.Frame(self.strategy, None)):
+        # Keras gives the state of a metric as one value, whatever the number of replicas.
+        with context.enter(context.Frame(self.strategy, None)), counting_once():
             self.twin = self.strategy.extended.create_variable(
                 value,
                 trainable=self._trainable,
@@ -113,11 +116,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         if state.current_frame() is not None:
             self.release()
             return twin._value()
-        if self.taken is not None and (taken := self.taken.value()) is not None:
-            return taken
-        # Not refused inside jax.jit and the like, as for variables of ours: Keras reads weights in
-        # lax.scan (recurrent layers) and while it infers shapes.
-        return twin._eager_value()
+        return state.noted_read(twin, self._eager_value(twin))
 
     @_value.setter
     def _value(self, value: Any) -> None:
@@ -127,6 +126,15 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
                 self._direct_assign(value)
         elif value is not None:
             self._create_twin(value)
+
+    def _eager_value(self, twin: Variable) -> Any:
+        if self.taken is not None and (taken := self.taken.value()) is not None:
+            return taken
+        if (known := self.known_value()) is not None:
+            return known
+        # Not refused inside jax.jit and the like, as for variables of ours: Keras reads weights in
+        # lax.scan (recurrent layers) and while it infers shapes.
+        return twin._eager_value()
 
     def _direct_assign(self, value: Any) -> None:
         self._check_aggregated("assign")
@@ -171,6 +179,23 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
                 "aggregation='mean') (or 'sum', or 'only_first_replica'), update it by an optimizer, or "
                 "in cross-replica context."
             )
+
+    def note_value(self, value: Any) -> None:
+        """Notes what the replicas' values that have just been stored are together.
+
+        With several workers they would have to meet to find out. But a callback on one of them alone, as
+        ``ModelCheckpoint`` on the leader, may have a model's values stored between two steps.
+        """
+        if isinstance(self.twin, SyncOnReadVariable):
+            self._known = (self.twin.stored_now(), value)
+
+    def known_value(self) -> Any | None:
+        """Returns what was noted, if nothing has been stored since then, and not one replica asks."""
+        if self._known is None or not isinstance(self.twin, SyncOnReadVariable):
+            return None
+        stored, value = self._known
+        unchanged = stored is not None and self.twin.stored_now() is stored
+        return value if unchanged and one_of_several() is None else None
 
     def release(self) -> None:
         """Has the variable hold its value itself, if Keras has taken it from there for steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -11,10 +12,11 @@ from stratagem._src.core.errors import ContextError
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, stateless_value
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable
+from stratagem._src.strategies.base import Strategy
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["placed", "twin_of", "watch_plain_variables"]
+__all__ = ["adopt", "placed", "twin_of", "watch_plain_variables"]
 
 
 def watch_plain_variables() -> None:
@@ -23,7 +25,7 @@ def watch_plain_variables() -> None:
     assign = keras.Variable._direct_assign
 
     def value(variable: Any) -> Any:
-        if state.current_frame() is not None or context.has_strategy():
+        if state.current_frame() is not None or context.has_strategy() or state.records():
             _meet(variable)
         return read(variable)
 
@@ -50,6 +52,9 @@ def _meet(variable: Any) -> None:
             f"{context.get_strategy()!r} and cannot be used in its replicas. Create the model, its "
             "optimizer and its metrics inside `with strategy.scope():`."
         )
+    elif state.records():
+        # A gradient tape knows variables of ours.
+        placed(variable)
 
 
 def placed(variable: Any) -> PlacedVariable:
@@ -62,6 +67,16 @@ def placed(variable: Any) -> PlacedVariable:
             variable._value = value
     made: PlacedVariable = variable
     return made
+
+
+def adopt(variables: Iterable[Any], strategy: Strategy) -> None:
+    """Makes ordinary Keras variables variables of a strategy, with the values that they have."""
+    for variable in variables:
+        owner = getattr(variable, "strategy", None)
+        if owner is None or owner is context.default_frame().strategy:
+            value = placed(variable).own_twin().read_value()
+            variable.strategy, variable.twin = strategy, None
+            variable._value = value
 
 
 def twin_of(variable: Any) -> Variable:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from stratagem._src.integrations.keras.batch_placement import place_batch
-from stratagem._src.integrations.keras.model_state import begin_step, give_back
+from stratagem._src.integrations.keras.model_state import give_back, step_of
 from stratagem._src.integrations.keras.step_program import StepProgram
 from stratagem._src.integrations.keras.trainer_internals import variables_of
 from stratagem._src.measurement.recorder import recorder
@@ -128,14 +128,17 @@ class StepFunction:
     def _run(self, state: Any, batch: Any) -> tuple[Any, Any]:
         # Step by step a program cannot be divided: every replica then computes all of it.
         batch = place_batch(batch, self.strategy, divide=self._program is not None)
-        attempt = begin_step(self._model, self._parts, state)
-        if self._program is None:
-            # Each process on its own, with values that are the same in all.
-            local = jax.tree.map(self.strategy.replica_group.local_view, (state, batch))
-            attempt.finished.append(self._step(*local))
-        else:
-            self._program.run(state, batch, attempt)
-        outputs, state = attempt.result()
+        group = self.strategy.replica_group
+        with step_of(
+            self._model, self._parts, state, group, for_good=self._parts is TRAIN_PARTS
+        ) as (attempt, state):
+            if self._program is None:
+                # Each process on its own, with values that are the same in all.
+                local = jax.tree.map(group.local_view, (state, batch))
+                attempt.finished.append(self._step(*local))
+            else:
+                self._program.run(state, batch, attempt)
+            outputs, state = attempt.result()
         if self._returns_rows:
-            outputs = jax.tree.map(self.strategy.replica_group.local_view, outputs)
+            outputs = jax.tree.map(group.local_view, outputs)
         return outputs, state

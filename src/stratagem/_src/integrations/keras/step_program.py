@@ -14,13 +14,14 @@ from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.program_queue import (
-    LAUNCH_LOCK,
+    QUEUE,
+    ProgramLine,
     check_not_in_callback,
-    note_launched,
     process_watch,
-    wait_for_previous,
+    run_in_turn,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.variables.atomicity import STORAGE_LOCK
 
 __all__ = ["StepProgram", "keeps_state"]
 
@@ -31,11 +32,13 @@ class _Prepared(NamedTuple):
     Args:
         program: It, compiled.
         fingerprint: Equal for the same program in all processes.
+        arrays: The shapes and types of what it takes, which the fingerprint follows from.
         errors: Where its host callbacks put their exceptions; ``None`` if there are none.
     """
 
     program: _Jitted
     fingerprint: str
+    arrays: list[ProgramLine]
     errors: list[BaseException] | None
 
 
@@ -67,11 +70,10 @@ class StepProgram:
         attempt.read = lambda computed: prepared.program.result(computed, state, batch)
         if self._group.serialize_programs or self._group.spans_processes:
             check_not_in_callback()
-            with LAUNCH_LOCK:
-                wait_for_previous()
-                self._launch(prepared, state, batch, attempt.finished)
+            run_in_turn(lambda: self._launch(prepared, state, batch, attempt.finished))
         else:
-            attempt.finished += starmap(prepared.program.jitted, ((state, batch),))
+            with STORAGE_LOCK:  # other threads read the state under it
+                attempt.finished += starmap(prepared.program.jitted, ((state, batch),))
         if prepared.errors is not None:
             joint = self._name if self._group.spans_processes else None
             try:
@@ -86,12 +88,13 @@ class StepProgram:
         jitted = prepared.program.jitted
         if self._group.spans_processes:
             watch = process_watch()
-            watch.before_launch(self._name, prepared.fingerprint)
+            watch.before_launch(self._name, prepared.fingerprint, lambda: prepared.arrays)
             finished += starmap(watch.run, ((lambda: jitted(state, batch),),))
             return
-        finished += starmap(jitted, ((state, batch),))
+        with STORAGE_LOCK:
+            finished += starmap(jitted, ((state, batch),))
         for array in finished[0][:1]:
-            note_launched(array)
+            QUEUE.in_flight = array
 
     def _prepare(self, state: Any, batch: Any) -> _Prepared:
         leaves, structure = jax.tree.flatten(batch)
@@ -121,7 +124,8 @@ class StepProgram:
         kinds = [(array.shape, str(array.dtype)) for array in (*states, *batches)]
         kinds.append((tuple(split), "split"))
         fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
-        return _Prepared(program, fingerprint, errors if has_callbacks else None)
+        arrays = [ProgramLine(line, line) for line in map(str, kinds)]
+        return _Prepared(program, fingerprint, arrays, errors if has_callbacks else None)
 
 
 class _Jitted:

@@ -22,13 +22,15 @@ from stratagem._src.distributed_input.distributed_dataset import DistributedData
 from stratagem._src.integrations.keras.batch_callbacks import install_batch_callbacks
 from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
+from stratagem._src.integrations.keras.equal_data import comparison_of
 from stratagem._src.integrations.keras.model_state import give_back, take
 from stratagem._src.integrations.keras.model_strategy import (
     check_created_with,
-    note_creation,
+    note_model,
     strategy_of_model,
     strategy_to_compile_for,
 )
+from stratagem._src.integrations.keras.orbax_arrays import install_orbax_arrays
 from stratagem._src.integrations.keras.placed_data import PlacedData
 from stratagem._src.integrations.keras.running_call import begin_call, running_call
 from stratagem._src.integrations.keras.step_arguments import check_takes_state
@@ -90,13 +92,14 @@ def install_trainer() -> None:
     replace_data_adapter_of(_data_adapter_of)
     replace_distribute_data(_distribute_data)
     install_batch_callbacks()
+    install_orbax_arrays()
 
 
 def _noting_creation(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         original(self, *args, **kwargs)
-        note_creation(self)
+        note_model(self)
 
     return __init__
 
@@ -126,7 +129,8 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         context.require_cross_replica(strategy, f"{original.__name__} of a Keras model")
         if strategy.replica_group.spans_processes:
-            kwargs = _arguments_of_worker(signature.bind(self, *args, **kwargs), strategy)
+            bound = signature.bind(self, *args, **kwargs)
+            kwargs = _arguments_of_worker(original.__name__, bound, strategy)
             args = ()
         give_back(self, strategy.replica_group)  # a callback of one call may begin another
         with begin_call(self, strategy), _scope_to_build(self, strategy):
@@ -160,12 +164,17 @@ def _building(original: Callable[..., None]) -> Callable[..., None]:
     return symbolic_build
 
 
-def _arguments_of_worker(bound: inspect.BoundArguments, strategy: Strategy) -> dict[str, Any]:
+def _arguments_of_worker(
+    name: str, bound: inspect.BoundArguments, strategy: Strategy
+) -> dict[str, Any]:
     """Returns the arguments of a call for this one of several workers, of which one prints."""
     bound.apply_defaults()
     arguments = dict(bound.arguments)
     del arguments["self"]
     arguments.update(arguments.pop("kwargs", {}))
+    if name.endswith("_on_batch"):
+        given = [arguments.get(part) for part in ("x", "y", "sample_weight")]
+        comparison_of(bound.arguments["self"]).add(given)
     if "verbose" in arguments and not leads(strategy):
         arguments["verbose"] = 0
     callbacks = arguments.get("callbacks", ())

@@ -21,6 +21,7 @@ __all__ = [
     "JAXTrainer",
     "PyDatasetAdapter",
     "Trainer",
+    "arrays_of",
     "class_weight_to_sample_weights",
     "data_adapter_of",
     "distribute_data",
@@ -55,6 +56,11 @@ def is_shuffled(adapter: Any) -> Any:
     if isinstance(adapter, ArrayDataAdapter):
         return adapter._shuffle
     return isinstance(adapter, PyDatasetAdapter) and adapter.shuffle
+
+
+def arrays_of(adapter: Any) -> Any:
+    """Returns the ``(x, y, sample_weight)`` whose rows an adapter of arrays gives, as far as there are."""
+    return adapter._inputs
 
 
 def is_built(model: Any) -> bool:

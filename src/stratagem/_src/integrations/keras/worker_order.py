@@ -15,8 +15,9 @@ __all__ = ["in_leaders_order"]
 def in_leaders_order(batches: Iterator[Any], *, leads: bool) -> Iterator[Any]:
     """Yields batches that are chosen by NumPy's global random numbers, as the leader chooses them.
 
-    Each worker goes on with its own numbers elsewhere. The leader draws the first from its own, so that
-    it has the order that one process alone would have had.
+    The global stream of each worker advances as in one process alone, as long as it is where the
+    leader's is: workers that were seeded alike draw the same arrays afterwards. A stream that is elsewhere
+    stays where it is, because no order is drawn from it.
 
     Args:
         batches: Draws random numbers when it is asked for the next one.
@@ -25,9 +26,9 @@ def in_leaders_order(batches: Iterator[Any], *, leads: bool) -> Iterator[Any]:
     mine = _described(np.random.get_state()) if leads else None
     every = process_watch().exchange("keras order", mine, "order of an epoch of Keras")
     state = _restored(every[0])
-    is_first = True
     while True:
         own = np.random.get_state()
+        in_step = _equal(own, state)
         np.random.set_state(state)
         try:
             batch = next(batches)
@@ -35,10 +36,14 @@ def in_leaders_order(batches: Iterator[Any], *, leads: bool) -> Iterator[Any]:
             return
         finally:
             state = np.random.get_state()
-            if not (leads and is_first):
+            if not in_step:
                 np.random.set_state(own)
-        is_first = False
         yield batch
+
+
+def _equal(one: Any, other: Any) -> bool:
+    # The count changes with each draw: it tells most of them apart without a look at the keys.
+    return bool(one[2:] == other[2:] and np.array_equal(one[1], other[1]))
 
 
 def _described(state: Any) -> list[Any]:

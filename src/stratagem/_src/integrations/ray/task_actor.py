@@ -46,9 +46,10 @@ class TaskActor:
 
     def address(self) -> tuple[str, int]:
         """Returns the host of this actor, and a port that is held for it."""
-        self._port = HeldPorts(1)
+        host: str = load_ray("integrations.ray").util.get_node_ip_address()
+        self._port = HeldPorts(1, host)
         [port] = self._port
-        return load_ray("integrations.ray").util.get_node_ip_address(), port
+        return host, port
 
     def call(
         self,

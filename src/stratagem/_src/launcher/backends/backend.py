@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.task_program import TaskProgram
+from stratagem._src.transport.private_folder import make_private_folder
 
 __all__ = ["Backend", "description_text", "refuse_resources", "task_program"]
 
@@ -54,7 +56,7 @@ def task_program(job: JobDescription) -> TaskProgram:
     job.program.check_here()
     log_dir = None if job.log_dir is None else Path(job.log_dir)
     if log_dir is not None:
-        log_dir.mkdir(parents=True, exist_ok=True)
+        _make_writable(log_dir)
     return TaskProgram(
         job.program.command(sys.executable),
         {**os.environ, **job.environment, **elastic_variables(job.rules.min_workers)},
@@ -62,3 +64,17 @@ def task_program(job: JobDescription) -> TaskProgram:
         job.quiet,
         log_dir,
     )
+
+
+def _make_writable(log_dir: Path) -> None:
+    reason: str | None = None
+    try:
+        make_private_folder(log_dir)
+        if not os.access(log_dir, os.W_OK | os.X_OK):
+            reason = os.strerror(errno.EACCES)
+    except OSError as error:
+        reason = error.strerror
+    if reason is not None:
+        raise LaunchError(
+            f"--log-dir must name a folder that can be written, got {log_dir} ({reason})."
+        )

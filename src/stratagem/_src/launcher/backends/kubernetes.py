@@ -92,6 +92,7 @@ class _Cluster:
         self._batch = client.BatchV1Api(self.api)
         self._custom = client.CustomObjectsApi(self.api)
         self._groups = client.ApisApi(self.api)
+        self._networking = client.NetworkingV1Api(self.api)
         # The client lets those of its connections through.
         self.errors: tuple[type[Exception], ...] = (client.ApiException, _urllib3_error())
 
@@ -113,6 +114,7 @@ class _Cluster:
             "Job": self._batch.create_namespaced_job,
             "Service": self.core.create_namespaced_service,
             "Secret": self.core.create_namespaced_secret,
+            "NetworkPolicy": self._networking.create_namespaced_network_policy,
         }
         return str(self._call(what, creators[manifest["kind"]], namespace, manifest).metadata.uid)
 

@@ -6,9 +6,12 @@ import collections
 from dataclasses import dataclass
 from typing import Any
 
+from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_flags import job_flags
+from stratagem._src.launcher.script_values import check_name, check_word
 from stratagem._src.transport.secret import FILE_VARIABLE
 
 __all__ = ["JOB_LABEL", "KubernetesOptions", "Manifest", "job_manifests", "secret_manifest"]
@@ -23,6 +26,8 @@ _SECRET_KEY = "secret"
 _START_SECONDS = 600
 _SECONDS_KEPT = 24 * 60 * 60
 _INDEX = "$(JOB_COMPLETION_INDEX)"
+_ANY_GROUP = 65532
+_HIGHEST_USER = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -34,16 +39,21 @@ class KubernetesOptions:
         namespace: Where everything is made.
         service_account: Under which the pods run; empty for the namespace's default. They get no token.
         jobset: Whether to make a JobSet; ``None`` if the cluster has them.
+        run_as_user: The number of the user that the containers run as; ``None`` for the image's, which must
+            not be root then, and 0 for root.
+        network_policy: Whether to keep other pods of the cluster away from those of the job.
         detach: Whether to return when everything is made.
 
     Raises:
-        LaunchError: If there is no image.
+        LaunchError: If there is no image, or something is not what Kubernetes takes for a name.
     """
 
     image: str
     namespace: str = "default"
     service_account: str = ""
     jobset: bool | None = None
+    run_as_user: int | None = None
+    network_policy: bool = True
     detach: bool = False
 
     def __post_init__(self) -> None:
@@ -51,10 +61,19 @@ class KubernetesOptions:
             raise LaunchError(
                 "--on kubernetes needs --image, with stratagem and the program in it, got none."
             )
+        check_word("--image", self.image)
+        check_name("--namespace", self.namespace)
+        if self.service_account:
+            check_name("--service-account", self.service_account)
+        if self.run_as_user is not None and not 0 <= self.run_as_user <= _HIGHEST_USER:
+            raise LaunchError(
+                "--run-as-user must be the number of a user, such as 1000, or 0 for root, got "
+                f"{self.run_as_user}."
+            )
 
 
 def job_manifests(job: JobDescription, options: KubernetesOptions, jobset: bool) -> list[Manifest]:
-    """Returns everything but the secret: a headless service and a job for each role, or a JobSet.
+    """Returns everything but the secret: a headless service and a job for each role, or a JobSet; a policy.
 
     The first one is the job of the leader, or the JobSet. It owns the others.
 
@@ -73,8 +92,9 @@ def job_manifests(job: JobDescription, options: KubernetesOptions, jobset: bool)
         )
         for role, number in roles.items()
     }
+    policies = [_network_policy(job, options)] if options.network_policy else []
     if jobset:
-        return [_jobset(job, options, specs)]
+        return [_jobset(job, options, specs), *policies]
     jobs = [
         {
             "apiVersion": "batch/v1",
@@ -96,7 +116,7 @@ def job_manifests(job: JobDescription, options: KubernetesOptions, jobset: bool)
             "ports": [{"name": "rendezvous", "port": _PORT}],
         },
     }
-    return [jobs[0], service, *jobs[1:]]
+    return [jobs[0], service, *policies, *jobs[1:]]
 
 
 def secret_manifest(job: JobDescription, options: KubernetesOptions, secret: str) -> Manifest:
@@ -168,7 +188,7 @@ def _job_spec(
         "command": node + [flag.replace("$(", "$$(") for flag in job_flags(job)],
         "env": [{"name": FILE_VARIABLE, "value": f"{_SECRET_FOLDER}/{_SECRET_KEY}"}],
         "volumeMounts": [{"name": "secret", "mountPath": _SECRET_FOLDER, "readOnly": True}],
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     resources = _resources(job, role)
     if resources:
@@ -189,8 +209,7 @@ def _job_spec(
         "volumes": [
             {"name": "secret", "secret": {"secretName": job.name, "defaultMode": 0o440}},
         ],
-        # So that a container that is not root reads the secret as well.
-        "securityContext": {"fsGroup": 65532},
+        "securityContext": _pod_security(options),
     }
     if options.service_account:
         pod["serviceAccountName"] = options.service_account
@@ -210,6 +229,39 @@ def _job_spec(
             ]
         },
         "template": {"metadata": {"labels": _labels(job, role)}, "spec": pod},
+    }
+
+
+def _pod_security(options: KubernetesOptions) -> Manifest:
+    """Returns what the restricted pod security standard asks for, and who may read the secret."""
+    security: Manifest = {
+        "runAsNonRoot": options.run_as_user != 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        # So that a container that is not root reads the secret as well.
+        "fsGroup": _ANY_GROUP,
+    }
+    return (
+        security if options.run_as_user is None else security | {"runAsUser": options.run_as_user}
+    )
+
+
+def _network_policy(job: JobDescription, options: KubernetesOptions) -> Manifest:
+    """Returns the policy that only pods of the job reach its pods.
+
+    On every port: tasks listen where they find a free one, and XLA, whose ports authenticate nobody, too.
+    A dashboard that was asked for at a fixed port is for others as well, who need its key.
+    """
+    pods = {"podSelector": {"matchLabels": {JOB_LABEL: job.name}}}
+    ingress: list[Manifest] = [{"from": [pods]}]
+    if job.dashboard is not None:
+        address = Address.parse(job.dashboard)
+        if address.port and loopback_address(address.host) is None:
+            ingress.append({"ports": [{"port": address.port, "protocol": "TCP"}]})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(job, options, job.name),
+        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": ingress},
     }
 
 

@@ -76,11 +76,12 @@ class RayBackend:
 
     def _lead(self, ray: Any, job: JobDescription, console: Console) -> int:
         secret, tasks = new_secret(), list(job.all_tasks())
+        host = ray.util.get_node_ip_address()
         with (
-            HeldPorts(1) as ports,
+            HeldPorts(1, host) as ports,
             RayPlacement(ray, job.tasks, job.resources, self.start_seconds) as placement,
         ):
-            endpoint = Address(ray.util.get_node_ip_address(), *ports)
+            endpoint = Address(host, *ports)
             rendezvous = Rendezvous(
                 endpoint,
                 len(tasks) + 1,

@@ -58,8 +58,12 @@ class SlurmBackend:
     def _run_in_allocation(self, job: JobDescription, console: Console) -> int:
         secret = new_secret()
         tasks = list(job.all_tasks())
-        with HeldPorts(1) as ports, private_secret_file(self.options.secret_dir(), secret) as file:
-            endpoint = Address(_own_host(), *ports)
+        host = _own_host()
+        with (
+            HeldPorts(1, host) as ports,
+            private_secret_file(self.options.secret_dir(), secret) as file,
+        ):
+            endpoint = Address(host, *ports)
             environment = {**os.environ, FILE_VARIABLE: str(file)}
             environment.pop(SECRET_VARIABLE, None)
             rendezvous = Rendezvous(

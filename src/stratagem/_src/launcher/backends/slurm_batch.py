@@ -22,6 +22,8 @@ from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_flags import job_flags
 from stratagem._src.launcher.lines import LineSplitter
+from stratagem._src.launcher.script_values import check_one_line
+from stratagem._src.transport.private_folder import make_private_folder
 from stratagem._src.transport.secret import SECRET_VARIABLE
 
 __all__ = ["batch_script", "queue_again", "submit_and_follow"]
@@ -46,7 +48,9 @@ def batch_script(job: JobDescription, options: SlurmOptions) -> str:
     tasks, before the time is over, and some seconds more than they have to end. Slurm may be early by a
     minute, which would end a short job at once; one of those is signalled when its time is over.
     """
-    requests = [f"--job-name={job.name}", f"--output={_output_file(job, '%x-%j')}"]
+    folder = str(_output_file(job, "").parent).replace("%", "%%")  # which Slurm would replace
+    check_one_line("--log-dir", folder)
+    requests = [f"--job-name={job.name}", f"--output={folder}/%x-%j.out"]
     requests += [*task_options(job), *options.directives()]
     requests += ["--requeue" if options.requeue else "--no-requeue", "--open-mode=append"]
     seconds_before = int(job.rules.grace_seconds) + 60
@@ -69,7 +73,7 @@ def submit_and_follow(job: JobDescription, options: SlurmOptions, console: Conso
     # Slurm keeps the environment of a job, where its administrators can read it.
     environment = {name: text for name, text in os.environ.items() if name != SECRET_VARIABLE}
     if job.log_dir is not None:
-        Path(job.log_dir).mkdir(parents=True, exist_ok=True)
+        make_private_folder(Path(job.log_dir))
     job_id = ""
     try:
         with _interrupts_held():
@@ -212,4 +216,8 @@ def _output_file(job: JobDescription, name: str) -> Path:
 
 def _one_word(request: str) -> str:
     # sbatch reads directives as a shell does, but for variables.
-    return request if re.fullmatch(r"[\w@%:+=,./-]+", request) else f'"{request}"'
+    if re.fullmatch(r"[\w@%:+=,./-]+", request):
+        return request
+    check_one_line("An option of sbatch", request)
+    escaped = re.sub(r'(["\\])', r"\\\1", request)
+    return f'"{escaped}"'

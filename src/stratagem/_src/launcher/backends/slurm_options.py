@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.launcher.script_values import check_one_line, check_word
 from stratagem._src.transport.local_secret import local_secret_path
 
 __all__ = ["SlurmOptions"]
@@ -36,7 +37,8 @@ class SlurmOptions:
         start_seconds: How long the tasks of a step may take to start.
 
     Raises:
-        LaunchError: If an option of ``sbatch`` would contradict what the back end says itself.
+        LaunchError: If an option of ``sbatch`` would contradict what the back end says itself, or a
+            value would be more than one line or word of the script.
     """
 
     partition: str = ""
@@ -50,13 +52,18 @@ class SlurmOptions:
     start_seconds: float = 300.0
 
     def __post_init__(self) -> None:
+        check_word("--partition", self.partition)
+        check_word("--account", self.account)
+        check_word("--time", self.time_limit)
+        check_one_line("--shared-dir", self.shared_dir)
         for option in self.extra:
             name = option.partition("=")[0]
-            if not option.startswith("-") or name in _OURS or "\n" in option:
+            if not option.startswith("-") or name in _OURS:
                 raise LaunchError(
                     "--slurm-option must be an option of sbatch that 'stratagem run' does not set "
                     f"itself, such as --slurm-option=--qos=long, got {option!r}."
                 )
+            check_one_line("--slurm-option", option)
 
     @property
     def time_limit_seconds(self) -> float:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.resources
 import socket
-import socketserver
-import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Self
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.core.background import Background
 from stratagem._src.observation.dashboard.page_access import PageAccess, with_key
 from stratagem._src.observation.dashboard.page_request import STATE_PATH, PageRequest
+from stratagem._src.observation.dashboard.page_server import PageServer
 from stratagem._src.observation.plain_json import plain_json
-from stratagem._src.transport.loopback import loopback_address
 
 __all__ = ["DashboardServer"]
 
-_MOST_REQUESTS = 32
-_SECONDS_FOR_A_REQUEST = 10.0
 _SECONDS_TO_SHUT_DOWN = 5.0
 _ALL_INTERFACES = ("0.0.0.0", "::", "")
+_TEXT = "text/plain; charset=utf-8"
 _PAGE = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -65,7 +62,7 @@ class DashboardServer:
         self._view = view
         self._background = Background("the dashboard")
         try:
-            self._server = _Server(address, self._answer, self._background)
+            self._server = PageServer(address, self._answer, self._background)
         except OSError as error:
             raise LaunchError(
                 "--dashboard-address must be an address of this machine with a free port, got "
@@ -80,10 +77,14 @@ class DashboardServer:
         return with_key(f"http://{self._address}/", self._key)
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        request = PageRequest.parse(handler.path, handler.headers)
+        try:
+            request = PageRequest.parse(handler.path, handler.headers)
+        except ValueError:
+            _send(handler, 400, b"This is not a URL of the dashboard.\n", _TEXT)
+            return
         refusal = self._access.refuse(request)
         if refusal is not None:
-            _send(handler, refusal.status, refusal.text.encode(), "text/plain; charset=utf-8")
+            _send(handler, refusal.status, refusal.text.encode(), _TEXT)
         elif self._key is not None and request.key_in_path is not None:
             # The key shall not stay in the browser's address line and history.
             headers = {"Location": "/", "Set-Cookie": self._access.cookie()}
@@ -93,7 +94,7 @@ class DashboardServer:
         elif request.path in self._files:
             _send(handler, 200, *self._files[request.path])
         else:
-            _send(handler, 404, b"There is no such page.\n", "text/plain; charset=utf-8")
+            _send(handler, 404, b"There is no such page.\n", _TEXT)
 
     def __enter__(self) -> Self:
         self._background.start(self._server.serve_forever, name="dashboard-accept")
@@ -123,50 +124,3 @@ def _send(
     handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()
     handler.wfile.write(body)
-
-
-class _Server(HTTPServer):
-    """Answers each request in a thread that has an owner."""
-
-    def __init__(
-        self,
-        address: Address,
-        answer: Callable[[BaseHTTPRequestHandler], None],
-        background: Background,
-    ) -> None:
-        self._background = background
-        self._room = threading.BoundedSemaphore(_MOST_REQUESTS)
-        if ":" in address.host:
-            self.address_family = socket.AF_INET6
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = _SECONDS_FOR_A_REQUEST
-            server_version = "stratagem"
-            sys_version = ""
-
-            def do_GET(self) -> None:
-                answer(self)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        super().__init__((address.host, address.port), Handler)
-
-    def server_bind(self) -> None:
-        # HTTPServer's asks the name service what this machine is called, which may take long.
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        self._background.start(self._serve, request, client_address, name="dashboard-request")
-
-    def _serve(self, request: Any, client_address: Any) -> None:
-        try:
-            with contextlib.suppress(OSError):  # who asked is gone
-                self.finish_request(request, client_address)
-        finally:
-            self.shutdown_request(request)
-            self._room.release()

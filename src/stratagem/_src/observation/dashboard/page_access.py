@@ -5,8 +5,8 @@ from __future__ import annotations
 import hmac
 from typing import NamedTuple
 
+from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.observation.dashboard.page_request import COOKIE, PageRequest
-from stratagem._src.transport.loopback import loopback_address
 
 __all__ = ["PageAccess", "Refusal", "with_key"]
 

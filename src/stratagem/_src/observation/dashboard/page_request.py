@@ -13,6 +13,7 @@ __all__ = ["COOKIE", "STATE_PATH", "PageRequest"]
 STATE_PATH = "/state"
 COOKIE = "stratagem_dashboard"
 _BEARER = "Bearer "
+_MAX_FIELDS = 16
 
 
 class _Headers(Protocol):
@@ -47,9 +48,13 @@ class PageRequest:
 
     @classmethod
     def parse(cls, target: str, headers: _Headers) -> PageRequest:
-        """Returns the request with a target and headers."""
+        """Returns the request with a target and headers.
+
+        Raises:
+            ValueError: If the target is not a URL, or has more fields than any link of ours.
+        """
         parts = urlsplit(target)
-        query = parse_qs(parts.query)
+        query = parse_qs(parts.query, max_num_fields=_MAX_FIELDS)
         try:
             host = urlsplit(f"//{headers.get('Host') or ''}").hostname or ""
         except ValueError:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from stratagem._src.core.errors import UnavailableError
+from stratagem._src.mesh.program_queue import interrupting_error
 
 __all__ = ["JointSending"]
 
@@ -40,12 +41,21 @@ class JointSending(Generic[T]):
         self._send = send
         self._lock = threading.Lock()
         self._waiting: list[_Parcel[T]] = []
+        self._threads: set[int] = set()
         self._under_way = False
 
     def submit(self, content: T) -> None:
-        """Returns when ``content`` has been sent and answered; raises what went wrong with it."""
+        """Returns when ``content`` has been sent and answered; raises what went wrong with it.
+
+        Raises:
+            ContextError: In a signal handler that interrupts the same, which could not go on before.
+        """
+        thread = threading.get_ident()
+        if thread in self._threads:
+            raise interrupting_error()
         parcel = _Parcel(content)
         try:
+            self._threads.add(thread)
             with self._lock:
                 self._waiting.append(parcel)
                 parcel.leads, self._under_way = not self._under_way, True
@@ -56,6 +66,8 @@ class JointSending(Generic[T]):
         except BaseException:  # an interrupt
             self._abandon(parcel)
             raise
+        finally:
+            self._threads.discard(thread)
         if parcel.error is not None:
             raise parcel.error
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import uuid
+
+from stratagem._src.core.forking import in_child
 
 __all__ = ["continue_lineage", "lineage"]
 
@@ -24,4 +25,4 @@ def continue_lineage(name: str | None) -> None:
     _lineage = name
 
 
-os.register_at_fork(after_in_child=lambda: continue_lineage(None))
+in_child(lambda: continue_lineage(None))

@@ -86,6 +86,7 @@ class ParameterClient:
         self._threads = concurrent.futures.ThreadPoolExecutor(
             max_workers=8 * len(self.servers), thread_name_prefix="parameter-client"
         )
+        self._submitting: set[int] = set()
         self._joint = [
             JointSending(functools.partial(self._push_groups, index))
             for index in range(len(self.servers))
@@ -386,7 +387,15 @@ class ParameterClient:
         if not work:
             return {}
         (first, argument), *others = work.items()
-        futures = {key: self._threads.submit(call, key, value) for key, value in others}
+        thread = threading.get_ident()
+        if thread in self._submitting:
+            # A signal handler interrupts what follows, and with it a lock of the executor.
+            return {key: call(key, value) for key, value in work.items()}
+        try:
+            self._submitting.add(thread)
+            futures = {key: self._threads.submit(call, key, value) for key, value in others}
+        finally:
+            self._submitting.discard(thread)
         try:
             results = {first: call(first, argument)}
         finally:
@@ -426,7 +435,7 @@ def _digest(pickled: bytes) -> str:
 _clients: weakref.WeakValueDictionary[tuple[str, ...], ParameterClient] = (
     weakref.WeakValueDictionary()
 )
-_clients_lock = threading.Lock()
+_clients_lock = threading.RLock()  # reentrant for the sake of signal handlers
 
 
 def client_for(servers: Sequence[str]) -> ParameterClient:

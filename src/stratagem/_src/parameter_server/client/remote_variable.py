@@ -314,7 +314,7 @@ def device_of(shard: VariableShard) -> str:
 
 
 _known: weakref.WeakValueDictionary[tuple[str, str], RemoteVariable] = weakref.WeakValueDictionary()
-_known_lock = threading.Lock()
+_known_lock = threading.RLock()  # reentrant for the sake of signal handlers
 
 
 def _key(handle: Handle) -> tuple[str, str]:

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
@@ -24,6 +26,9 @@ def elastic(strategy: Strategy) -> Callable[[Callable[..., Any]], Callable[..., 
     between them, and go on; a worker that takes its place comes in at the next boundary. All variables
     that were created in the strategy's scope have then, in all workers, the values from the last
     boundary. See docs/fault_tolerance.md.
+
+    A job that is started again goes on where it was if the loop is in its checkpoint, before which it is
+    restored: ``Checkpoint(model=model, loop=loop)``.
 
     It takes a job that was started as elastic, by ``stratagem run --workers MIN:MAX``, and CPU devices.
     In any other the function is called as it is, and a lost worker ends the job.
@@ -63,8 +68,11 @@ def elastic(strategy: Strategy) -> Callable[[Callable[..., Any]], Callable[..., 
                 and strategy.elastic_job is not None
             ):
                 return ElasticRun(strategy).run(train, args, kwargs)
-            place = first_place(secrets.randbits(32))
-            loop = ElasticLoop(strategy, place, lambda _: None, lambda: None)
+            # Of the leader: workers that divide a dataset must have it in one order.
+            seed = strategy.extended.leader_value(
+                np.uint32(secrets.randbits(32)), "seed of the elastic run"
+            )
+            loop = ElasticLoop(strategy, first_place(int(seed)), lambda _: None, lambda: None)
             try:
                 return train(loop, *args, **kwargs)
             finally:

@@ -10,6 +10,7 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
+from stratagem._src.variables.atomicity import STORAGE_LOCK
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
@@ -103,7 +104,8 @@ def keep_values(extended: MultiWorkerExtended, before: KeptValues | None) -> Kep
             )
         }
     )
-    stored = [variable.snapshot() for variable in variables]
+    with STORAGE_LOCK:
+        stored = [variable.snapshot() for variable in variables]
     contents = list(stored)
     changed: list[int] = []
     for number, variable in enumerate(variables):

@@ -46,10 +46,12 @@ class LoopPlaces:
 
     Args:
         goal: The place to come to.
+        num_ended: If no loop is open there: how many outermost loops came to their end before.
     """
 
-    def __init__(self, goal: Sequence[Sequence[Any]] = ()) -> None:
+    def __init__(self, goal: Sequence[Sequence[Any]] = (), num_ended: int = 0) -> None:
         self._goal: Place = [list(level) for level in goal]
+        self._num_ended = num_ended
         self._open: Place = []
         self._begun = [0]
 
@@ -68,6 +70,21 @@ class LoopPlaces:
         """How many loops are open."""
         return len(self._open)
 
+    @property
+    def is_on_the_way(self) -> bool:
+        """Whether the program has not come to its goal yet."""
+        return bool(self._goal)
+
+    @property
+    def num_ended(self) -> int:
+        """Where no loop is open, how many outermost loops came to their end, now or before."""
+        return max(self._begun[0], self._num_ended)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a loop has begun."""
+        return self._begun[0] > 0
+
     def open(self, first: Any = None) -> Opened:
         """Begins a loop inside those that are open.
 
@@ -79,6 +96,8 @@ class LoopPlaces:
         """
         depth = self.depth
         ordinal, self._begun[depth] = self._begun[depth], self._begun[depth] + 1
+        if depth == 0 and ordinal < self._num_ended:
+            return Opened(depth, None, True, False)
         position: Any = first
         is_there = False
         if self._goal:
@@ -117,6 +136,10 @@ class LoopPlaces:
                 "The program was inside a loop when workers were lost, and did not come to it again. Have "
                 "the same loops in every run."
             )
+
+    def begin_at(self, depth: int, position: Any) -> None:
+        """Notes where a loop begins that was opened without a position."""
+        self._open[depth][1] = position
 
     def close(self, depth: int) -> None:
         """Ends a loop; what comes after it belongs to the body around it."""

@@ -16,7 +16,7 @@ from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.distributed_variable import DistributedVariable
-from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
+from stratagem._src.variables.sync_on_read_variable import counting_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
@@ -116,19 +116,16 @@ class Metric:
         initial = _initial_value(initializer, tuple(shape), dtype)
         if isinstance(aggregation, str):
             aggregation = VariableAggregation[aggregation.upper()]
-        variable: Variable = Variable(
-            np.zeros_like(initial),
-            trainable=False,
-            name=f"{self._name}/{own_name}",
-            synchronization=VariableSynchronization.ON_READ,
-            aggregation=aggregation,
-        )
-        if isinstance(variable, SyncOnReadVariable):
-            variable.add_once_across_replicas()
+        with counting_once():
+            variable: Variable = Variable(
+                initial,
+                trainable=False,
+                name=f"{self._name}/{own_name}",
+                synchronization=VariableSynchronization.ON_READ,
+                aggregation=aggregation,
+            )
         self._variables[own_name] = variable
         self._initial[own_name] = initial
-        if initial.any():
-            variable.assign(initial)
         return variable
 
     def add_weight(

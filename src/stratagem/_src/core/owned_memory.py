@@ -1,0 +1,205 @@
+"""Arrays that nobody else can write to: foreign writable memory is copied, and nothing else is.
+
+What a caller may change after a call returns must never change the call's result. Whoever keeps an array
+of the user, or uses it after returning, takes it through ``owned`` or ``OwnedResults``.
+
+Read-only memory is not copied, nor is what a function has just made: an array to which the only reference
+is the one that the function returned cannot be reached by anybody else. That is what makes a copy of a
+reused buffer affordable: the arrays that functions usually return cost a look at two reference counts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["OwnedResults", "is_read_only", "owned", "share_memory"]
+
+_Array = np.ndarray[Any, Any]
+_Copy = Callable[[_Array], _Array]
+
+
+def is_read_only(array: _Array) -> bool:
+    """Returns whether nobody can write to the memory of an array, as far as its flags tell.
+
+    A read-only view of an array that can be written to is read-only if nothing else refers to that array,
+    as of ``np.arange(4).reshape(2, 2)``, whose memory belongs to what ``arange`` made.
+
+    >>> import numpy as np
+    >>> is_read_only(np.frombuffer(b"1234", np.uint8)), is_read_only(np.broadcast_to(np.ones(1), 3))
+    (True, True)
+    >>> one = np.ones(1)
+    >>> is_read_only(np.broadcast_to(one, 3))
+    False
+    """
+    memory: Any = array
+    while memory is not None:
+        if isinstance(memory, np.ndarray):
+            if memory.flags.writeable:
+                return False
+            if type(memory.base) is np.ndarray and _base_references(memory) <= _BASE:
+                return _is_alone(memory) or is_read_only(memory.base)
+            memory = memory.base
+        elif isinstance(memory, memoryview):
+            if not memory.readonly:
+                return False
+            memory = memory.obj
+        else:
+            try:
+                return memoryview(memory).readonly
+            except TypeError:  # JAX's own memory, for example
+                return True
+    return True
+
+
+def owned(array: _Array, copy: _Copy = np.ndarray.copy) -> _Array:
+    """Returns an array that nobody else can write to: a copy, or the array if it is read-only.
+
+    Args:
+        array: Of the user.
+        copy: Makes the copy.
+    """
+    return array if is_read_only(array) else copy(array)
+
+
+def share_memory(a: Any, b: Any) -> bool:
+    """Returns whether two leaves are arrays over the memory of one.
+
+    >>> import numpy as np
+    >>> buffer = np.zeros(4)
+    >>> share_memory(buffer[:2], buffer[2:]), share_memory(buffer, buffer + 1)
+    (True, False)
+    """
+    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and _memory(a) is _memory(b)
+
+
+class OwnedResults:
+    """Takes what functions of the user return, with arrays that nobody else can write to.
+
+    Args:
+        flatten: Returns the leaves of a nest.
+        map_leaves: Applies a function to the leaves of a nest that is not a plain tuple or dict.
+        copy: Makes the copies.
+    """
+
+    __slots__ = ("_copy", "_flatten", "_map_leaves")
+
+    def __init__(
+        self,
+        flatten: Callable[[Any], Iterable[Any]],
+        map_leaves: Callable[[Callable[[Any], Any], Any], Any],
+        copy: _Copy = np.ndarray.copy,
+    ) -> None:
+        self._flatten = flatten
+        self._map_leaves = map_leaves
+        self._copy = copy
+
+    def take(self, make: Callable[[], Any], given: Any = None) -> Any:
+        """Returns what ``make``, which calls the function, returns.
+
+        Args:
+            make: Calls the function, and keeps no reference to what that returned.
+            given: What the function was given, which the caller owns: these arrays and views of them
+                are not copied.
+        """
+        value, references = _with_references(make)
+        alone = references <= _RESULT
+        if type(value) is np.ndarray:
+            return value if alone and _is_alone(value) else self._own(value, given)
+        if isinstance(value, _UNCHANGEABLE):
+            return value
+        return self._own_nest(value, alone, given)
+
+    def _own_nest(self, nest: Any, alone: bool, given: Any) -> Any:
+        """Returns a nest with its arrays owned.
+
+        Args:
+            nest: What the function returned, or a part of it.
+            alone: Whether nobody else refers to it. A nest that the user holds too keeps the arrays in it
+                within reach, though there is no other reference to each of them.
+            given: As of ``take``.
+        """
+        kind = type(nest)
+        if kind is tuple:
+            return tuple(self._own_parts(nest, alone, given))
+        if kind is dict:
+            return dict(zip(nest, self._own_parts(_Values(nest), alone, given), strict=True))
+        if isinstance(nest, _UNCHANGEABLE):
+            return nest
+        return self._map_leaves(
+            lambda leaf: self._own(leaf, given) if isinstance(leaf, np.ndarray) else leaf, nest
+        )
+
+    def _own_parts(self, parts: Iterable[Any], alone: bool, given: Any) -> list[Any]:
+        counts = [*map(sys.getrefcount, parts)]
+        owned: list[Any] = []
+        for part, count in zip(parts, counts, strict=True):
+            part_alone = alone and count <= _PART
+            if type(part) is not np.ndarray:
+                owned.append(self._own_nest(part, part_alone, given))
+            elif part_alone and _is_alone(part):
+                owned.append(part)
+            else:
+                owned.append(self._own(part, given))
+        return owned
+
+    def _own(self, array: _Array, given: Any) -> _Array:
+        if array is given or is_read_only(array):
+            return array
+        leaves = given if type(given) is tuple else self._flatten(given)
+        if any(leaf is array for leaf in leaves):
+            return array
+        if any(share_memory(leaf, array) for leaf in self._flatten(given)):
+            return array
+        return self._copy(array)
+
+
+class _Values:
+    """The values of a dict, as often as they are asked for, without a list that refers to them."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: dict[Any, Any]) -> None:
+        self._of = of
+
+    def __iter__(self) -> Any:
+        return iter(self._of.values())
+
+
+_UNCHANGEABLE = (np.generic, bytes, str, int, float, complex, type(None))
+
+
+def _with_references(make: Callable[[], Any]) -> tuple[Any, int]:
+    value = make()
+    return value, sys.getrefcount(value)
+
+
+def _is_alone(array: _Array) -> bool:
+    """Returns whether the memory of an array belongs to it, or to a base that nothing else refers to."""
+    base = array.base
+    if base is None:
+        return array.flags.owndata
+    if type(base) is not np.ndarray or not base.flags.owndata:
+        return False
+    del base
+    return _base_references(array) <= _BASE
+
+
+def _base_references(array: _Array) -> int:
+    return sys.getrefcount(array.base)
+
+
+def _memory(array: Any) -> Any:
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return array
+
+
+# How many references there are to what nobody else refers to, seen from the functions above: that differs
+# between versions of Python, which may or may not count those of the function itself.
+_RESULT = _with_references(lambda: np.empty(1))[1]
+_BASE = _base_references(np.empty(2)[:1])
+_PART = max(map(sys.getrefcount, (np.empty(1),)))

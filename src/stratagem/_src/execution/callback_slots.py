@@ -1,0 +1,92 @@
+"""Host callbacks of a program that is compiled once for several traces.
+
+Each trace of a step makes its own callback functions: a lambda is another object every time, with other
+captured values. In the compiled program a *slot* stands for each of them, and a run puts the callbacks of
+its own trace into the slots.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stratagem._src.core.tracing import all_equations, jax_core
+from stratagem._src.jax_internals.host_callbacks import CALLBACKS
+
+__all__ = ["CallbackSlots", "callbacks_of", "is_callback"]
+
+
+def is_callback(eqn: Any) -> bool:
+    """Returns whether an equation calls a function of the user on the host; a print is none."""
+    return eqn.primitive.name in CALLBACKS and "callback" in eqn.params
+
+
+def callbacks_of(jaxpr: Any) -> list[Callable[..., Any]]:
+    """Returns the callbacks of a jaxpr and of those in it, in order."""
+    return [eqn.params["callback"] for eqn in all_equations(jaxpr) if is_callback(eqn)]
+
+
+class _Slot:
+    """Calls a callback that can be exchanged."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[..., Any]) -> None:
+        self.callback = callback
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.callback(*args, **kwargs)
+
+
+class CallbackSlots:
+    """The slots of one program.
+
+    Attributes:
+        lock: Held while the program runs with the callbacks of one trace.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._slots: list[_Slot] = []
+
+    def put_into(self, jaxpr: Any) -> Any:
+        """Returns ``jaxpr`` with a slot, which holds the callback, in the place of every callback."""
+        eqns = [self._equation(eqn) for eqn in jaxpr.eqns]
+        is_same = all(map(operator.is_, eqns, jaxpr.eqns))
+        return jaxpr if is_same else jaxpr.replace(eqns=eqns)
+
+    def fill(self, callbacks: Sequence[Callable[..., Any]]) -> None:
+        """Makes the program call other callbacks, in the order of ``callbacks_of``."""
+        for slot, callback in zip(self._slots, callbacks, strict=True):
+            slot.callback = callback
+
+    def clear(self) -> None:
+        """Lets go of the callbacks."""
+        self.fill([_no_callback] * len(self._slots))
+
+    def _equation(self, eqn: Any) -> Any:
+        if is_callback(eqn):
+            slot = _Slot(eqn.params["callback"])
+            self._slots.append(slot)
+            return eqn.replace(params={**eqn.params, "callback": slot})
+        params = {key: self._parameter(value) for key, value in eqn.params.items()}
+        is_same = all(params[key] is value for key, value in eqn.params.items())
+        return eqn if is_same else eqn.replace(params=params)
+
+    def _parameter(self, value: Any) -> Any:
+        if isinstance(value, jax_core().ClosedJaxpr):
+            inner = self.put_into(value.jaxpr)
+            return value if inner is value.jaxpr else value.replace(jaxpr=inner)
+        if isinstance(value, jax_core().Jaxpr):
+            return self.put_into(value)
+        if type(value) in (tuple, list):
+            items = [self._parameter(item) for item in value]
+            is_same = all(map(operator.is_, items, value))
+            return value if is_same else type(value)(items)
+        return value
+
+
+def _no_callback(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("no call of the program is under way")

@@ -1,0 +1,185 @@
+"""Which traced programs compute the same: a key of a jaxpr.
+
+Equal keys mean equal programs: the same operations, in the same order, on the same operands, with equal
+parameters. What cannot be compared by value is compared by identity, and the key keeps it alive. So jaxprs
+that compute the same may have different keys, which costs a compilation, but never the other way round.
+
+Constants of the outermost jaxpr are inputs of its program, and host callbacks are called through slots
+(``callback_slots.py``): neither is part of the key. Nor are derivative rules, since what has been traced is
+differentiated already.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem._src.core.tracing import jax_core
+from stratagem._src.execution.callback_slots import is_callback
+from stratagem._src.execution.static_key import EXACT, KeyedParameter, SameObject, static_key
+from stratagem._src.jax_internals.derivative_rules import derivative_rules
+
+__all__ = ["JaxprKey", "jaxpr_key"]
+
+_MAX_KNOWN = 4096
+_MAX_COMPARED_BYTES = 1 << 20
+
+
+class JaxprKey:
+    """The key of a jaxpr, whose hash is computed once."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self._parts = parts
+        self._hash = hash(parts)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, JaxprKey)
+            and self._hash == other._hash
+            and self._parts == other._parts
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def jaxpr_key(jaxpr: Any) -> JaxprKey:
+    """Returns the key of a jaxpr."""
+    return _Reader().key(jaxpr)
+
+
+class _Reader:
+    """Makes the key of a jaxpr.
+
+    Attributes:
+        found_mutable: Whether there is an array in it that its owner may still change.
+    """
+
+    def __init__(self) -> None:
+        self.found_mutable = False
+
+    def key(self, jaxpr: Any) -> JaxprKey:
+        numbers: dict[int, int] = {}
+        parts: list[Any] = []
+        for var in (*jaxpr.constvars, *jaxpr.invars):
+            numbers[id(var)] = len(numbers)
+            parts.append(var.aval)
+        parts.append(len(jaxpr.constvars))
+        literal_class = jax_core().Literal
+        for eqn in jaxpr.eqns:
+            parts.append(eqn.primitive)
+            for atom in eqn.invars:
+                is_literal = isinstance(atom, literal_class)
+                parts.append(_literal(atom) if is_literal else numbers[id(atom)])
+            if eqn.params:
+                parts.append(self._parameters(eqn))
+            parts.append(SameObject(eqn.ctx, None))
+            for var in eqn.outvars:
+                # A new number for each result, also for those that are dropped.
+                numbers[id(var)] = len(numbers)
+                parts.append(var.aval)
+        for atom in jaxpr.outvars:
+            is_literal = isinstance(atom, literal_class)
+            parts.append(_literal(atom) if is_literal else numbers[id(atom)])
+        return JaxprKey(tuple(parts))
+
+    def _parameters(self, eqn: Any) -> tuple[Any, ...]:
+        left_out = derivative_rules(eqn.primitive.name)
+        if is_callback(eqn):
+            left_out = {*left_out, "callback"}
+        return tuple(
+            (name, self._parameter(value))
+            for name, value in eqn.params.items()
+            if name not in left_out
+        )
+
+    def _parameter(self, value: Any) -> Any:
+        kind, core = type(value), jax_core()
+        if kind in EXACT:
+            return kind, value
+        if kind is tuple or kind is list:
+            return (kind, *map(self._parameter, value))
+        if kind is dict:
+            items = ((static_key(key, []), self._parameter(v)) for key, v in value.items())
+            return (kind, *items)
+        if isinstance(value, core.ClosedJaxpr):
+            return self._closed(value)
+        if isinstance(value, core.Jaxpr):
+            return self.key(value)
+        if isinstance(value, KeyedParameter):
+            return value.key()
+        if isinstance(value, (np.ndarray, jax.Array)):
+            return self._array(value)
+        return _held(value)
+
+    def _closed(self, closed: Any) -> Any:
+        known = _known.get(closed)
+        if known is not None:
+            return known
+        inner = _Reader()
+        key = (inner.key(closed.jaxpr), *map(inner._array, closed.consts))
+        if inner.found_mutable:
+            self.found_mutable = True
+        else:
+            # Most are those of functions of JAX, which are traced once for all programs.
+            _known.add(closed, key)
+        return key
+
+    def _array(self, array: Any) -> Any:
+        """Returns the key of an array that is compiled into the program."""
+        if not isinstance(array, jax.Array):
+            self.found_mutable = True  # it may be over an array of the user
+        elif not _is_small(array):
+            return SameObject(array, None)
+        try:
+            content = np.asarray(array)
+        except (TypeError, ValueError, RuntimeError):  # random keys, for example
+            return SameObject(array, None)
+        if content.dtype == object:
+            return SameObject(array, None)
+        return type(array), content.dtype, content.shape, content.tobytes()
+
+
+class _Known:
+    """Keys of inner jaxprs by their identity; they are kept alive as long as they are known here."""
+
+    def __init__(self) -> None:
+        self._entries: collections.OrderedDict[int, tuple[Any, Any]] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, closed: Any) -> Any | None:
+        entry = self._entries.get(id(closed))
+        return None if entry is None else entry[1]
+
+    def add(self, closed: Any, key: Any) -> None:
+        with self._lock:
+            self._entries[id(closed)] = (closed, key)
+            if len(self._entries) > _MAX_KNOWN:
+                self._entries.popitem(last=False)
+
+
+_known = _Known()
+
+
+def _is_small(array: jax.Array) -> bool:
+    return array.nbytes <= _MAX_COMPARED_BYTES and array.is_fully_addressable
+
+
+def _literal(atom: Any) -> Any:
+    value = np.asarray(atom.val)
+    return atom.aval, value.dtype, value.shape, value.tobytes()
+
+
+def _held(value: Any) -> Any:
+    """Returns the key of a parameter, which keeps it alive if it is compared by identity."""
+    kept: list[Any] = []
+    key = static_key(value, kept)
+    return SameObject(value, None) if kept else key

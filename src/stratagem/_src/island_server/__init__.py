@@ -1,0 +1,1 @@
+"""Where islands meet: the outer rounds, and the server that averages what islands contribute."""

@@ -1,0 +1,1 @@
+"""Islands: groups of workers in sync within a group, and loosely coupled between groups."""

@@ -1,0 +1,237 @@
+"""``run_islands``: several islands on this machine, each with a launcher of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+from pathlib import Path
+
+from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.cluster.leadership import Task
+from stratagem._src.island_server.island_messages import (
+    COUNT_VARIABLE,
+    ISLAND_VARIABLE,
+    SECRET_VARIABLE,
+    SERVER_VARIABLE,
+)
+from stratagem._src.island_server.island_server import IslandServer
+from stratagem._src.launcher.backends.backend import task_program
+from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.events import Interrupted, Report
+from stratagem._src.launcher.guarded_process import GuardedProcess
+from stratagem._src.launcher.job_description import JobDescription
+from stratagem._src.launcher.job_flags import job_flags
+from stratagem._src.launcher.signal_pipe import SignalPipe
+from stratagem._src.launcher.task_ending import exit_code_of
+from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.launcher.task_output import TaskOutput
+from stratagem._src.transport import Credentials
+from stratagem._src.transport.secret import new_secret
+
+__all__ = ["check_islands", "island_flags", "run_islands"]
+
+_CHUNK = 1 << 16
+_SIGNALLED = 128
+_START_AGAIN = 75
+_SECONDS_FOR_LAUNCHERS = 5.0
+
+
+def run_islands(job: JobDescription, num_islands: int, console: Console) -> int:
+    """Runs a job as several islands, with the server where they meet, and returns its exit code.
+
+    An island that is lost, which is one of whose tasks a signal has ended, is started again while the
+    others go on. One that fails by its own program ends all.
+
+    Args:
+        job: What each island runs.
+        num_islands: How many there are.
+        console: Where their output is shown.
+
+    Raises:
+        LaunchError: If it cannot run here. Nothing has been started then.
+    """
+    check_islands(job, num_islands)
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(TaskLoop())
+        secret = new_secret()
+        server = IslandServer(
+            "127.0.0.1:0",
+            num_islands,
+            Credentials(secret=secret),
+            log=lambda text: loop.call_soon(lambda: console.message(text)),
+        )
+        server.start()
+        stack.callback(server.shutdown)
+        variables = {
+            COUNT_VARIABLE: str(num_islands),
+            SERVER_VARIABLE: server.address,
+            SECRET_VARIABLE: secret,
+        }
+        islands = _Islands(job, num_islands, variables, loop, console)
+        stack.callback(islands.close)
+        stack.enter_context(SignalPipe()).attach(loop, islands.handle)
+        islands.start_all()
+        while islands.exit_code is None:
+            loop.run_once()
+        return islands.exit_code
+
+
+def check_islands(job: JobDescription, num_islands: int) -> None:
+    """Checks that a job can run as islands.
+
+    Raises:
+        LaunchError: If not.
+    """
+    if num_islands < 1:
+        raise LaunchError(f"--islands must be at least 1, got {num_islands}.")
+    refused = {
+        "--ps": job.tasks.ps,
+        "--evaluator": job.tasks.evaluator,
+        "--dashboard": job.dashboard,
+        "--workers MIN:N": job.rules.min_workers,
+    }
+    for flag, given in refused.items():
+        if given:
+            raise LaunchError(
+                f"{flag} must be left out with --islands: each island is a job of workers in sync, of a "
+                "fixed number."
+            )
+
+
+def island_flags(job: JobDescription, island: int) -> list[str]:
+    """Returns the flags of ``stratagem run`` for one island, with files of its own.
+
+    >>> from stratagem._src.launcher.islands_job import island_flags
+    >>> from stratagem._src.launcher.job_description import JobDescription
+    >>> from stratagem._src.launcher.python_program import PythonProgram
+    >>> island_flags(JobDescription(PythonProgram("train.py"), log_dir="logs"), 1)
+    ['--name=train', '--workers=1', '--log-dir=logs/island-1', 'train.py']
+    """
+    log_dir = None if job.log_dir is None else str(Path(job.log_dir) / f"island-{island}")
+    events = None if job.events is None else f"{job.events}.island-{island}"
+    # Of lost islands, not of workers, is the number of restarts here.
+    rules = dataclasses.replace(job.rules, max_worker_restarts=10)
+    return job_flags(dataclasses.replace(job, log_dir=log_dir, events=events, rules=rules))
+
+
+class _Islands:
+    """The launchers of the islands, as processes of this one.
+
+    Attributes:
+        exit_code: That of the job, once it is over.
+    """
+
+    def __init__(
+        self,
+        job: JobDescription,
+        num_islands: int,
+        variables: dict[str, str],
+        loop: TaskLoop,
+        console: Console,
+    ) -> None:
+        self.exit_code: int | None = None
+        self._job = job
+        self._variables = variables
+        self._loop = loop
+        self._console = console
+        self._restarts = [0] * num_islands
+        self._running: dict[int, tuple[GuardedProcess, TaskOutput]] = {}
+        self._has_succeeded = False
+        self._code: int | None = None
+        task_program(job)  # checks what can be checked before anything starts
+        console.expect([Task("island", island) for island in range(num_islands)])
+
+    def start_all(self) -> None:
+        """Starts every island."""
+        for island in range(len(self._restarts)):
+            self._start(island)
+
+    def handle(self, report: Report) -> None:
+        """Takes in a signal for this process."""
+        number = getattr(report, "signal", signal.SIGTERM)
+        if isinstance(report, Interrupted):
+            is_insisting = self._code is not None and number == signal.SIGINT
+            self._end_all(exit_code_of(-number), signal.SIGKILL if is_insisting else number)
+            return
+        for process, _ in self._running.values():
+            process.send_signal(number)
+
+    def close(self) -> None:
+        """Ends whatever still runs at once."""
+        for process, _ in self._running.values():
+            process.stop(signal.SIGKILL, 0.0)
+        for island in list(self._running):
+            self._forget(island)
+
+    def _start(self, island: int) -> None:
+        flags = island_flags(self._job, island)
+        command = [sys.executable, "-m", "stratagem", "run", "--on=local", *flags]
+        environment = {**os.environ, **self._variables, ISLAND_VARIABLE: str(island)}
+        process = GuardedProcess(command, environment)
+        output = TaskOutput(Task("island", island), self._console, None)
+        self._running[island] = (process, output)
+        self._loop.add_reader(process.stdout, lambda: self._read(process.stdout, output, False))
+        self._loop.add_reader(process.stderr, lambda: self._read(process.stderr, output, True))
+        self._loop.add_reader(process.control, lambda: self._hear(island))
+
+    def _read(self, file: int, output: TaskOutput, is_error: bool) -> bool:
+        try:
+            chunk = os.read(file, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._loop.remove_reader(file)
+            return False
+        output.feed(chunk, is_error)
+        return True
+
+    def _hear(self, island: int) -> None:
+        process, _ = self._running[island]
+        if process.read_control():
+            self._ended(island, self._forget(island))
+
+    def _forget(self, island: int) -> int:
+        process, output = self._running.pop(island)
+        for file, is_error in ((process.stdout, False), (process.stderr, True)):
+            while self._read(file, output, is_error):
+                continue
+            self._loop.remove_reader(file)
+        self._loop.remove_reader(process.control)
+        process.close()
+        output.close()
+        return -signal.SIGKILL if process.returncode is None else process.returncode
+
+    def _ended(self, island: int, returncode: int) -> None:
+        code = exit_code_of(returncode)
+        if self._code is None and code:
+            self._lost_or_failed(island, code)
+        elif code == 0:
+            self._has_succeeded = True
+        if not self._running:
+            self.exit_code = self._final_code(code)
+
+    def _final_code(self, last: int) -> int:
+        if self._code is not None:
+            return self._code
+        return 0 if self._has_succeeded else last
+
+    def _lost_or_failed(self, island: int, code: int) -> None:
+        if code <= _SIGNALLED and code != _START_AGAIN:
+            self._console.message(f"island {island} failed with exit code {code}; all are ended")
+            self._end_all(code, signal.SIGTERM)
+        elif self._restarts[island] < self._job.rules.max_worker_restarts:
+            self._restarts[island] += 1
+            self._console.message(
+                f"island {island} was lost (exit code {code}); it is started again"
+            )
+            self._start(island)
+        else:
+            self._console.message(f"island {island} was lost (exit code {code}) and stays away")
+
+    def _end_all(self, code: int, number: int) -> None:
+        self._code = code if self._code is None else self._code
+        for process, _ in self._running.values():
+            process.stop(number, self._job.rules.grace_seconds + _SECONDS_FOR_LAUNCHERS)

@@ -1,0 +1,441 @@
+"""Arrays from numbers: constants, zeros, ranges, one-hot rows, and conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core import structures
+from stratagem._src.core.dtypes import is_host_only
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.tensorflow_api.conversion import (
+    as_dtype,
+    available,
+    integer,
+    is_complex,
+    is_float,
+    known,
+    matched,
+    shape_of,
+    tensor,
+)
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, Tensor
+
+__all__ = [
+    "constant",
+    "constant_initializer",
+    "convert_to_tensor",
+    "eye",
+    "fill",
+    "get_static_value",
+    "identity",
+    "identity_n",
+    "is_tensor",
+    "linspace",
+    "make_ndarray",
+    "meshgrid",
+    "one_hot",
+    "ones",
+    "ones_initializer",
+    "ones_like",
+    "range",
+    "sequence_mask",
+    "zeros",
+    "zeros_initializer",
+    "zeros_like",
+]
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Any:
+    """Returns an array of ``value``, filled up to ``shape`` if it is one element.
+
+    Python's floats become ``float32`` and whole numbers ``int32``; strings make an array on the host.
+
+    Raises:
+        TypeError: If numbers would change as ``dtype``, or do not fill ``shape``.
+
+    JAX equivalent: ``jax.numpy.asarray``.
+
+    >>> constant([[1], [2]])
+    Array([[1],
+           [2]], dtype=int32)
+    >>> constant(0.5, shape=[2])
+    Array([0.5, 0.5], dtype=float32)
+    >>> constant("text").numpy()
+    b'text'
+    """
+    array = tensor(value, dtype)
+    if shape is None:
+        return array
+    sizes = shape_of("constant", shape)
+    if array.size == 1:
+        filled = np.broadcast_to(np.asarray(array).reshape(()), sizes) if _on_host(array) else None
+        return jnp.full(sizes, array.reshape(())) if filled is None else HostTensor.of(filled)
+    if array.size != int(np.prod(sizes, dtype=np.int64)):
+        raise TypeError(
+            f"constant of shape {sizes} needs as many elements, got shape {array.shape}."
+        )
+    return array.reshape(sizes)
+
+
+def convert_to_tensor(
+    value: Any, dtype: Any = None, dtype_hint: Any = None, name: str | None = None
+) -> Any:
+    """Returns ``value`` as an array: numbers, nested lists, arrays of NumPy, variables.
+
+    Args:
+        value: What to convert; arrays in lists are stacked.
+        dtype: The element type. An array of another one is refused: convert it by ``tf.cast``.
+        dtype_hint: The element type that is used if the value can be of it.
+        name: Ignored.
+
+    JAX equivalent: ``jax.numpy.asarray``.
+
+    >>> convert_to_tensor([1, 2.5])
+    Array([1. , 2.5], dtype=float32)
+    """
+    if dtype is None and dtype_hint is not None:
+        try:
+            return tensor(value, dtype_hint)
+        except (TypeError, ValueError):
+            return tensor(value)
+    return tensor(value, dtype)
+
+
+def identity(input: Any, name: str | None = None) -> Any:
+    """Returns the value of an array or variable, as an array of its own; of a structure that of each leaf.
+
+    >>> identity(3.0)
+    Array(3., dtype=float32)
+    """
+    return structures.map_structure(lambda x: x if _on_host(x) else jnp.array(x), _arrays(input))
+
+
+def identity_n(input: Any, name: str | None = None) -> list[Any]:
+    """Returns the value of each array or variable in a list.
+
+    >>> identity_n([1.0, 2])
+    [Array(1., dtype=float32), Array(2, dtype=int32)]
+    """
+    return [identity(one) for one in input]
+
+
+def is_tensor(x: Any) -> bool:
+    """Returns whether ``x`` is an array or a variable.
+
+    >>> is_tensor(constant(1)), is_tensor(1)
+    (True, False)
+    """
+    return isinstance(x, Tensor) or hasattr(x, "__jax_array__")
+
+
+def get_static_value(tensor: Any, partial: bool = False) -> Any:
+    """Returns the value as an array of NumPy, or ``None`` if it is traced.
+
+    >>> get_static_value([1, 2])
+    array([1, 2])
+    """
+    return None if (value := known(tensor)) is None else value
+
+
+def make_ndarray(tensor: Any) -> np.ndarray[Any, Any]:
+    """Returns the value as an array of NumPy.
+
+    >>> make_ndarray(constant([1, 2]))
+    array([1, 2], dtype=int32)
+    """
+    return np.asarray(tensor)
+
+
+def zeros(shape: Any, dtype: Any = np.float32, name: str | None = None, layout: Any = None) -> Any:
+    """Returns an array of zeros; of strings one of empty strings.
+
+    >>> zeros([2], "int32")
+    Array([0, 0], dtype=int32)
+    """
+    return _filled(shape_of("zeros", shape), as_dtype(dtype), 0)
+
+
+def ones(shape: Any, dtype: Any = np.float32, name: str | None = None, layout: Any = None) -> Any:
+    """Returns an array of ones.
+
+    >>> ones([2])
+    Array([1., 1.], dtype=float32)
+    """
+    return _filled(shape_of("ones", shape), as_dtype(dtype), 1)
+
+
+def zeros_like(input: Any, dtype: Any = None, name: str | None = None, layout: Any = None) -> Any:
+    """Returns zeros of the shape of ``input``, and of its dtype unless another is given.
+
+    >>> zeros_like([1, 2])
+    Array([0, 0], dtype=int32)
+    """
+    array = tensor(input)
+    return _filled(array.shape, array.dtype if dtype is None else as_dtype(dtype), 0)
+
+
+def ones_like(input: Any, dtype: Any = None, name: str | None = None, layout: Any = None) -> Any:
+    """Returns ones of the shape of ``input``, and of its dtype unless another is given.
+
+    >>> ones_like([1, 2])
+    Array([1, 1], dtype=int32)
+    """
+    array = tensor(input)
+    return _filled(array.shape, array.dtype if dtype is None else as_dtype(dtype), 1)
+
+
+def fill(dims: Any, value: Any, name: str | None = None, layout: Any = None) -> Any:
+    """Returns an array of shape ``dims`` with ``value`` everywhere.
+
+    >>> fill([2], 3.0)
+    Array([3., 3.], dtype=float32)
+    """
+    return constant(value, shape=shape_of("fill", dims))
+
+
+def eye(
+    num_rows: Any,
+    num_columns: Any = None,
+    batch_shape: Any = None,
+    dtype: Any = np.float32,
+    name: str | None = None,
+) -> jax.Array:
+    """Returns the identity matrix, or one for each index of ``batch_shape``.
+
+    >>> eye(2)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    rows = integer("eye", "num_rows", num_rows)
+    columns = rows if num_columns is None else integer("eye", "num_columns", num_columns)
+    matrix = jnp.eye(rows, columns, dtype=available(dtype))
+    batch = () if batch_shape is None else shape_of("eye", batch_shape)
+    return jnp.broadcast_to(matrix, (*batch, rows, columns))
+
+
+def range(
+    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str | None = None
+) -> jax.Array:
+    """Returns the numbers from ``start`` to below ``limit``; of ``range(n)`` those from 0 to below ``n``.
+
+    Raises:
+        TracedValueError: If a number is traced: the size of the result must be known.
+
+    >>> range(3)
+    Array([0, 1, 2], dtype=int32)
+    >>> range(1, 2, 0.5)
+    Array([1. , 1.5], dtype=float32)
+    """
+    if limit is None:
+        start, limit = 0, start
+    if dtype is None:
+        parts = [_unless_traced(part) for part in (start, limit, delta)]
+        dtype = max((tensor(part).dtype for part in parts), key=_breadth)
+    else:
+        dtype = as_dtype(dtype)
+    if not (is_float(dtype) or dtype.kind in "iu"):
+        raise ValueError(f"range needs a dtype of numbers, got {dtype}.")
+    first, last, step = (known(_unless_traced(part)).item() for part in (start, limit, delta))  # type: ignore[union-attr]
+    if step == 0:
+        raise InvalidArgumentError("delta of tf.range must not be 0.")
+    if (last - first) * step < 0:
+        raise InvalidArgumentError(
+            f"tf.range needs start <= limit for a delta above 0, and start >= limit for one below; got "
+            f"{first}, {last} and {step}."
+        )
+    if dtype.kind in "iu":
+        return jnp.arange(first, last, step, dtype=available(dtype))
+    count = int(np.ceil((last - first) / step))
+    return jnp.asarray(first + step * np.arange(count), available(dtype))
+
+
+def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: Any = 0) -> jax.Array:
+    """Returns ``num`` numbers evenly spaced from ``start`` to ``stop``; integers are taken as floats.
+
+    >>> linspace(0.0, 1.0, 3)
+    Array([0. , 0.5, 1. ], dtype=float32)
+    """
+    first, last = matched("linspace", start, stop)
+    if not (is_float(first.dtype) or is_complex(first.dtype)):
+        first, last = (x.astype(available(np.float64)) for x in (first, last))
+    return jnp.linspace(first, last, integer("linspace", "num", num), axis=axis, dtype=first.dtype)
+
+
+def one_hot(
+    indices: Any,
+    depth: Any,
+    on_value: Any = None,
+    off_value: Any = None,
+    axis: Any = None,
+    dtype: Any = None,
+    name: str | None = None,
+) -> jax.Array:
+    """Returns an array with ``on_value`` at each index along a new axis, and ``off_value`` elsewhere.
+
+    Args:
+        indices: Whole numbers; for one outside of ``[0, depth)`` there is no ``on_value``.
+        depth: Size of the new axis.
+        on_value: Default: 1.
+        off_value: Default: 0.
+        axis: Where the new axis is; default: last.
+        dtype: Of the result; default: that of the values, or ``float32``.
+        name: Ignored.
+
+    JAX equivalent: ``jax.nn.one_hot``.
+
+    >>> one_hot([0, 2], 3)
+    Array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    index = tensor(indices)
+    if index.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"indices of tf.one_hot must be integers, got {index.dtype.name}."
+        )
+    if dtype is None:
+        given = [tensor(v).dtype for v in (on_value, off_value) if v is not None]
+        if len(set(given)) > 1:
+            raise TypeError(f"on_value and off_value must be of one dtype, got {given}.")
+        dtype = given[0] if given else np.dtype(np.float32)
+    dtype = available(dtype)
+    on = tensor(1 if on_value is None else on_value, dtype if on_value is not None else None)
+    off = tensor(0 if off_value is None else off_value, dtype if off_value is not None else None)
+    along = -1 if axis is None else integer("one_hot", "axis", axis)
+    size = integer("one_hot", "depth", depth)
+    numbers = jnp.arange(size, dtype=index.dtype)
+    place = along % (index.ndim + 1)
+    shape = [1] * (index.ndim + 1)
+    shape[place] = size
+    hit = jnp.expand_dims(index, place) == numbers.reshape(shape)
+    return jnp.where(hit, on.astype(dtype), off.astype(dtype))
+
+
+def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[Any]:
+    """Returns an array of coordinates for each vector, over the grid that they span.
+
+    >>> [x.shape for x in meshgrid([1, 2], [3, 4, 5])]
+    [(3, 2), (3, 2)]
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"indexing must be 'xy' or 'ij', got {indexing!r}.")
+    return list(jnp.meshgrid(*[tensor(arg).ravel() for arg in args], indexing=indexing))
+
+
+def sequence_mask(
+    lengths: Any, maxlen: Any = None, dtype: Any = np.bool_, name: str | None = None
+) -> jax.Array:
+    """Returns for each length a row that is true so far, and false after it.
+
+    In compiled code ``maxlen`` must be given.
+
+    >>> sequence_mask([1, 3])
+    Array([[ True, False, False],
+           [ True,  True,  True]], dtype=bool)
+    """
+    sizes = tensor(lengths)
+    if maxlen is None:
+        values = known(lengths)
+        if values is None:
+            raise InvalidArgumentError(
+                "tf.sequence_mask of traced lengths needs maxlen, for the size of the result must be known."
+            )
+        maxlen = max(int(values.max()), 0) if values.size else 0
+    size = integer("sequence_mask", "maxlen", maxlen)
+    return (jnp.arange(size, dtype=sizes.dtype) < sizes[..., None]).astype(available(dtype))
+
+
+class _Initializer:
+    """Makes first values of a shape and dtype."""
+
+    def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Any:
+        """Returns an array of this shape."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments that it was made with."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Returns one made with these arguments."""
+        return cls(**config)
+
+
+class zeros_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
+    """Makes arrays of zeros.
+
+    >>> zeros_initializer()([2])
+    Array([0., 0.], dtype=float32)
+    """
+
+    def __call__(self, shape: Any, dtype: Any = np.float32, **kwargs: Any) -> Any:
+        """Returns an array of this shape."""
+        return zeros(shape, dtype)
+
+
+class ones_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
+    """Makes arrays of ones.
+
+    >>> ones_initializer()([2])
+    Array([1., 1.], dtype=float32)
+    """
+
+    def __call__(self, shape: Any, dtype: Any = np.float32, **kwargs: Any) -> Any:
+        """Returns an array of this shape."""
+        return ones(shape, dtype)
+
+
+class constant_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
+    """Makes arrays of one value, or of given values.
+
+    Args:
+        value: A number, or as many as the shape has elements.
+        support_partition: Ignored.
+
+    >>> constant_initializer(3)([2], "float32")
+    Array([3., 3.], dtype=float32)
+    """
+
+    def __init__(self, value: Any = 0, support_partition: bool = False) -> None:
+        self.value = value
+
+    def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Any:
+        """Returns an array of this shape."""
+        return constant(self.value, dtype, shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments that it was made with."""
+        return {"value": self.value}
+
+
+def _on_host(array: Any) -> bool:
+    return is_host_only(array.dtype)
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and not any(isinstance(x, (list, dict)) for x in value):
+        return tensor(value)
+    return structures.map_structure(tensor, value) if isinstance(value, dict) else tensor(value)
+
+
+def _filled(shape: Sequence[int], dtype: Any, value: int) -> Any:
+    if is_host_only(dtype):
+        if value:
+            raise TypeError("There is no array of ones of strings.")
+        return HostTensor.of(np.full(shape, b"", np.object_))
+    return jnp.full(tuple(shape), value, available(dtype))
+
+
+def _unless_traced(value: Any) -> Any:
+    if known(value) is None:
+        integer("range", "start, limit and delta", value)
+    return value
+
+
+def _breadth(dtype: Any) -> tuple[bool, int]:
+    return is_float(dtype), dtype.itemsize

@@ -1,0 +1,119 @@
+"""Arrays kept within limits, by value or by norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.tensorflow_api.conversion import axes_of, floats, matched, tensor
+
+__all__ = [
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_value",
+    "global_norm",
+]
+
+
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+    """Returns the elements, those outside of the limits replaced by the limit.
+
+    JAX equivalent: ``jax.numpy.clip``.
+
+    >>> clip_by_value([1.0, 5.0], 2, 4)
+    Array([2., 4.], dtype=float32)
+    """
+    if isinstance(t, IndexedSlices):
+        return IndexedSlices(
+            clip_by_value(t.values, clip_value_min, clip_value_max), t.indices, t.dense_shape
+        )
+    x = tensor(t)
+    low = matched("clip_by_value", x, clip_value_min)[1]
+    high = matched("clip_by_value", x, clip_value_max)[1]
+    # As in TensorFlow the gradient passes where an element is at a limit.
+    below, above = x < low, x > high
+    return jnp.where(above, high, jnp.where(below, low, x))
+
+
+def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+    """Returns the array, scaled down to a Euclidean norm if its own is larger.
+
+    Args:
+        t: An array, or ``IndexedSlices``.
+        clip_norm: The largest norm, above 0.
+        axes: Along which the norm is computed; default: all.
+        name: Ignored.
+
+    >>> clip_by_norm([3.0, 4.0], 1.0)
+    Array([0.6, 0.8], dtype=float32)
+    """
+    values = floats("clip_by_norm", t.values if isinstance(t, IndexedSlices) else t)
+    limit = matched("clip_by_norm", values, clip_norm)[1]
+    along = axes_of("clip_by_norm", axes, values.ndim)
+    squares = jnp.sum(values * values, along, keepdims=True)
+    # The gradient of a square root at 0 is infinite.
+    positive = squares > 0
+    norm = jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), squares)
+    clipped = values * limit / jnp.maximum(norm, limit)
+    return (
+        IndexedSlices(clipped, t.indices, t.dense_shape)
+        if isinstance(t, IndexedSlices)
+        else clipped
+    )
+
+
+def global_norm(t_list: Any, name: str | None = None) -> jax.Array:
+    """Returns the Euclidean norm of all arrays of a list together; ``None`` counts nothing.
+
+    >>> global_norm([[3.0], [4.0], None])
+    Array(5., dtype=float32)
+    """
+    arrays = [
+        tensor(t.values if isinstance(t, IndexedSlices) else t)
+        for t in _listed(t_list)
+        if t is not None
+    ]
+    if not arrays:
+        raise ValueError("global_norm needs at least one array, got only None.")
+    squares = [jnp.sum(jnp.square(jnp.abs(array))) for array in arrays]
+    return jnp.sqrt(sum(squares[1:], squares[0]))
+
+
+def clip_by_global_norm(
+    t_list: Any, clip_norm: Any, use_norm: Any = None, name: str | None = None
+) -> tuple[list[Any], Any]:
+    """Returns arrays scaled down together, to a common norm of at most ``clip_norm``, and that norm.
+
+    Args:
+        t_list: Arrays, ``IndexedSlices`` and ``None``, which stays ``None``.
+        clip_norm: The largest norm, above 0.
+        use_norm: The common norm, if it is known already.
+        name: Ignored.
+
+    JAX equivalent: ``optax.clip_by_global_norm``.
+
+    >>> clip_by_global_norm([[3.0], None, [4.0]], 1.0)
+    ([Array([0.6], dtype=float32), None, Array([0.8], dtype=float32)], Array(5., dtype=float32))
+    """
+    norm = global_norm(t_list) if use_norm is None else tensor(use_norm)
+    limit = matched("clip_by_global_norm", norm, clip_norm)[1]
+    # Infinite or NaN norms make all arrays NaN, as in TensorFlow, so that the mistake is seen.
+    scale = limit * jnp.minimum(1 / norm, 1 / limit) + (norm - norm)
+    return [None if t is None else _scaled(t, scale) for t in _listed(t_list)], norm
+
+
+def _listed(t_list: Any) -> Sequence[Any]:
+    if isinstance(t_list, (str, bytes)) or not isinstance(t_list, Sequence):
+        raise TypeError(f"A list of arrays is needed, got {type(t_list).__name__}.")
+    return t_list
+
+
+def _scaled(t: Any, scale: Any) -> Any:
+    if isinstance(t, IndexedSlices):
+        return IndexedSlices(_scaled(t.values, scale), t.indices, t.dense_shape)
+    array = tensor(t)
+    return array * scale.astype(array.dtype)

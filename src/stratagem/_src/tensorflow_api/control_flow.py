@@ -1,0 +1,470 @@
+"""Control flow, gradients and scopes: loops over arrays, branches, ``custom_gradient``, ``device``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core import structures
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.tracing import under_jit
+from stratagem._src.execution.conditionals import cond
+from stratagem._src.tensorflow_api.conversion import integer, known, tensor
+
+__all__ = [
+    "case",
+    "control_dependencies",
+    "custom_gradient",
+    "executing_eagerly",
+    "foldl",
+    "foldr",
+    "grad_pass_through",
+    "group",
+    "inside_function",
+    "map_fn",
+    "name_scope",
+    "no_op",
+    "recompute_grad",
+    "scan",
+    "stop_gradient",
+    "switch_case",
+    "vectorized_map",
+    "while_loop",
+]
+
+
+def stop_gradient(input: Any, name: str | None = None) -> Any:
+    """Returns the array or structure as it is, as a constant to gradients.
+
+    JAX equivalent: ``jax.lax.stop_gradient``.
+
+    >>> stop_gradient([1.0, 2.0])
+    Array([1., 2.], dtype=float32)
+    """
+    if isinstance(input, (dict, list, tuple)) and not _is_numbers(input):
+        return structures.map_structure(lambda leaf: jax.lax.stop_gradient(tensor(leaf)), input)
+    return jax.lax.stop_gradient(tensor(input))
+
+
+def map_fn(
+    fn: Any,
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: Any = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: Any = None,
+) -> Any:
+    """Returns a function of each element along the first axis, stacked.
+
+    Args:
+        fn: A function of one element; of a structure of arrays it gets a structure of their elements.
+        elems: An array, or a structure of arrays of one length.
+        dtype: Ignored, like the other options: dtypes are those that ``fn`` gives.
+        parallel_iterations: Ignored.
+        back_prop: Ignored.
+        swap_memory: Ignored.
+        infer_shape: Ignored.
+        name: Ignored.
+        fn_output_signature: Ignored.
+
+    Differs from TensorFlow: ``fn`` is traced once, for one element, and must not assign variables.
+
+    JAX equivalent: ``jax.lax.map``.
+
+    >>> map_fn(lambda x: x * 2, [1, 2, 3])
+    Array([2, 4, 6], dtype=int32)
+    """
+    return jax.lax.map(fn, _arrays(elems))
+
+
+def vectorized_map(
+    fn: Any, elems: Any, fallback_to_while_loop: bool = True, warn: bool = True
+) -> Any:
+    """Returns a function of each element along the first axis, computed for all at once.
+
+    JAX equivalent: ``jax.vmap``.
+
+    >>> vectorized_map(lambda x: x * 2, [1, 2, 3])
+    Array([2, 4, 6], dtype=int32)
+    """
+    return jax.vmap(fn)(_arrays(elems))
+
+
+def scan(
+    fn: Any,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Returns all results of a function of its last result and the next element, stacked.
+
+    Args:
+        fn: A function of its last result and an element, traced once; it must not assign variables.
+        elems: An array, or a structure of arrays of one length.
+        initializer: What it is called with first; default: the first element, which is the first result.
+        parallel_iterations: Ignored.
+        back_prop: Ignored.
+        swap_memory: Ignored.
+        infer_shape: Ignored.
+        reverse: Whether to begin at the end.
+        name: Ignored.
+
+    JAX equivalent: ``jax.lax.scan``.
+
+    >>> scan(lambda total, x: total + x, [1, 2, 3])
+    Array([1, 3, 6], dtype=int32)
+    """
+    arrays = _arrays(elems)
+    if initializer is None:
+        first = jax.tree.map(lambda x: x[-1] if reverse else x[0], arrays)
+        rest = jax.tree.map(lambda x: x[:-1] if reverse else x[1:], arrays)
+    else:
+        first, rest = _arrays(initializer, in_list=False), arrays
+
+    def step(carry: Any, element: Any) -> Any:
+        result = fn(carry, element)
+        return result, result
+
+    _, results = jax.lax.scan(step, first, rest, reverse=reverse)
+    if initializer is not None:
+        return results
+    return jax.tree.map(
+        lambda f, r: jnp.concatenate([r, f[None]] if reverse else [f[None], r]), first, results
+    )
+
+
+def foldl(
+    fn: Any,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Returns the last result of a function of its last result and the next element.
+
+    >>> foldl(lambda total, x: total + x, [1, 2, 3])
+    Array(6, dtype=int32)
+    """
+    return _fold(fn, elems, initializer, False)
+
+
+def foldr(
+    fn: Any,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Returns the last result of a function of its last result and the next element, from the end.
+
+    >>> foldr(lambda total, x: total - x, [1, 2, 3])
+    Array(0, dtype=int32)
+    """
+    return _fold(fn, elems, initializer, True)
+
+
+def while_loop(
+    cond: Any,
+    body: Any,
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Calls ``body`` on loop variables as long as ``cond`` of them is true, and returns them.
+
+    Args:
+        cond: A function of the loop variables that returns a boolean.
+        body: A function of the loop variables that returns new ones of the same shapes and dtypes.
+        loop_vars: A list or tuple of arrays or structures.
+        shape_invariants: Ignored: shapes do not change in compiled loops.
+        parallel_iterations: Ignored.
+        back_prop: Ignored.
+        swap_memory: Ignored.
+        maximum_iterations: After how many iterations it ends in any case.
+        name: Ignored.
+
+    Eagerly it is a loop of Python. In compiled code ``body`` is traced once, must not assign variables,
+    and has no gradient in reverse: use ``tf.scan``.
+
+    JAX equivalent: ``jax.lax.while_loop``.
+
+    >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (0, 1.0))
+    (Array(3, dtype=int32), Array(8., dtype=float32))
+    """
+    most = (
+        None
+        if maximum_iterations is None
+        else integer("while_loop", "maximum_iterations", maximum_iterations)
+    )
+    values = tuple(_arrays(one, in_list=False) for one in loop_vars)
+
+    def next_of(*old: Any) -> tuple[Any, ...]:
+        new = body(*old)
+        return tuple(new) if isinstance(new, (list, tuple)) and len(old) != 1 else _one(new)
+
+    if not under_jit():
+        done = 0
+        while (most is None or done < most) and bool(cond(*values)):
+            values, done = next_of(*values), done + 1
+        return type(loop_vars)(values) if isinstance(loop_vars, list) else values
+    limit = np.iinfo(np.int32).max if most is None else most
+    _, result = jax.lax.while_loop(
+        lambda state: (state[0] < limit) & jnp.asarray(cond(*state[1])),
+        lambda state: (state[0] + 1, jax.tree.map(_like, next_of(*state[1]), state[1])),
+        (jnp.int32(0), values),
+    )
+    return list(result) if isinstance(loop_vars, list) else result
+
+
+def switch_case(
+    branch_index: Any, branch_fns: Any, default: Any = None, name: str | None = None
+) -> Any:
+    """Returns what the function with this index returns, or the default.
+
+    Args:
+        branch_index: A whole number.
+        branch_fns: Functions without arguments: a list, pairs of index and function, or a dict.
+        default: For other indices; default: the last function. All may assign variables, as in ``tf.cond``.
+        name: Ignored.
+
+    >>> switch_case(1, [lambda: tensor(10), lambda: tensor(20)])
+    Array(20, dtype=int32)
+    """
+    pairs = _indexed(branch_fns)
+    otherwise = default if default is not None else pairs[-1][1]
+    index = tensor(branch_index)
+    given = known(branch_index)
+    if given is not None:
+        return dict(pairs).get(int(given), otherwise)()
+    result = otherwise
+    for number, fn in reversed(pairs):
+        result = functools.partial(cond, index == number, fn, result)
+    return result()
+
+
+def case(
+    pred_fn_pairs: Any,
+    default: Any = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Returns what the function of the first predicate that is true returns, or the default.
+
+    Functions may assign variables, as in ``tf.cond``. ``exclusive`` is checked where predicates are known.
+
+    >>> case([(False, lambda: tensor(10)), (True, lambda: tensor(20))])
+    Array(20, dtype=int32)
+    """
+    pairs = (
+        list(pred_fn_pairs.items()) if isinstance(pred_fn_pairs, Mapping) else list(pred_fn_pairs)
+    )
+    values = [known(pred) for pred, _ in pairs]
+    if exclusive and sum(bool(value) for value in values if value is not None) > 1:
+        raise InvalidArgumentError(
+            "More than one predicate of tf.case is true, and exclusive=True."
+        )
+
+    def nothing_is_true() -> Any:
+        raise InvalidArgumentError("No predicate of tf.case is true, and there is no default.")
+
+    if default is None:
+        if any(value is None for value in values):
+            # One of them must be true: the last is taken where no other is.
+            result = pairs[-1][1]
+            pairs = pairs[:-1]
+        else:
+            result = nothing_is_true
+    else:
+        result = default
+    for predicate, fn in reversed(pairs):
+        result = functools.partial(cond, predicate, fn, result)
+    return result()
+
+
+def custom_gradient(f: Any = None) -> Callable[..., Any]:
+    """Gives a function its own gradient: it returns its result, and a function from gradients to gradients.
+
+    Args:
+        f: A function of arrays that returns ``(result, grad_fn)``. ``grad_fn`` gets the gradient of each
+            result and returns that of each argument. Gradients of ``variables`` are not supported.
+
+    Differs from TensorFlow: variables that ``f`` reads get no gradient; pass their values as arguments.
+
+    JAX equivalent: ``jax.custom_vjp``.
+
+    >>> double = custom_gradient(lambda x: (x * 2, lambda upstream: upstream * 10))
+    >>> jax.grad(double)(1.0)
+    Array(10., dtype=float32, weak_type=True)
+    """
+    if f is None:
+        return custom_gradient
+    made: Callable[..., Any] = f
+
+    @functools.wraps(made)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        @jax.custom_vjp
+        def forward(*arrays: Any) -> Any:
+            return made(*arrays, **kwargs)[0]
+
+        def keep(*arrays: Any) -> Any:
+            return made(*arrays, **kwargs)[0], arrays
+
+        def backward(arrays: Any, upstream: Any) -> Any:
+            gradient = made(*arrays, **kwargs)[1]
+            found = (
+                gradient(*upstream) if isinstance(upstream, (list, tuple)) else gradient(upstream)
+            )
+            found = list(found) if isinstance(found, (list, tuple)) else [found]
+            return tuple(
+                jax.tree.map(jnp.zeros_like, array) if one is None else one
+                for one, array in zip(found, arrays, strict=True)
+            )
+
+        forward.defvjp(keep, backward)
+        return forward(*[tensor(arg) for arg in args])
+
+    return call
+
+
+def recompute_grad(f: Any) -> Callable[..., Any]:
+    """Returns a function whose intermediate values are computed again for its gradient, and not kept.
+
+    JAX equivalent: ``jax.checkpoint``.
+
+    >>> float(jax.grad(recompute_grad(lambda x: x * x))(3.0))
+    6.0
+    """
+    return jax.checkpoint(f)
+
+
+def grad_pass_through(f: Any) -> Callable[..., Any]:
+    """Returns a function whose gradient is that of the identity.
+
+    >>> float(jax.grad(grad_pass_through(lambda x: x * 9))(3.0))
+    1.0
+    """
+
+    @functools.wraps(f)
+    def call(x: Any) -> Any:
+        x = tensor(x)
+        return x + jax.lax.stop_gradient(tensor(f(x)) - x)
+
+    return call
+
+
+def executing_eagerly() -> bool:
+    """Returns whether functions run now, and are not being traced for compilation.
+
+    >>> executing_eagerly()
+    True
+    """
+    return not under_jit()
+
+
+def inside_function() -> bool:
+    """Returns whether a function is being traced for compilation.
+
+    >>> inside_function()
+    False
+    """
+    return under_jit()
+
+
+def no_op(name: str | None = None) -> None:
+    """Does nothing.
+
+    >>> no_op()
+    """
+    return
+
+
+def group(*inputs: Any, **kwargs: Any) -> None:
+    """Does nothing: what a function does to variables happens in the order written.
+
+    >>> group()
+    """
+    return
+
+
+def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManager[None]:
+    """Does nothing: what a function does to variables happens in the order written.
+
+    >>> with control_dependencies([]):
+    ...     pass
+    """
+    return contextlib.nullcontext()
+
+
+def name_scope(name: str) -> contextlib.AbstractContextManager[Any]:
+    """Gives operations in a block a name that profiles and compiled programs show.
+
+    JAX equivalent: ``jax.named_scope``.
+
+    >>> with name_scope("layer"):
+    ...     pass
+    """
+    return jax.named_scope(name)
+
+
+def _is_numbers(value: Any) -> bool:
+    leaves = jax.tree.leaves(value)
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(x, (bool, int, float)) for x in leaves
+    )
+
+
+def _arrays(value: Any, *, in_list: bool = True) -> Any:
+    """Returns a structure of arrays; a list of numbers is one array."""
+    if isinstance(value, (dict, tuple)) or (isinstance(value, list) and not _is_numbers(value)):
+        return structures.map_structure(tensor, value)
+    return tensor(value)
+
+
+def _one(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) and len(value) == 1 else (value,)
+
+
+def _like(new: Any, old: Any) -> Any:
+    return tensor(new) if isinstance(new, jax.Array) else tensor(new, old.dtype)
+
+
+def _fold(fn: Any, elems: Any, initializer: Any, reverse: bool) -> Any:
+    arrays = _arrays(elems)
+    if initializer is None:
+        first = jax.tree.map(lambda x: x[-1] if reverse else x[0], arrays)
+        arrays = jax.tree.map(lambda x: x[:-1] if reverse else x[1:], arrays)
+    else:
+        first = _arrays(initializer, in_list=False)
+    return jax.lax.scan(lambda c, x: (fn(c, x), None), first, arrays, reverse=reverse)[0]
+
+
+def _indexed(branch_fns: Any) -> list[tuple[int, Callable[[], Any]]]:
+    if isinstance(branch_fns, Mapping):
+        return sorted(branch_fns.items())
+    pairs = [one if isinstance(one, tuple) else (i, one) for i, one in enumerate(branch_fns)]
+    if not pairs:
+        raise ValueError("branch_fns of tf.switch_case must have at least one function.")
+    return sorted(pairs, key=lambda pair: pair[0])

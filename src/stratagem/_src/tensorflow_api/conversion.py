@@ -1,0 +1,394 @@
+"""From what programs pass to arrays, by TensorFlow's rules for dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.dtypes import is_host_only
+from stratagem._src.core.errors import InvalidArgumentError, TracedValueError
+from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.tensorflow_api.host_tensor import HostTensor
+from stratagem._src.values.array_operators import ArrayOperators, operand_of
+
+__all__ = [
+    "as_dtype",
+    "available",
+    "axes_of",
+    "floats",
+    "integer",
+    "integers",
+    "is_complex",
+    "is_float",
+    "known",
+    "matched",
+    "numbers",
+    "shape_of",
+    "strings",
+    "tensor",
+]
+
+_NUMBER_TYPES = (bool, int, float, complex)
+_OTHER_NAMES = {"half": "float16", "double": "float64", "string": "object", "bool_": "bool"}
+
+
+def as_dtype(type_value: Any) -> np.dtype[Any]:
+    """Returns the element type that a name, a NumPy type or a Python type stands for.
+
+    >>> as_dtype("float32"), as_dtype(bool), as_dtype("string")
+    (dtype('float32'), dtype('bool'), dtype('O'))
+    """
+    if type_value is float:
+        return np.dtype(np.float32)
+    if type_value is str or type_value is bytes:
+        return np.dtype(np.object_)
+    if isinstance(type_value, str):
+        type_value = _OTHER_NAMES.get(type_value, type_value)
+    try:
+        return jnp.dtype(type_value)
+    except TypeError:
+        raise TypeError(
+            f"An element type must be one such as tf.float32 or 'float32', got {type_value!r}."
+        ) from None
+
+
+def available(dtype: Any) -> np.dtype[Any]:
+    """Returns the element type that arrays have which are asked to be of ``dtype``.
+
+    Without JAX's 64-bit mode that is one of 32 bits for one of 64.
+    """
+    dtype = as_dtype(dtype)
+    return dtype if is_host_only(dtype) else jax.dtypes.canonicalize_dtype(dtype)
+
+
+def tensor(value: Any, dtype: Any = None) -> Any:
+    """Returns ``value`` as an array: Python's numbers are of 32 bits, and strings stay on the host.
+
+    Args:
+        value: An array, a variable, a number, a string, or nested lists of these.
+        dtype: The element type; arrays and variables must have it.
+
+    Raises:
+        ValueError: If an array is of another type.
+        TypeError: If numbers would change as ``dtype``.
+    """
+    if isinstance(value, ArrayOperators):
+        value = operand_of(value)
+    if isinstance(value, jax.Array):
+        return _strong(value, dtype)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _of_numpy(np.asarray(value), dtype)
+    if isinstance(value, (list, tuple)) and any(_holds_tensor(item) for item in value):
+        wanted = dtype
+        if wanted is None:
+            wanted = next(operand_of(leaf).dtype for leaf in _leaves(value) if _is_tensor(leaf))
+        parts = [tensor(item, None if _holds_tensor(item) else wanted) for item in value]
+        if len({part.dtype for part in parts}) > 1:
+            raise InvalidArgumentError(
+                f"Arrays in one list must be of one dtype, got {[p.dtype.name for p in parts]}. Convert "
+                "them by tf.cast."
+            )
+        return tensor(jnp.stack(parts), dtype)
+    if hasattr(value, "__jax_array__"):
+        return _strong(value.__jax_array__(), dtype)
+    if hasattr(value, "__array__"):
+        return _of_numpy(np.asarray(value), dtype)
+    return _of_python(value, dtype)
+
+
+def _strong(array: Any, dtype: Any) -> Any:
+    """Returns an array of JAX whose dtype no longer depends on what it is combined with."""
+    wanted = array.dtype if dtype is None else available(dtype)
+    if array.dtype != wanted and not (_is_weak(array) and _fits_kind(array.dtype, wanted)):
+        raise InvalidArgumentError(
+            f"An array of {wanted.name} is needed, got one of {array.dtype.name}. Convert it: "
+            f"tf.cast(x, tf.{wanted.name})."
+        )
+    return jax.lax.convert_element_type(array, wanted) if _is_weak(array) else array
+
+
+def _of_numpy(array: np.ndarray[Any, Any], dtype: Any) -> Any:
+    if is_host_only(array.dtype):
+        return _of_strings(array, dtype)
+    if dtype is not None:
+        wanted = as_dtype(dtype)
+        if wanted != array.dtype:
+            if not _fits_kind(array.dtype, wanted):
+                raise InvalidArgumentError(
+                    f"An array of {wanted.name} is needed, got one of NumPy of {array.dtype.name}. Convert "
+                    f"it: tf.cast(x, tf.{wanted.name})."
+                )
+            array = array.astype(wanted)
+    return jnp.asarray(operand_of(np.asarray(array)), available(array.dtype))
+
+
+def _of_python(value: Any, dtype: Any) -> Any:
+    if value is None:
+        raise ValueError("None is not an array. Give an array, a number, or a list of numbers.")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"Lists must be nested evenly to become an array, got {value!r}: {error}."
+        ) from None
+    if is_host_only(array.dtype):
+        return _of_strings(array, dtype)
+    if dtype is None:
+        leaves = list(_leaves(value)) if array.size < 10_000 else []
+        if any(isinstance(leaf, bool) for leaf in leaves) and array.dtype != np.bool_:
+            raise ValueError(f"Booleans and numbers cannot be in one array, got {value!r}.")
+        if array.dtype == np.float64 and not any(isinstance(leaf, np.float64) for leaf in leaves):
+            array = array.astype(np.float32)
+        elif array.dtype == np.int64 and not any(isinstance(leaf, np.int64) for leaf in leaves):
+            array = _as_int32_if_it_fits(array)
+        elif array.dtype == np.complex128 and not jax.config.read("jax_enable_x64"):
+            array = array.astype(np.complex64)
+    elif (wanted := as_dtype(dtype)) != array.dtype:
+        if array.size and not _fits_kind(array.dtype, wanted):
+            raise TypeError(f"Cannot convert {value!r} to an array of {wanted.name}.")
+        if array.size and wanted.kind in "iu" and array.dtype.kind in "iu":
+            limits = np.iinfo(wanted)
+            if array.min() < limits.min or array.max() > limits.max:
+                raise TypeError(f"Cannot convert {value!r} to {wanted.name}: it does not fit.")
+        array = array.astype(wanted)
+    return jnp.asarray(narrowed(array), available(array.dtype))
+
+
+def _as_int32_if_it_fits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    limits = np.iinfo(np.int32)
+    if array.size and (array.min() < limits.min or array.max() > limits.max):
+        return array
+    return array.astype(np.int32)
+
+
+def _of_strings(array: np.ndarray[Any, Any], dtype: Any) -> HostTensor:
+    if dtype is not None and not is_host_only(as_dtype(dtype)):
+        raise TypeError(
+            f"Strings cannot become {as_dtype(dtype).name}; tf.strings.to_number reads numbers."
+        )
+    made = np.empty(array.shape, np.object_)
+    for index in np.ndindex(array.shape):
+        made[index] = _as_bytes(array[index])
+    return HostTensor.of(made)
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return bytes(value)
+    raise ValueError(
+        f"An array holds numbers, booleans or strings, got {value!r} of {type(value).__name__}."
+    )
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (jax.Array, ArrayOperators))
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensor(item) for item in value)
+    return _is_tensor(value)
+
+
+def _leaves(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _is_weak(array: Any) -> bool:
+    return bool(getattr(array, "weak_type", False))
+
+
+def is_float(dtype: Any) -> bool:
+    """Returns whether ``dtype`` is of real floating-point numbers."""
+    return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def is_complex(dtype: Any) -> bool:
+    """Returns whether ``dtype`` is of complex numbers."""
+    return bool(jnp.issubdtype(dtype, jnp.complexfloating))
+
+
+def _fits_kind(dtype: Any, wanted: Any) -> bool:
+    """Returns whether numbers of ``dtype`` are of a kind that ``wanted`` can hold."""
+    return _kind(dtype) <= _kind(wanted) and (_kind(wanted) > 0 or _kind(dtype) == 0)
+
+
+def _kind(dtype: Any) -> int:
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return 0
+    if jnp.issubdtype(dtype, jnp.integer):
+        return 1
+    return 2 if is_float(dtype) else 3
+
+
+def matched(op: str, *values: Any) -> list[Any]:
+    """Returns values as arrays of one dtype: that of the arrays among them, which must agree.
+
+    Python's numbers take the dtype of the arrays; a float does not become a whole number.
+
+    Args:
+        op: The function's name, for messages.
+        *values: The operands.
+
+    Raises:
+        InvalidArgumentError: If arrays are of different dtypes, or strings meet numbers.
+    """
+    arrays = [
+        tensor(value) if _holds_tensor(value) or _is_of_numpy(value) else None for value in values
+    ]
+    leading = [
+        (array, _is_tensor(value) and not _is_weak(operand_of(value)))
+        for array, value in zip(arrays, values, strict=True)
+        if array is not None
+    ]
+    # An array of NumPy beside an array takes its dtype, if it is of no wider kind.
+    dtype: Any = next((a.dtype for a, is_device_array in leading if is_device_array), None)
+    if dtype is None and leading:
+        dtype = max((a.dtype for a, _ in leading), key=_kind)
+    found = []
+    for array, value in zip(arrays, values, strict=True):
+        if array is None:
+            try:
+                array = tensor(value, dtype)
+            except TypeError as error:
+                raise TypeError(f"tf.{op}: {error}") from None
+            if dtype is None:
+                dtype = array.dtype
+        elif array.dtype != dtype:
+            flexible = not _is_tensor(value) or _is_weak(operand_of(value))
+            if not flexible or is_host_only(dtype) or not _fits_kind(array.dtype, dtype):
+                raise _mixed(op, dtype, array.dtype)
+            array = jax.lax.convert_element_type(array, dtype)
+        found.append(array)
+    return found
+
+
+def _is_of_numpy(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) or (
+        hasattr(value, "__array__") and not isinstance(value, (list, tuple, *_NUMBER_TYPES))
+    )
+
+
+def _mixed(op: str, first: Any, second: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"tf.{op} needs operands of one dtype, got {first.name} and {second.name}. Convert one of them: "
+        f"tf.cast(x, tf.{first.name})."
+    )
+
+
+def floats(op: str, value: Any, *, real: bool = False) -> Any:
+    """Returns ``value`` as an array of floating-point numbers, which it must be already.
+
+    Args:
+        op: The function's name, for messages.
+        value: The operand.
+        real: Whether complex numbers are refused.
+    """
+    array = tensor(value)
+    if is_float(array.dtype) or (not real and is_complex(array.dtype)):
+        return array
+    raise InvalidArgumentError(
+        f"tf.{op} needs floating-point numbers, got {array.dtype.name}. Convert them: "
+        "tf.cast(x, tf.float32)."
+    )
+
+
+def numbers(op: str, value: Any) -> Any:
+    """Returns ``value`` as an array of numbers: not of booleans or strings."""
+    array = tensor(value)
+    if is_host_only(array.dtype) or array.dtype == np.bool_:
+        name = "strings" if is_host_only(array.dtype) else "booleans"
+        raise InvalidArgumentError(
+            f"tf.{op} needs numbers, got {name}. Convert them: tf.cast(x, tf.int32)."
+        )
+    return array
+
+
+def strings(op: str, value: Any) -> HostTensor:
+    """Returns ``value`` as an array of bytes on the host."""
+    array = tensor(value, np.object_) if not _is_tensor(value) else tensor(value)
+    if not isinstance(array, HostTensor) or not is_host_only(array.dtype):
+        raise InvalidArgumentError(
+            f"tf.{op} needs strings, which are on the host; got {array.dtype.name}. Call it in Dataset.map "
+            "or outside of compiled code."
+        )
+    return array
+
+
+def known(value: Any) -> np.ndarray[Any, Any] | None:
+    """Returns the value of an array on the host, or ``None`` if it is traced.
+
+    Give it what the program gave: in compiled code what ``tensor`` returns is traced, also for a list.
+    """
+    if isinstance(value, (list, tuple)):
+        if any(is_tracer(operand_of(leaf)) for leaf in _leaves(value) if _is_tensor(leaf)):
+            return None
+        return np.asarray([known(item) for item in value]) if value else np.asarray(value)
+    value = operand_of(value)
+    return None if is_tracer(value) else np.asarray(value)
+
+
+def integers(op: str, argument: str, value: Any) -> tuple[int, ...]:
+    """Returns whole numbers that must be known while a function is traced, such as a shape.
+
+    Args:
+        op: The function's name, for messages.
+        argument: The argument's name, for messages.
+        value: One number, or a list or array of them.
+    """
+    if isinstance(value, (list, tuple)):
+        return tuple(integer(op, argument, item) for item in value)
+    array = known(value)
+    if array is None:
+        raise _traced(op, argument)
+    return tuple(_whole(op, argument, item) for item in array.ravel().tolist())
+
+
+def integer(op: str, argument: str, value: Any) -> int:
+    """Returns a whole number that must be known while a function is traced."""
+    array = known(value)
+    if array is None:
+        raise _traced(op, argument)
+    if array.size != 1:
+        raise InvalidArgumentError(f"{argument} of tf.{op} must be one number, got {value!r}.")
+    return _whole(op, argument, array.item())
+
+
+def _whole(op: str, argument: str, value: Any) -> int:
+    if isinstance(value, bool) or value != int(value):
+        raise InvalidArgumentError(f"{argument} of tf.{op} must be whole numbers, got {value!r}.")
+    return int(value)
+
+
+def _traced(op: str, argument: str) -> TracedValueError:
+    return TracedValueError(
+        f"{argument} of tf.{op} must be known while a function is traced, and it is a traced array: XLA "
+        "compiles for fixed shapes. Sizes from tf.shape(x) and x.shape are known; others pass as Python "
+        "numbers."
+    )
+
+
+def shape_of(op: str, shape: Any) -> tuple[int, ...]:
+    """Returns a shape, given as a list, an array, or one number."""
+    return integers(op, "shape", shape)
+
+
+def axes_of(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """Returns axes as numbers from 0, all of them for ``None``."""
+    if axis is None:
+        return tuple(range(ndim))
+    axes = integers(op, "axis", axis)
+    for one in axes:
+        if not -ndim <= one < ndim:
+            raise InvalidArgumentError(f"axis of tf.{op} must be in [{-ndim}, {ndim}), got {one}.")
+    return tuple(one % ndim for one in axes)

@@ -1,0 +1,110 @@
+"""``tf.dtypes``: element types, and arrays of other ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.dtypes import is_host_only
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.tensorflow_api import conversion
+from stratagem._src.tensorflow_api.conversion import (
+    available,
+    is_complex,
+    is_float,
+    matched,
+    tensor,
+)
+
+__all__ = [
+    "DType",
+    "as_dtype",
+    "cast",
+    "complex",
+    "double",
+    "half",
+    "newaxis",
+    "saturate_cast",
+]
+
+
+def as_dtype(type_value: Any) -> np.dtype[Any]:
+    """Returns the element type that a name, a NumPy type or a Python type stands for.
+
+    Differs from TensorFlow: element types are NumPy's, without ``is_floating`` and the like.
+
+    >>> as_dtype("float32")
+    dtype('float32')
+    """
+    return conversion.as_dtype(type_value)
+
+
+def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+    """Returns the elements as another type: floats lose what is behind the point, booleans are 0 and 1.
+
+    Differs from TensorFlow: a float that the integer type cannot hold becomes the nearest that it can, and
+    NaN becomes 0; there the result depends on the device. Types of 64 bits are of 32 in JAX's default mode.
+
+    JAX equivalent: ``jax.numpy.astype``.
+
+    >>> cast([1.7, -1.7], "int32")
+    Array([ 1, -1], dtype=int32)
+    """
+    if isinstance(x, IndexedSlices):
+        return IndexedSlices(cast(x.values, dtype), x.indices, x.dense_shape)
+    array = tensor(x)
+    wanted = available(dtype)
+    if is_host_only(wanted) != is_host_only(array.dtype):
+        raise InvalidArgumentError(
+            f"tf.cast cannot make {wanted} of {array.dtype}. Use tf.strings.to_number or as_string."
+        )
+    if is_host_only(wanted):
+        return array
+    if is_complex(array.dtype) and not is_complex(wanted):
+        array = jnp.real(array)
+    if wanted == np.bool_:
+        return array != 0
+    return array.astype(wanted)
+
+
+def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> jax.Array:
+    """Returns the elements as another type; those that it cannot hold become its lowest or highest.
+
+    >>> saturate_cast([300.0, -5.0], "uint8")
+    Array([255,   0], dtype=uint8)
+    """
+    array = tensor(value)
+    wanted = available(dtype)
+    if is_complex(array.dtype):
+        array = jnp.real(array)
+    if not (is_float(wanted) or wanted.kind in "iu"):
+        return cast(array, wanted)
+    limits: Any = jnp.finfo(wanted) if is_float(wanted) else jnp.iinfo(wanted)
+    own: Any = jnp.finfo(array.dtype) if is_float(array.dtype) else jnp.iinfo(array.dtype)
+    low, high = max(limits.min, own.min), min(limits.max, own.max)
+    return jnp.clip(array, jnp.asarray(low, array.dtype), jnp.asarray(high, array.dtype)).astype(
+        wanted
+    )
+
+
+def complex(real: Any, imag: Any, name: str | None = None) -> jax.Array:
+    """Returns complex numbers of real and imaginary parts.
+
+    >>> complex(1.0, 2.0)
+    Array(1.+2.j, dtype=complex64)
+    """
+    parts = matched("complex", real, imag)
+    if parts[0].dtype not in (np.float32, np.float64):
+        raise TypeError(f"tf.complex needs parts of float32 or float64, got {parts[0].dtype.name}.")
+    return jax.lax.complex(*jnp.broadcast_arrays(*parts))
+
+
+DType = np.dtype
+"""The class of element types, which are NumPy's."""
+half: np.dtype[np.float16] = np.dtype(np.float16)
+double: np.dtype[np.float64] = np.dtype(np.float64)
+newaxis: None = None

@@ -1,0 +1,105 @@
+"""Jobs on several hosts start whatever names resolve to, and use the network that they were given."""
+
+import sys
+
+import pytest
+from host_jobs import PORT, SECRET, STEPS, Job
+
+DEBIAN = "127.0.0.1 localhost\n127.0.1.1 {own}\n::1 localhost ip6-localhost\n{others}\n"
+
+
+def hosts_file_of_debian(own, hosts):
+    others = "\n".join(f"{host.address} {host.name}" for host in hosts if host is not own)
+    return DEBIAN.format(own=own.name, others=others)
+
+
+def listening(host):
+    """Returns where processes of a host listen, as addresses without ports."""
+    done = host.start(["ss", "-Hltn"])
+    assert done.wait(10) == 0
+    return {line.split()[3].rpartition(":")[0].strip("[]") for line in done.output().splitlines()}
+
+
+def test_a_name_of_its_own_that_is_loopback(hosts):
+    # The /etc/hosts that Debian and Ubuntu write.
+    both = hosts(2)
+    for host in both:
+        host.write_hosts(hosts_file_of_debian(host, both))
+    job = Job(both, [STEPS, 2, 0])
+    job.finish()
+    assert all("step 1 sum 3.0" in command.output() for command in job.commands)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["address", "address6", "second_address"])
+def test_addresses(hosts, kind):
+    both = hosts(2)
+    addresses = [getattr(host, kind) for host in both]
+    spelled = [f"[{address}]" if ":" in address else address for address in addresses]
+    if kind == "second_address":
+        for host in both:
+            host.cut()  # of the first network, by which their names resolve
+    job = Job(both, [STEPS, 20, 0.2], spelled)
+    job.wait_for("step 1 sum 3.0")
+    for host, address in zip(both, addresses, strict=True):
+        others = listening(host) - {"127.0.0.1", "::1", "*", "0.0.0.0", "::"}
+        assert others == {address}  # XLA's
+    job.finish()
+
+
+@pytest.mark.slow
+def test_a_name_that_does_not_resolve(hosts):
+    [host] = hosts(1)
+    host.write_hosts("127.0.0.1 localhost\n")
+    run = host.start([sys.executable, "-m", "stratagem", "run", "--workers", 2, STEPS, 2, 0])
+    assert run.wait(90) == 0, run.output()
+    assert "step 1 sum 3.0" in run.output()
+
+
+@pytest.mark.slow
+def test_a_job_of_one_host_listens_on_loopback_alone(hosts):
+    [host] = hosts(1)
+    command = [sys.executable, "-m", "stratagem", "run", "--workers", 2, STEPS, 1000, 0.05]
+    run = host.start(command)
+    run.wait_for("step 1 sum 3.0", 90)
+    assert listening(host) <= {"127.0.0.1", "::1"}
+
+
+@pytest.mark.slow
+def test_variables_of_torchrun(hosts):
+    # Only the leader's address is known, and by a name that is loopback at the leader.
+    both = hosts(2)
+    for host in both:
+        host.write_hosts(hosts_file_of_debian(host, both))
+    commands = []
+    for rank, host in enumerate(both):
+        variables = {
+            "MASTER_ADDR": both[0].name,
+            "MASTER_PORT": str(PORT),
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "1",
+            "TORCHELASTIC_RUN_ID": "steps",
+            "STRATAGEM_CLUSTER_SECRET": SECRET,
+        }
+        commands.append(host.start([sys.executable, STEPS, 2, 0], variables))
+    for command in commands:
+        assert command.wait(90) == 0, command.output()
+        assert "step 1 sum 3.0" in command.output()
+
+
+@pytest.mark.slow
+def test_launchers_on_two_hosts(hosts):
+    both = hosts(2)
+    for host in both:
+        host.write_hosts(hosts_file_of_debian(host, both))
+    endpoint = f"{both[0].name}:29400"
+    commands = []
+    for rank, host in enumerate(both):
+        flags = ["--nnodes", 2, "--node-rank", rank, "--rdzv-endpoint", endpoint, "--workers", 2]
+        command = [sys.executable, "-m", "stratagem", "run", *flags, STEPS, 2, 0]
+        commands.append(host.start(command, {"STRATAGEM_CLUSTER_SECRET": SECRET}))
+    for command in commands:
+        assert command.wait(120) == 0, command.output()
+        assert "step 1 sum 10.0" in command.output()

@@ -1,0 +1,147 @@
+"""Interrupts at random moments: a call has happened or has not, and everything can be used on."""
+
+import gc
+import itertools
+import random
+import signal
+import sys
+import threading
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stratagem as sg
+from stratagem._src.core.this_thread import THIS_THREAD
+from stratagem._src.mesh.program_queue import QUEUE
+from stratagem._src.variables.atomicity import OPEN, STORAGE
+
+SECONDS = 1.5
+SUM = {"aggregation": sg.VariableAggregation.SUM}
+# How long after its begin a call is interrupted, at most.
+KINDS = {"plain": 2e-4, "returning": 4e-4, "mirrored": 2e-3, "eager": 2e-2}
+
+
+# Whose functions are interrupted when they are called: where Python runs handlers, too.
+INTERRUPTED = ("/stratagem/_src/", "/contextlib.py", "/sharding_impls.py")
+
+
+def make(kind):
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    if kind in ("plain", "returning"):
+        variables = [sg.Variable(np.zeros(4, np.float32)) for _ in range(2)]
+        added = lambda: [v.assign_add(jnp.ones(4)).read_value() for v in variables]  # noqa: E731
+        return variables, sg.function(added if kind == "returning" else lambda: (added(), None)[1])
+    with strategy.scope():
+        variables = [sg.Variable(np.zeros(4, np.float32), **SUM) for _ in range(2)]
+        with sg.distribute.experimental.FullySharded(min_size=2):
+            variables.append(sg.Variable(np.zeros(4, np.float32), **SUM))
+
+    def run():
+        strategy.run(lambda: [v.assign_add(jnp.ones(4)) for v in variables] and None)
+
+    return variables, run if kind == "eager" else sg.function(run)
+
+
+def check(variables):
+    assert len({tuple(v.numpy()) for v in variables}) == 1
+    assert (STORAGE.busy, QUEUE.busy, OPEN) == (False, False, [])
+    thread = THIS_THREAD.state
+    assert (thread.journal, thread.strategy_frames, thread.state_frames) == (None, [], [])
+    assert gc.isenabled()
+
+
+def interrupt_call(number, call):
+    """Calls something that is interrupted in the so many-th call of a function.
+
+    Returns:
+        Whether there were so many calls. Python drops the interrupt where nobody could catch it.
+    """
+    numbers, reached = itertools.count(), False
+
+    def profile(frame, event, _):
+        nonlocal reached
+        counts = event == "call" and any(p in frame.f_code.co_filename for p in INTERRUPTED)
+        if counts and next(numbers) == number:
+            reached = True
+            raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return reached
+
+
+@pytest.fixture
+def forgotten_starts():
+    """Takes threads off Python's list that were never started.
+
+    An interrupt in ``Thread.start`` before it starts the thread leaves it on that list for ever.
+    """
+    yield
+    deadline = time.monotonic() + 1  # one that was started has a number soon
+    while time.monotonic() < deadline and any(t.ident is None for t in threading.enumerate()):
+        time.sleep(0.01)
+    for thread in threading.enumerate():
+        if thread.ident is None:
+            del threading._limbo[thread]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("forgotten_starts")
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupts_at_every_call(kind):
+    variables, step = make(kind)
+    step(), step(), step()
+    check(variables)
+    number = 0
+    while interrupt_call(number, step):
+        check(variables)
+        number += 1
+    assert number > 3
+    reached = variables[0].numpy()[0]
+    step()
+    assert variables[0].numpy()[0] > reached
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("forgotten_starts")
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupts_at_random_moments(kind):
+    variables, step = make(kind)
+    step(), step(), step()
+    choose, armed, interrupts = random.Random(0), False, 0
+
+    def interrupt(*_):
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    end = time.monotonic() + SECONDS
+    try:
+        while time.monotonic() < end:
+            signal.setitimer(signal.ITIMER_REAL, choose.uniform(1e-5, KINDS[kind]), 0.01)
+            try:
+                armed = True
+                while armed:
+                    step()
+            except KeyboardInterrupt:
+                interrupts += 1
+            armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            check(variables)
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 5
+    reached = variables[0].numpy()[0]
+    step()
+    assert variables[0].numpy()[0] > reached

@@ -1,0 +1,134 @@
+"""Loops, branches and gradients of TensorFlow's, eagerly and compiled."""
+
+import jax
+import numpy as np
+import pytest
+
+import stratagem as tf
+
+BOTH = pytest.mark.parametrize("run", [lambda f: f, tf.function], ids=["eager", "compiled"])
+
+
+@BOTH
+def test_while_loop(run):
+    @run
+    def count(n):
+        return tf.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, x * 2.0), (0, 1.0))
+
+    i, x = count(tf.constant(5))
+    assert (int(i), float(x)) == (5, 32.0)
+
+
+@BOTH
+def test_while_loop_ends_in_any_case(run):
+    @run
+    def count(x):
+        return tf.while_loop(lambda x: True, lambda x: [x + 1], [x], maximum_iterations=4)
+
+    assert int(count(tf.constant(1))[0]) == 5
+
+
+@BOTH
+def test_loops_over_elements(run):
+    @run
+    def loops(x):
+        return (
+            tf.map_fn(lambda row: tf.reduce_sum(row), x),
+            tf.vectorized_map(lambda row: row[0], x),
+            tf.scan(lambda a, row: a + row, x),
+            tf.scan(lambda a, row: a + row, x, reverse=True),
+            tf.scan(lambda a, row: a + tf.reduce_sum(row), x, initializer=10.0),
+            tf.foldl(lambda a, row: a * row, x),
+            tf.foldr(lambda a, row: a - row, x),
+        )
+
+    found = [np.asarray(one).tolist() for one in loops(tf.constant([[1.0, 2.0], [3.0, 4.0]]))]
+    assert found == [
+        [3, 7],
+        [1, 3],
+        [[1, 2], [4, 6]],
+        [[4, 6], [3, 4]],
+        [13, 20],
+        [3, 8],
+        [2, 2],
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize(("index", "wanted"), [(0, 1), (2, 3), (7, 9)])
+def test_switch_case_assigns(run, index, wanted):
+    v = tf.Variable(0)
+
+    @run
+    def choose(i):
+        branches = {n: lambda n=n: v.assign(n + 1).value() for n in (0, 2)}
+        return tf.switch_case(i, branches, default=lambda: v.assign(9).value())
+
+    assert int(choose(tf.constant(index))) == wanted == int(v)
+
+
+@BOTH
+def test_case(run):
+    @run
+    def choose(x):
+        return tf.case(
+            [(x < 1.0, lambda: tf.constant(10)), (x < 2.0, lambda: tf.constant(20))],
+            default=lambda: tf.constant(30),
+        )
+
+    assert [int(choose(tf.constant(x))) for x in (0.0, 1.5, 5.0)] == [10, 20, 30]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no default"):
+        tf.case([(False, lambda: 1)])
+
+
+def test_gradients():
+    @tf.custom_gradient
+    def f(x, y):
+        return x * y, lambda upstream: (upstream * 100.0, None)
+
+    assert [float(g) for g in jax.grad(f, (0, 1))(2.0, 3.0)] == [100.0, 0.0]
+    assert float(jax.grad(lambda x: x * tf.stop_gradient(x))(3.0)) == 3.0
+    assert float(jax.grad(tf.recompute_grad(lambda x: x**2))(3.0)) == 6.0
+    assert float(jax.grad(tf.grad_pass_through(tf.round))(3.4)) == 1.0
+
+
+def test_where_code_runs():
+    seen = []
+
+    @tf.function
+    def f(x):
+        seen.append((tf.executing_eagerly(), tf.inside_function()))
+        with tf.name_scope("block"), tf.control_dependencies([x]):
+            return x + 1
+
+    f(tf.constant(1))
+    assert set(seen) == {(False, True)}
+    assert tf.executing_eagerly()
+    assert not tf.inside_function()
+
+
+@BOTH
+def test_values_of_any_kind_in_replicas(run):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        v = tf.Variable([1.0, 2.0])
+
+    @run
+    def step():
+        def replica():
+            x = tf.add(v, np.ones(2, np.float32))
+            x = tf.reshape(x, [tf.shape(v)[0], -1])
+            return tf.reduce_mean(tf.matmul(x, x, transpose_b=True) * 2.0)
+
+        return strategy.reduce("SUM", strategy.run(replica), axis=None)
+
+    assert float(step()) == 25.0
+
+
+def test_shapes_that_depend_on_values_say_so_when_traced():
+    with pytest.raises(tf.errors.TracedValueError, match=r"tf.where\(mask, x, other\)"):
+        jax.jit(lambda x: tf.boolean_mask(x, x > 0))(np.ones(2, np.float32))
+    with pytest.raises(tf.errors.TracedValueError, match="known while a function is traced"):
+        jax.jit(tf.range)(3)
+    kept = jax.jit(lambda x: tf.boolean_mask(x, [True, False]))(np.ones(2, np.float32))
+    assert kept.shape == (1,)

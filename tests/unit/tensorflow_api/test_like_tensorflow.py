@@ -1,0 +1,64 @@
+"""Functions of TensorFlow give here what they give there: values, dtypes, shapes, gradients, errors."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from compared_cases import call
+from libraries import stratagem, tensorflow
+from stored_results import StoredResults, groups
+
+
+def all_cases():
+    """Yields every case; all but the first of a function are breadth, for XLA compiles each of them."""
+    seen = set()
+    for name, cases in groups().items():
+        for number, made in enumerate(cases):
+            marks = [pytest.mark.slow] * (made.function in seen)
+            seen.add(made.function)
+            yield pytest.param(name, number, made, id=f"{made.function}-{number}", marks=marks)
+
+
+ALL = list(all_cases())
+stored_results = functools.cache(StoredResults)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_compiler():
+    """Has XLA compile quickly: each of these programs runs once."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def compare(found, expected, made):
+    if isinstance(expected, str):
+        assert isinstance(found, str), f"TensorFlow raises {expected}, we give {found}"
+        return
+    assert not isinstance(found, str), f"we raise {found}, TensorFlow gives {expected}"
+    for kind, ours, theirs in zip(("result", "gradient"), found, expected, strict=True):
+        assert len(ours) == len(theirs), kind
+        for mine, wanted in zip(ours, theirs, strict=True):
+            assert mine.shape == wanted.shape, kind
+            if wanted.dtype.kind == "O":
+                assert mine.tolist() == wanted.tolist()
+                continue
+            assert mine.dtype == jax.dtypes.canonicalize_dtype(wanted.dtype), kind
+            finite = wanted[np.isfinite(wanted)] if wanted.dtype.kind in "fc" else wanted
+            scale = float(np.abs(finite).max(initial=1)) if wanted.dtype.kind in "fc" else 0.0
+            np.testing.assert_allclose(
+                mine, wanted, rtol=made.rtol, atol=made.rtol * scale, err_msg=kind
+            )
+
+
+@pytest.mark.parametrize(("name", "number", "made"), ALL)
+def test_gives_what_is_stored(name, number, made):
+    compare(call(stratagem(), made), stored_results().of(name, number, made), made)
+
+
+@pytest.mark.peer("tensorflow")
+@pytest.mark.parametrize(("name", "number", "made"), ALL)
+def test_gives_what_tensorflow_gives(name, number, made):
+    compare(call(stratagem(), made), call(tensorflow(), made), made)
