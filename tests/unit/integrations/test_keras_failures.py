@@ -184,7 +184,6 @@ def _alarm_is_ctrl_c():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120, method="thread")  # the other method uses the alarm, too
 @pytest.mark.usefixtures("_alarm_is_ctrl_c")
 def test_interrupts_at_any_moment():
     """Ctrl-C comes between any two instructions; the model is whole after each."""
