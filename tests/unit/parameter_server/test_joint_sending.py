@@ -1,5 +1,6 @@
 """Threads that send together."""
 
+import sys
 import threading
 
 import pytest
@@ -28,7 +29,7 @@ def test_what_comes_while_a_message_is_under_way_goes_together():
     first = in_threads(1, lambda _: joint.submit("first"))
     assert started.wait(10)
     others = in_threads(5, joint.submit)
-    while len(joint._waiting) < 5:
+    while len(joint._pending) < 5:
         threading.Event().wait(0.001)
     release.set()
     for thread in [*first, *others]:
@@ -81,6 +82,50 @@ def test_an_interrupted_leader_lets_the_next_one_lead():
     with pytest.raises(KeyboardInterrupt):
         joint.submit(1)
     joint.submit(2)
+
+
+def interrupt_call(number, call):
+    """Interrupts ``call`` where Python runs signal handlers: as a function begins, or after it returned.
+
+    Returns:
+        Whether there were that many such moments.
+    """
+    seen = -1
+
+    def profile(frame, event, _):
+        nonlocal seen
+        if frame.f_code.co_filename.endswith(("joint_sending.py", "fair_lock.py")):
+            seen += event in ("call", "c_return")
+            if seen == number:
+                seen += 1
+                raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return seen >= number
+
+
+def test_an_interrupt_at_any_call_does_not_keep_others_from_sending():
+    sent = []
+
+    def send(contents):
+        sent.extend(contents)
+        return [None] * len(contents)
+
+    joint, number = JointSending(send), 0
+    while interrupt_call(number, lambda: joint.submit("interrupted")):
+        (other,) = in_threads(1, joint.submit)
+        other.join(10)
+        assert not other.is_alive(), f"stuck after an interrupt at moment {number}"
+        number += 1
+    assert number > 15
+    assert sent.count(0) == number
+    assert sent.count("interrupted") <= number + 1
 
 
 def test_a_handler_that_sends_while_it_interrupts_the_same_is_refused():

@@ -19,6 +19,7 @@ from stratagem._src.execution.gradient_taps import GradientTaps
 from stratagem._src.execution.remote.reads import read_all, read_rows
 from stratagem._src.execution.remote.remote_access import RemoteAccess
 from stratagem._src.execution.variable_reads import read_first
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.jax_internals.tracer_owner import stages_into
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.variables.access import StateFrame, records
@@ -121,12 +122,11 @@ class TracingFrame(StateFrame):
         self.created.append(variable)
         self._initial_values.append(initial_value)
         if not variable.initialized and not is_tracer(initial_value):
-            with jax.ensure_compile_time_eval():
-                variable.initialize(initial_value)
+            evaluate_now(lambda: variable.initialize(initial_value))
         elif not variable.initialized and variable.expects_value:
             # The others, which have it already, compute no first value with this process.
-            with jax.ensure_compile_time_eval():
-                variable.initialize(np.zeros(initial_value.shape, initial_value.dtype))
+            zeros = np.zeros(initial_value.shape, initial_value.dtype)
+            evaluate_now(lambda: variable.initialize(zeros))
         in_program = variable.replica_value if self.spmd else variable.program_value
         self._values[id(variable)] = in_program(initial_value)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.core.tracing import under_trace
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 
 __all__ = ["addressable_shards"]
 
@@ -23,6 +22,4 @@ def addressable_shards(array: jax.Array) -> Sequence[jax.Shard]:
     shards = array.addressable_shards
     if len(shards) == len(array.sharding.addressable_devices):
         return shards
-    # Not where nothing is traced: an interrupt can keep it from being left.
-    with jax.ensure_compile_time_eval() if under_trace() else contextlib.nullcontext():
-        return jnp.copy(array).addressable_shards
+    return evaluate_now(lambda: jnp.copy(array)).addressable_shards

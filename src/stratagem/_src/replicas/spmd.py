@@ -26,6 +26,7 @@ from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.remote.remote_access import NotedUpdate
 from stratagem._src.execution.tracing_frames import ForeignFrame, ReplicaFrame
 from stratagem._src.execution.variable_reads import lift_reads
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.jax_internals.tracer_owner import belongs_to
 from stratagem._src.mesh.logical_devices import (
     check_partitioned,
@@ -327,9 +328,10 @@ def _check_static(leaves: Sequence[Any]) -> None:
 def _placed(value: Any, group: ReplicaGroup) -> Any:
     if is_tracer(value):
         return value
-    with jax.ensure_compile_time_eval():
-        # A copy of what is captured: as it is while the function is traced.
-        return group.replicate(value if isinstance(value, jax.Array) else jnp.array(value))
+    # A copy of what is captured: as it is while the function is traced.
+    return evaluate_now(
+        lambda: group.replicate(value if isinstance(value, jax.Array) else jnp.array(value))
+    )
 
 
 def _unwrap(leaf: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from stratagem._src.core.errors import ContextError, VariableError
 from stratagem._src.current_strategy import context
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.training.local_state import (
     RestoredState,
@@ -144,8 +145,10 @@ class StateVariables:
         return sums
 
     def _initial(self, variables: Sequence[Variable]) -> Any:
-        with jax.ensure_compile_time_eval(), _on_host():
-            state = self._recipe.init([_value_to_begin_with(v) for v in variables])
+        with _on_host():
+            state = evaluate_now(
+                lambda: self._recipe.init([_value_to_begin_with(v) for v in variables])
+            )
         return state | {name: np.asarray(value) for name, value in self._assigned.items()}
 
     def step_in_parts(self) -> StepInParts | None:

@@ -14,6 +14,7 @@ from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import ContextError, NotAnArrayError
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.tracing import is_tracer, under_jit
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.distributed_values import DistributedValues, describe
 
@@ -95,8 +96,8 @@ class PerReplica(DistributedValues):
                 _refuse_components(self._group)
                 blocks = self._array.reshape((self._group.size, *self.local_shape))
                 return tuple(blocks[i] for i in range(self._group.size))
-            with jax.ensure_compile_time_eval():
-                self._values = self._group.split(self._array, self._scalar)
+            group = self._group
+            self._values = evaluate_now(lambda: group.split(self._array, self._scalar))
         return self._values
 
     @property
@@ -142,8 +143,8 @@ class PerReplica(DistributedValues):
         if any(is_tracer(value) for value in self._values):
             return jnp.stack(self._values) if self._scalar else jnp.concatenate(self._values)
         if self._joined is None:
-            with jax.ensure_compile_time_eval():
-                self._joined = group.join(self._values)
+            values = self._values
+            self._joined = evaluate_now(lambda: group.join(values))
         return self._joined
 
     def __copy__(self) -> PerReplica:

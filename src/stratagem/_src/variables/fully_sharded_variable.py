@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import under_trace
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.program_queue import LAUNCH_LOCK, launch
@@ -196,18 +195,19 @@ class FullyShardedVariable(AggregatingVariable):
 
     def _whole(self, device: jax.Device | None = None) -> Any:
         """Returns the whole value on a device of this process; of several processes all must ask."""
+        return evaluate_now(lambda: self._gather(device))
+
+    def _gather(self, device: jax.Device | None) -> Any:
         parts, group = self.parts, self.group
-        # Not where nothing is traced: an interrupt can keep it from being left.
-        with jax.ensure_compile_time_eval() if under_trace() else contextlib.nullcontext():
-            if group.spans_processes:
-                program = _gathering(parts, group)
-                [whole] = launch(program, (self.snapshot(),), group, f"read of {self.name!r}")
-                return whole
-            home = group.local_devices[0] if device is None else device
-            # Until they are copied: nobody is told to keep these blocks, which a step may overwrite.
-            with STORAGE_LOCK:
-                blocks = [jax.device_put(block, home) for block in group.shards(self._stored())]
-                return parts.trimmed(jnp.concatenate(blocks, axis=parts.dim))
+        if group.spans_processes:
+            program = _gathering(parts, group)
+            [whole] = launch(program, (self.snapshot(),), group, f"read of {self.name!r}")
+            return whole
+        home = group.local_devices[0] if device is None else device
+        # Until they are copied: nobody is told to keep these blocks, which a step may overwrite.
+        with STORAGE_LOCK:
+            blocks = [jax.device_put(block, home) for block in group.shards(self._stored())]
+            return parts.trimmed(jnp.concatenate(blocks, axis=parts.dim))
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Returns the value as a NumPy array, without making it whole on a device."""

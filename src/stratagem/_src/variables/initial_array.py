@@ -12,6 +12,7 @@ from stratagem._src.core.errors import NotAnArrayError, VariableError
 from stratagem._src.core.masked_arrays import check_not_masked
 from stratagem._src.core.narrowing import check_fits
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.values.array_operators import ArrayOperators, array_of
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.operands import kind_of
@@ -32,8 +33,7 @@ def initial_array(value: Any, dtype: Any) -> Any:
         InvalidArgumentError: If its numbers do not fit the dtype, or it has a mask.
     """
     if callable(value) and not isinstance(value, ArrayOperators):
-        with jax.ensure_compile_time_eval():
-            value = value()
+        value = evaluate_now(value)
     value = array_of(value)
     if value is None:
         raise VariableError("A variable needs an initial_value, got None.")
@@ -57,5 +57,4 @@ def initial_array(value: Any, dtype: Any) -> Any:
 
 def _concrete(value: Any, dtype: Any) -> jax.Array:
     # NumPy's memory may be changed by its owner later, so it is copied.
-    with jax.ensure_compile_time_eval():
-        return jnp.array(value, dtype, copy=not isinstance(value, jax.Array))
+    return evaluate_now(lambda: jnp.array(value, dtype, copy=not isinstance(value, jax.Array)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import keras
 
 from stratagem._src.core.errors import ContextError
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, stateless_value
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable
@@ -63,8 +63,8 @@ def placed(variable: Any) -> PlacedVariable:
         value = variable.__dict__.pop("_value", None)
         variable.__class__ = PlacedVariable
         variable.strategy = context.default_frame().strategy
-        with state.outside_of_frames(), jax.ensure_compile_time_eval():
-            variable._value = value
+        with state.outside_of_frames():
+            evaluate_now(lambda: setattr(variable, "_value", value))
     made: PlacedVariable = variable
     return made
 

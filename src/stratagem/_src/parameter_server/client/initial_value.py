@@ -14,6 +14,7 @@ import numpy as np
 from stratagem._src.core.errors import ContextError, ShapeMismatchError, VariableError
 from stratagem._src.core.narrowing import check_fits
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.parameter_server.client.part_initializer import PartInitializer
 from stratagem._src.parameter_server.server.server_function import ServerFunction
 from stratagem._src.parameter_server.server.stored_array import Array, StoredArray
@@ -101,8 +102,7 @@ class InitialValue:
         if isinstance(initial_value, PartInitializer):
             return cls(initial_value)
         if callable(initial_value) and not isinstance(initial_value, ArrayOperators):
-            with jax.ensure_compile_time_eval():
-                initial_value = initial_value()
+            initial_value = evaluate_now(initial_value)
         value = array_of(initial_value)
         if value is None:
             raise VariableError("A variable needs an initial_value, got None.")

@@ -1,13 +1,15 @@
-"""``JointSending``: threads that have something to send at the same time send it together."""
+"""``JointSending``: requests that several threads send at the same time travel in one message."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from stratagem._src.core.errors import UnavailableError
+from stratagem._src.core.fair_lock import FairLock
 from stratagem._src.mesh.program_queue import interrupting_error
 
 __all__ = ["JointSending"]
@@ -15,23 +17,23 @@ __all__ = ["JointSending"]
 T = TypeVar("T")
 
 
-class _Parcel(Generic[T]):
-    """What one thread wants to have sent."""
+class _Request(Generic[T]):
+    """What one thread wants to send, and what became of it."""
 
-    __slots__ = ("content", "done", "error", "leads", "turn")
+    __slots__ = ("content", "error", "is_sent")
 
     def __init__(self, content: T) -> None:
         self.content = content
-        # Held until it is the waiting thread's turn: an Event costs ten times as much to make.
-        self.turn = threading.Lock()
-        self.turn.acquire()
-        self.leads = False
-        self.done = False
+        self.is_sent = False
         self.error: BaseException | None = None
 
 
 class JointSending(Generic[T]):
-    """Sends one message at a time. What comes meanwhile waits and goes into the next one together.
+    """Sends one message at a time. Requests that arrive meanwhile share the next one.
+
+    The thread that holds the lock sends all pending requests. The others find their requests sent when
+    the lock reaches them. The lock is the only state that says who sends, so an interrupt, which may come
+    between any two instructions, cannot leave a message without a sender.
 
     Args:
         send: Sends contents in one message. Returns for each what went wrong, or ``None``.
@@ -39,77 +41,52 @@ class JointSending(Generic[T]):
 
     def __init__(self, send: Callable[[Sequence[T]], Sequence[BaseException | None]]) -> None:
         self._send = send
-        self._lock = threading.Lock()
-        self._waiting: list[_Parcel[T]] = []
-        self._threads: set[int] = set()
-        self._under_way = False
+        self._lock = FairLock()
+        self._pending: deque[_Request[T]] = deque()  # each of its operations is atomic
 
     def submit(self, content: T) -> None:
         """Returns when ``content`` has been sent and answered; raises what went wrong with it.
 
         Raises:
-            ContextError: In a signal handler that interrupts the same, which could not go on before.
+            ContextError: In a signal handler that interrupts the same call, which would wait for itself.
         """
-        thread = threading.get_ident()
-        if thread in self._threads:
+        if self._lock.is_wanted_here():
             raise interrupting_error()
-        parcel = _Parcel(content)
+        request = _Request(content)
         try:
-            self._threads.add(thread)
-            with self._lock:
-                self._waiting.append(parcel)
-                parcel.leads, self._under_way = not self._under_way, True
-            if not parcel.leads:
-                parcel.turn.acquire()
-            if not parcel.done:
-                self._lead(parcel)
-        except BaseException:  # an interrupt
-            self._abandon(parcel)
+            self._pending.append(request)
+            self._lock.run(lambda: self._send_pending(request))
+        except BaseException:  # an interrupt: what has not been sent stays unsent
+            with contextlib.suppress(ValueError):
+                self._pending.remove(request)
             raise
-        finally:
-            self._threads.discard(thread)
-        if parcel.error is not None:
-            raise parcel.error
+        if request.error is not None:
+            raise request.error
 
-    def _lead(self, own: _Parcel[T]) -> None:
-        """Sends everything that waits, this thread's own among it, then lets another thread lead."""
-        parcels: list[_Parcel[T]] = []
-        errors: Sequence[BaseException | None] = ()
+    def _send_pending(self, own: _Request[T]) -> None:
+        if own.is_sent:
+            return
+        requests = [own]
+        with contextlib.suppress(IndexError):
+            while True:
+                request = self._pending.popleft()
+                if request is not own and not request.is_sent:
+                    requests.append(request)
+        # Before it is sent: after an interrupt nobody knows whether it was, and nothing is sent twice.
+        for request in requests:
+            request.error = _interrupted()
+            request.is_sent = True
         try:
-            with self._lock:
-                parcels, self._waiting = self._waiting, []
-            errors = self._send([parcel.content for parcel in parcels])
+            errors = self._send([request.content for request in requests])
         except Exception as error:
             # Each thread raises its own: a raised exception collects that thread's traceback.
-            errors = [copy.copy(error) for _ in parcels]
-        finally:
-            outcomes = errors or map(_interrupted, parcels)
-            for parcel, outcome in zip(parcels, outcomes, strict=True):
-                parcel.error = outcome
-                parcel.done = True
-                if parcel is not own:
-                    parcel.turn.release()
-            if parcels:
-                with self._lock:
-                    self._next_leader()
-
-    def _abandon(self, parcel: _Parcel[T]) -> None:
-        """Takes back what has not been sent, and lets another thread lead if this one would have."""
-        with self._lock:
-            if parcel in self._waiting:
-                self._waiting.remove(parcel)
-                if parcel.leads:
-                    self._next_leader()
-
-    def _next_leader(self) -> None:
-        if self._waiting:
-            self._waiting[0].leads = True
-            self._waiting[0].turn.release()
-        else:
-            self._under_way = False
+            errors = [copy.copy(error) for _ in requests]
+        for request, outcome in zip(requests, errors, strict=True):
+            request.error = outcome
 
 
-def _interrupted(_: object) -> UnavailableError:
+def _interrupted() -> UnavailableError:
     return UnavailableError(
-        "The thread that was sending this together with its own message was interrupted."
+        "The thread that sent this request together with its own was interrupted, so it is not known "
+        "whether the server carried it out. Read the variables before you repeat the step."
     )
