@@ -1,9 +1,9 @@
 """Every contract test runs over every strategy, eagerly and compiled.
 
 Which of these runs are breadth, for ``make test-all``, follows from what a test is about
-(``pytest.mark.about``), what a strategy is there to test (``SUBJECTS``), which combinations of a
-test's parameters are spread over the strategies (``pytest.mark.spread``), and which of the two ways
-to execute it is the strategy's.
+(``pytest.mark.about``), what a strategy is there to test (``SUBJECTS``), whether it is the strategy's
+turn (``runs_test``), which combinations of a test's parameters are spread over the strategies
+(``pytest.mark.spread``), and which of the two ways to execute it is the strategy's.
 """
 
 import functools
@@ -24,6 +24,7 @@ from strategies_under_test import (
     parameter_server_strategy,
     parameter_servers,
     runs_combination,
+    runs_test,
     runs_way,
 )
 
@@ -111,6 +112,8 @@ def pytest_itemcollected(item):
 def _is_breadth(item, name):
     of_workers = IN_WORKERS and item.get_closest_marker("layout")
     if not of_workers and SUBJECTS[name].topics.isdisjoint(_topics(item)):
+        return True
+    if not runs_test(name, item.originalname):
         return True
     spread = [parameter for mark in item.iter_markers("spread") for parameter in mark.args]
     if unknown := set(spread) - item.callspec.indices.keys():

@@ -173,3 +173,17 @@ def runs_way(name, test, combination, way):
     """
     turn = list(SUBJECTS).index(name) + combination + zlib.crc32(test.encode())
     return name == RUNS_EVERY_COMBINATION or turn % 2 == way
+
+
+def runs_test(name, test):
+    """Returns whether a strategy has this test in ``make test``.
+
+    The first with several replicas has all tests. Each other one has every second test that is about what
+    it differs in, so that each test runs with several strategies.
+
+    Args:
+        name: Of the strategy.
+        test: The name of the test's function.
+    """
+    turn = list(SUBJECTS).index(name) + zlib.crc32(test.encode()) // 2
+    return IN_WORKERS or name == RUNS_EVERY_COMBINATION or turn % 2 == 0

@@ -52,6 +52,7 @@ def losses(printed):
 # --- the loop of `make demo` ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_loop_resumes_where_it_was(tmp_path):
     loop = EXAMPLES / "digits_loop.py"
     first = run(loop, "--epochs", 2, "--directory", tmp_path / "interrupted")

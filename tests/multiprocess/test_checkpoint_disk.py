@@ -98,7 +98,7 @@ ENDING = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_program_that_ends_finishes_its_save(tmp_path, code):
     command = [sys.executable, "-c", ENDING, str(tmp_path), str(code)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)

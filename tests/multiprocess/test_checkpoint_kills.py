@@ -137,6 +137,7 @@ def directory_in_memory(tmp_path):
         yield tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_last_good_one_stays_and_left_overs_go(nursery, directory_in_memory):
     kill_at_random_moments(nursery, "manage", directory_in_memory, num_kills=10, seed=7)

@@ -42,6 +42,7 @@ def coordinating(cluster, **options):
         coordinator._dispatcher.stop()
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_again_and_again(cluster):
     with coordinating(cluster) as coordinator:
         with coordinator.strategy.scope():

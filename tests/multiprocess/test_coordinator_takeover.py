@@ -69,6 +69,7 @@ def test_a_new_coordinator_goes_on_from_what_the_servers_hold(chief):
     assert end["seconds"] < 5
 
 
+@pytest.mark.slow
 def test_nothing_is_taken_over_if_a_server_is_lost_too(chief, cluster):
     first = chief(0.0, 2, "hang")
     assert [first.hear().get("steps") for _ in range(4)] == [0, 1, 2, "hangs"]
@@ -81,6 +82,7 @@ def test_nothing_is_taken_over_if_a_server_is_lost_too(chief, cluster):
     assert second.hear()["unnamed"] == [0.0, 10.0, 20.0]
 
 
+@pytest.mark.slow
 def test_the_earlier_coordinator_creates_nothing_any_more(cluster):
     earlier = cluster.strategy()
     with earlier.scope():

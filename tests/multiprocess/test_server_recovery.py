@@ -117,6 +117,7 @@ def test_functions_that_run_while_a_server_is_lost_run_again(cluster, tmp_path):
     assert job.coordinator._dispatcher.state.num_returned == 12
 
 
+@pytest.mark.slow
 def test_what_the_chief_itself_does_raises_until_it_has_joined(cluster, tmp_path):
     job = Job(cluster, tmp_path)
     job.count.assign(7)
@@ -132,6 +133,7 @@ def test_what_the_chief_itself_does_raises_until_it_has_joined(cluster, tmp_path
     assert int(job.count.numpy()) == 7
 
 
+@pytest.mark.slow
 def test_a_server_that_was_stopped_and_goes_on_is_not_set_back(cluster, tmp_path):
     job = Job(cluster, tmp_path, worker_timeout=5.0)
     job.train(1)
@@ -149,6 +151,7 @@ def test_a_server_that_was_stopped_and_goes_on_is_not_set_back(cluster, tmp_path
     assert int(job.count.numpy()) == 3
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_come_back_is_waited_for_until_the_deadline(cluster, tmp_path):
     job = Job(cluster, tmp_path, patience=3.0)
     job.manager.save()

@@ -75,6 +75,7 @@ def test_failure_ends_the_others_and_gives_its_exit_code(start, script, ready, t
         assert f"stratagem: worker {other} was ended by the launcher\n" in job.stderr
 
 
+@pytest.mark.slow
 def test_task_that_ignores_sigterm_is_killed_after_the_grace(start, script):
     program = script(
         "if index == 0:\n"
@@ -218,6 +219,7 @@ def test_quiet_shows_the_leader_and_log_files_keep_everything(start, script, tmp
     assert sorted(logs["worker-1.log"].splitlines()) == ["err worker 1", "out worker 1"]
 
 
+@pytest.mark.slow
 def test_quiet_still_shows_a_failure(start, script):
     program = script("if index == 1: raise KeyError('lost')\nhang()")
     job = start("run", "--workers", 2, "--quiet", program).finish()
@@ -225,6 +227,7 @@ def test_quiet_still_shows_a_failure(start, script):
     assert "    KeyError: 'lost'\n" in job.stderr
 
 
+@pytest.mark.slow
 def test_large_output_arrives_whole(start, script):
     program = script("for n in range(20000): print(index, n, 'x' * 50)\nsys.stdout.write('end')")
     job = start("run", "--workers", 2, program).finish()
@@ -236,6 +239,7 @@ def test_large_output_arrives_whole(start, script):
         assert lines[-1] == f"{prefix}end"
 
 
+@pytest.mark.slow
 def test_colours_on_a_terminal_only(start, script, mark, tmp_path):
     master, slave = pty.openpty()
     env = {**os.environ, "TERM": "xterm"}
@@ -329,6 +333,7 @@ def test_a_killed_worker_of_a_chief_is_started_again_with_the_same_place(
     assert (tmp_path / "logs" / "worker-0.log").read_text() == "a life\n" * 3
 
 
+@pytest.mark.slow
 def test_doctor_measures_an_all_reduce_between_all_workers(start):
     flags = ("--workers", 2, "--devices-per-worker", 2)
     launcher = start("run", *flags, "-m", "stratagem", "doctor").finish()

@@ -52,7 +52,7 @@ def train(shard_state):
     return found
 
 
-@pytest.mark.parametrize("shard_state", [False, True])
+@pytest.mark.parametrize("shard_state", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_only_gradients_of_a_strategy_are_rounded(shard_state):
     rounded = {"weights": [-2.0], "all_reduce": 2.0}
     exact = {"reduce": 2 * FINE, "variable": FINE, "metric": 2 * FINE}

@@ -29,6 +29,7 @@ def test_a_killed_worker_is_named_by_all_others(workers, victim):
         assert outcome["variable"][0] > 0
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_several_devices_is_named(workers):
     some = workers(2, "kill", 1, moment(), 30, num_devices=2)
     code, outcome = some.outcome(0)
@@ -133,6 +134,7 @@ def test_a_worker_that_never_starts_is_named(workers):
     assert f"{some.name(1)} did not come within 3 s" in outcome["text"]
 
 
+@pytest.mark.slow
 def test_a_leader_that_never_starts_is_named(workers):
     some = workers(2, "absent", 0, 0, 3)
     _, outcome = some.outcome(1)
@@ -158,6 +160,7 @@ def test_ctrl_c_ends_a_worker_at_once_and_then_the_others(workers):
     assert some.name(1) in outcome["text"]
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_worker(workers):
     some = workers(2, "terminate", 0, moment(), 30)
     _, outcome = some.outcome(1)
@@ -191,6 +194,7 @@ def test_workers_in_different_exchanges_are_told_who_did_what(workers):
         assert "step(int32[6])" in outcome["text"]
 
 
+@pytest.mark.slow
 def test_workers_that_draw_from_different_iterators_are_told_who_drew_from_which(workers):
     some = workers(2, "draw", 1, 0, 60)
     for index in (0, 1):
@@ -215,6 +219,7 @@ def test_a_wait_that_cannot_be_left_ends_the_process_with_the_name_of_the_lost_w
     assert "cannot be left, so this process ends" in errors
 
 
+@pytest.mark.slow
 def test_python_sees_a_lost_worker_at_its_next_call_where_programs_are_not_waited_for(workers):
     some = workers(2, "meet a dead worker", 1, 0, 60, "gpu")
     code, outcome = some.outcome(0)
@@ -223,6 +228,7 @@ def test_python_sees_a_lost_worker_at_its_next_call_where_programs_are_not_waite
     assert f"{some.name(1)} is gone" in outcome["text"]
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_is_explained_where_programs_are_not_waited_for(workers):
     some = workers(2, "kill", 1, moment(), 60, "gpu")
     code, outcome = some.outcome(0)

@@ -16,7 +16,7 @@ from stratagem.data.experimental import assert_cardinality
 from .pipelines import contents, joined, not_five, pipelines, plain, random_steps, streamed
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(pipelines())
 def test_elements_are_those_of_the_naive_reference(pipeline):
     dataset, expected = pipeline
@@ -25,7 +25,7 @@ def test_elements_are_those_of_the_naive_reference(pipeline):
     assert dataset.cardinality() in (len(expected), UNKNOWN_CARDINALITY)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(pipelines(), st.data())
 def test_skip_is_the_same_as_dropping(pipeline, data):
     dataset, expected = pipeline
@@ -33,7 +33,7 @@ def test_skip_is_the_same_as_dropping(pipeline, data):
     assert contents(dataset.skip(count)) == expected[count:]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(pipelines(extra=(random_steps(),)), st.data())
 def test_a_saved_iterator_goes_on_exactly_where_it_stood(pipeline, data):
     dataset, naive = pipeline
@@ -56,7 +56,7 @@ def test_a_saved_iterator_goes_on_exactly_where_it_stood(pipeline, data):
     assert contents(restored) == rest[again:]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 60),
     st.integers(1, 70),

@@ -137,8 +137,8 @@ def test_other_layouts_make_an_array_whole_again(make, num_replicas, annotation)
     assert [layout.shard_shape((4,)) for layout in layouts] == [(4,)]
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("num_replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
 def test_training_with_a_split_layer(make, num_replicas, dtype):
     """The same steps eagerly, compiled with layouts, and in NumPy."""
     strategy = make(num_replicas, [1, 1, 1, 2])

@@ -285,6 +285,7 @@ def test_jacobian():
         same(found["x"][1], [[2, 4, 6], [2, 4, 6]])
 
 
+@pytest.mark.slow
 def test_batch_jacobian():
     x = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     with tf.GradientTape() as tape:
@@ -297,6 +298,7 @@ def test_batch_jacobian():
         tf.GradientTape().batch_jacobian(y[:2], x)
 
 
+@pytest.mark.slow
 def test_hessian_by_nested_tapes():
     x = tf.constant([1.0, 2.0])
     with tf.GradientTape() as outer:
@@ -562,7 +564,7 @@ def _parameters():
 
 
 @pytest.mark.parametrize("name", _parameters())
-@pytest.mark.parametrize("way", ["eager", "jit", "function"])
+@pytest.mark.parametrize("way", ["eager", pytest.param("jit", marks=pytest.mark.slow), "function"])
 def test_program_is_differentiated_as_by_jax(name, way):
     if name == "while" and way != "eager":
         pytest.skip("the same as eagerly")
@@ -633,7 +635,7 @@ def _random_program(seed, leaves):
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=() if n < 3 else pytest.mark.slow) for n in range(30)]
+    "seed", [pytest.param(n, marks=() if n < 1 else pytest.mark.slow) for n in range(30)]
 )
 def test_random_programs(seed):
     random = np.random.default_rng(100 + seed)
