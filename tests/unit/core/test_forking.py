@@ -234,7 +234,7 @@ def test_saves_are_the_parents(tmp_path):
 from pathlib import Path
 from stratagem._src.checkpoint.under_way import SaveUnderWay, wait_for_saves
 may_end = threading.Event()
-save = SaveUnderWay(Path({str(tmp_path / "checkpoint")!r}), may_end.wait, lambda: False)
+save = SaveUnderWay(Path({str(tmp_path / "checkpoint")!r}), may_end.wait, lambda: None, lambda: False)
 save.start()
 
 def use():

@@ -199,6 +199,11 @@ def begin_save(
             for new in directories:
                 new.give_up()
 
+    def abandon() -> None:
+        on_servers.forget()
+        for new in directories:
+            new.give_up()
+
     def finish(parts: list[str]) -> None:
         for new in directories:
             if part:
@@ -208,7 +213,8 @@ def begin_save(
             new.appear()
             then()
 
-    return SaveUnderWay(Path(path), write, lambda: agreement.is_of_the_past), number
+    save = SaveUnderWay(Path(path), write, abandon, lambda: agreement.is_of_the_past)
+    return save, number
 
 
 def _frozen(contents: Contents) -> Contents:

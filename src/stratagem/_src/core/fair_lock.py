@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
 from stratagem._src.core.waiting_notice import WaitingNotice
+from stratagem._src.core.wakeup import Wakeup
 
 __all__ = ["FairLock"]
 
@@ -21,12 +21,11 @@ _POLL_SECONDS = 1.0
 class _Ticket:
     """A thread's place in the queue."""
 
-    __slots__ = ("thread", "woken")
+    __slots__ = ("thread", "wakeup")
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        # Not a semaphore of threading, which turns an interrupt into "release unlocked lock" now and then.
-        self.woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.wakeup = Wakeup()
 
 
 class FairLock:
@@ -86,8 +85,7 @@ class FairLock:
         notice = WaitingNotice()
         while self._queue[0] is not ticket:
             # A thread that was interrupted while it left may have woken nobody.
-            with contextlib.suppress(queue.Empty):
-                ticket.woken.get(timeout=_POLL_SECONDS)
+            ticket.wakeup.wait(_POLL_SECONDS)
             if on_long_wait is not None and notice.is_due():
                 on_long_wait(notice.seconds)
 
@@ -95,4 +93,4 @@ class FairLock:
         with contextlib.suppress(ValueError):
             self._queue.remove(ticket)
         with contextlib.suppress(IndexError):
-            self._queue[0].woken.put(None)
+            self._queue[0].wakeup.wake()

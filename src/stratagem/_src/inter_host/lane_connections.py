@@ -39,7 +39,8 @@ class LaneDoor:
     def __init__(self, rank: int, host: str, credentials: Credentials) -> None:
         self._rank = rank
         self._credentials = credentials
-        self._arrived: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        # Not a SimpleQueue, whose get() can miss its timeout; see core/wakeup.py.
+        self._arrived: queue.Queue[Connection] = queue.Queue()
         self._closed = threading.Event()
         self._connections: dict[int, Connection] = {}
         address = str(Address(host, 0))
