@@ -1,6 +1,8 @@
 """What becomes of a model's values while Keras takes it from step to step."""
 
+import itertools
 import signal
+import sys
 import threading
 import time
 
@@ -12,6 +14,7 @@ import stratagem as sg
 from handlers import signals
 from stratagem._src.integrations.keras.step_function import StepFunction
 from stratagem._src.integrations.keras.step_program import StepProgram
+from stratagem._src.variables.atomicity import OPEN
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
@@ -288,5 +291,124 @@ def test_another_thread_cannot_save_or_change_a_model_in_training(strategy, tmp_
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=try_in_thread)
     model.fit(X, Y, batch_size=8, verbose=0, callbacks=[callback])
     assert len(messages) == 2
-    assert "'a watcher' cannot save or change" in messages[0]
-    assert "thread 'MainThread' trains it" in messages[0]
+    assert messages[0].startswith("Thread 'a watcher' cannot train or run")
+    assert "while thread 'MainThread' trains" in messages[0]
+
+
+@pytest.mark.parametrize("call", ["fit", "evaluate", "predict", "train_on_batch"])
+def test_another_thread_cannot_train_or_run_a_model_in_training(strategy, call):
+    alone, model = (make(strategy, dense(1, use_bias=False)) for _ in range(2))
+    history = alone.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+    data, verbose = ((X,) if call == "predict" else (X, Y)), {"verbose": 0}
+    errors = []
+
+    def work():
+        with pytest.raises(sg.errors.ContextError, match="cannot train or run") as error:
+            getattr(model, call)(*data, **(verbose if call != "train_on_batch" else {}))
+        errors.append(error)
+
+    class Try(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            thread = threading.Thread(target=lambda: (self.model.get_weights(), work()))
+            thread.start()
+            thread.join()
+
+    seen = model.fit(
+        X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[Try()]
+    ).history
+    assert len(errors) == 4
+    np.testing.assert_allclose(seen["loss"], history["loss"], rtol=1e-6)
+
+
+def test_a_save_that_begins_between_two_epochs_is_told_of_the_second(
+    strategy, tmp_path, monkeypatch
+):
+    model = make(strategy, dense(1, use_bias=False))
+    checkpoint = sg.train.Checkpoint(model=model)
+    looked, trained, errors = threading.Event(), threading.Event(), []
+    plan = checkpoint._agreement_to_save
+
+    def plan_while_the_model_is_trained(target):
+        looked.set()
+        assert trained.wait(60)
+        return plan(target)
+
+    monkeypatch.setitem(checkpoint.__dict__, "_agreement_to_save", plan_while_the_model_is_trained)
+
+    def save():
+        with pytest.raises(sg.errors.ContextError, match="cannot train or run") as error:
+            checkpoint.save(tmp_path / "saved")
+        errors.append(error)
+
+    thread = threading.Thread(target=save)
+
+    class SaveBetween(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                thread.start()
+                assert looked.wait(60)
+
+        def on_train_batch_end(self, batch, logs=None):
+            if looked.is_set() and not trained.is_set():
+                trained.set()
+                thread.join()
+
+    model.fit(X, Y, batch_size=4, epochs=2, verbose=0, callbacks=[SaveBetween()])
+    assert len(errors) == 1
+
+
+def test_interrupts_at_each_call_of_a_step(strategy):
+    model = make(strategy, dense(1), optimizer="adam")
+    model.train_on_batch(X, Y)
+    files = ("/keras/model_state.py", "/keras/step_function.py", "/keras/step_program.py")
+
+    def interrupt_call(number):
+        numbers, reached = itertools.count(), False
+
+        def profile(frame, event, _):
+            nonlocal reached
+            counts = event == "call" and frame.f_code.co_filename.endswith(files)
+            if counts and next(numbers) == number:
+                reached = True
+                raise KeyboardInterrupt
+
+        sys.setprofile(profile)
+        try:
+            model.train_on_batch(X, Y)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        return reached
+
+    number = 0
+    while interrupt_call(number):
+        assert not OPEN
+        before = int(model.optimizer.iterations)
+        assert all(np.isfinite(weights).all() for weights in model.get_weights())
+        model.train_on_batch(X, Y)
+        assert int(model.optimizer.iterations) == before + 1
+        number += 1
+    assert number > 20
+
+
+def test_threads_that_evaluate_and_predict_take_turns(strategy):
+    model = make(strategy, dense(1, use_bias=False))
+    expected, errors = model.predict(X, verbose=0), []
+
+    def work(number):
+        try:
+            for _ in range(5):
+                if number:
+                    np.testing.assert_allclose(model.predict(X, verbose=0), expected, rtol=1e-6)
+                else:
+                    model.test_on_batch(X, Y)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors

@@ -337,6 +337,8 @@ class Checkpoint:
                 yield variable
 
     def _contents(self) -> Contents:
+        # Again: another thread may have begun to train a Keras model, whose steps have its variables.
+        self._take(self._given)
         objects = self._objects
         values: dict[Keys, SavedValue] = {
             objects.keys[name]: value for name, value in objects.local.items()

@@ -120,7 +120,7 @@ def begin_save(
     found: list[Contents] = []
 
     def plan() -> Any:
-        found.append(mine := _frozen(contents()))
+        found.append(mine := _frozen(contents))
         together = [array_key(keys) for keys, v in mine.values.items() if v.is_read_together]
         return [os.path.abspath(target.prefix), mine.is_behind, _digest(mine), together]
 
@@ -217,14 +217,15 @@ def begin_save(
     return save, number
 
 
-def _frozen(contents: Contents) -> Contents:
+def _frozen(contents: Callable[[], Contents]) -> Contents:
     """Returns the contents with the values that all variables have at one moment, between two calls."""
     with STORAGE_LOCK:
+        found = contents()
         values = {
             keys: value.frozen() if isinstance(value, SavedVariable) else value
-            for keys, value in contents.values.items()
+            for keys, value in found.values.items()
         }
-    return contents._replace(values=values)
+    return found._replace(values=values)
 
 
 def _check_shared(hidden: Path, token: str) -> None:

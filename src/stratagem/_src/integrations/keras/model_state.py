@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +25,16 @@ from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation
 
-__all__ = ["Attempt", "State", "give_back", "step_of", "take"]
+__all__ = [
+    "Attempt",
+    "State",
+    "begin_step",
+    "check_trained_here",
+    "end_step",
+    "give_back",
+    "take",
+    "trained_elsewhere_error",
+]
 
 State = Sequence[Sequence[Any]]
 """An array for each variable, in one list for each part of the model."""
@@ -110,36 +118,66 @@ def take(model: Any, parts: tuple[str, ...], group: ReplicaGroup, *, for_good: b
     return state
 
 
-@contextlib.contextmanager
-def step_of(
+def begin_step(
     model: Any, parts: tuple[str, ...], state: State, group: ReplicaGroup, *, for_good: bool
-) -> Iterator[tuple[Attempt, State]]:
-    """Yields the attempt at the step that begins, and the state for it.
+) -> tuple[Attempt, State]:
+    """Begins a step, and returns the attempt at it and the state for it. ``end_step`` must follow.
 
-    That is ``state``, the one after the last step, unless it has been given back since: then somebody
+    The state is ``state``, the one after the last step, unless it has been given back since: then somebody
     else may read and change the variables that hold it, and it is taken from there.
     """
     attempt = _latest.get(model)
     while attempt is None or not attempt.begin(state):
         state = take(model, parts, group, for_good=for_good)
         attempt = _latest.get(model)
-    try:
-        yield attempt, state
-    finally:
-        attempt.running = False
-        if attempt.was_read:
-            attempt.was_read = False
-            attempt.owner.end()
-            give_back(model, group)
+    return attempt, state
+
+
+def end_step(model: Any, group: ReplicaGroup) -> None:
+    """Ends the step that this thread takes with a model, if it takes one; harmless when done again."""
+    attempt = _latest.get(model)
+    if attempt is None or not attempt.is_of_this_thread:
+        return
+    attempt.running = False
+    if attempt.was_read:
+        attempt.owner.end()
+        attempt.was_read = False
+        give_back(model, group)
+
+
+def check_trained_here(model: Any) -> None:
+    """Checks that no other thread takes a model from step to step.
+
+    Raises:
+        ContextError: If one does.
+    """
+    attempt = _latest.get(model)
+    if attempt is not None and not attempt.is_of_this_thread:
+        raise trained_elsewhere_error(model, attempt.owner.thread.name)
+
+
+def trained_elsewhere_error(model: Any, thread: str) -> ContextError:
+    """Returns what a thread is told that needs what the steps of another thread have.
+
+    Args:
+        model: The Keras model.
+        thread: The name of the other thread.
+    """
+    return ContextError(
+        f"Thread {threading.current_thread().name!r} cannot train or run the Keras model {model.name!r}, "
+        f"nor save or change its variables, while thread {thread!r} trains or runs it: "
+        "its steps have them. Do it in a callback, or after that call. Reading weights works in any thread."
+    )
 
 
 def give_back(model: Any, group: ReplicaGroup) -> None:
     """Gives the variables of a model the values that steps have led to, if those are apart.
 
-    While a step is running they get copies of the values before it: the arrays are the step's.
+    While a step is running they get copies of the values before it: the arrays are the step's. Nothing
+    happens in other threads than the one that takes the steps.
     """
     attempt = _latest.get(model)
-    if attempt is None or attempt.was_read:
+    if attempt is None or attempt.was_read or not attempt.is_of_this_thread:
         return
     running = attempt.running
     for part, arrays in zip(attempt.parts, attempt.state, strict=True):
@@ -200,17 +238,9 @@ class _Taken:
     def give_back(self) -> None:
         """Puts the whole state into the variables; Keras takes it from there for the next step."""
         model = self._model()
-        if model is None:
-            return
-        attempt = _latest.get(model)
-        if attempt is not None and not attempt.is_of_this_thread:
-            raise ContextError(
-                f"Thread {threading.current_thread().name!r} cannot save or change variables of the Keras "
-                f"model {model.name!r} while thread {attempt.owner.thread.name!r} trains it: its steps "
-                "have them. Do it in a callback of fit(), or after fit(). Reading weights works in any "
-                "thread."
-            )
-        give_back(model, self._group)
+        if model is not None:
+            check_trained_here(model)
+            give_back(model, self._group)
 
 
 def _take(variable: Any, group: ReplicaGroup) -> Any:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from stratagem._src.integrations.keras.batch_placement import place_batch
-from stratagem._src.integrations.keras.model_state import give_back, step_of
+from stratagem._src.integrations.keras.model_state import begin_step, end_step, give_back
 from stratagem._src.integrations.keras.step_program import StepProgram
 from stratagem._src.integrations.keras.trainer_internals import variables_of
 from stratagem._src.measurement.recorder import recorder
@@ -129,9 +129,11 @@ class StepFunction:
         # Step by step a program cannot be divided: every replica then computes all of it.
         batch = place_batch(batch, self.strategy, divide=self._program is not None)
         group = self.strategy.replica_group
-        with step_of(
-            self._model, self._parts, state, group, for_good=self._parts is TRAIN_PARTS
-        ) as (attempt, state):
+        # No context manager: an interrupt between its beginning and the block would leave a step running
+        # that nobody ends.
+        try:
+            for_good = self._parts is TRAIN_PARTS
+            attempt, state = begin_step(self._model, self._parts, state, group, for_good=for_good)
             if self._program is None:
                 # Each process on its own, with values that are the same in all.
                 local = jax.tree.map(group.local_view, (state, batch))
@@ -139,6 +141,13 @@ class StepFunction:
             else:
                 self._program.run(state, batch, attempt)
             outputs, state = attempt.result()
+        finally:
+            # Again, if an interrupt arrives meanwhile.
+            try:
+                end_step(self._model, group)
+            except BaseException:
+                end_step(self._model, group)
+                raise
         if self._returns_rows:
             outputs = jax.tree.map(group.local_view, outputs)
         return outputs, state

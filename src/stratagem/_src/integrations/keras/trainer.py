@@ -21,9 +21,10 @@ from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
 from stratagem._src.integrations.keras.batch_callbacks import install_batch_callbacks
 from stratagem._src.integrations.keras.batch_placement import place_batch
+from stratagem._src.integrations.keras.call_turns import take_turn
 from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
 from stratagem._src.integrations.keras.equal_data import comparison_of
-from stratagem._src.integrations.keras.model_state import give_back, take
+from stratagem._src.integrations.keras.model_state import check_trained_here, give_back, take
 from stratagem._src.integrations.keras.model_strategy import (
     check_created_with,
     note_model,
@@ -132,6 +133,10 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
             bound = signature.bind(self, *args, **kwargs)
             kwargs = _arguments_of_worker(original.__name__, bound, strategy)
             args = ()
+        return take_turn(self, original.__name__, lambda: run(self, strategy, args, kwargs))
+
+    def run(self: Any, strategy: Strategy, args: Any, kwargs: Any) -> Any:
+        check_trained_here(self)
         give_back(self, strategy.replica_group)  # a callback of one call may begin another
         with begin_call(self, strategy), _scope_to_build(self, strategy):
             try:
