@@ -1,15 +1,15 @@
-"""What dividing optimizer state and variables between replicas costs and saves, against copies of them.
+"""Memory and time of sharded optimizer state (ZeRO-1) and full sharding (FSDP), against mirrored variables.
 
-A step of Adam in three ways: mirrored variables and state; mirrored variables, and state in parts
-(``Optimizer(shard_state=True)``); all of it in parts (``FullySharded``). For each:
+An Adam step with mirrored variables and state; with mirrored variables and sharded state
+(``Optimizer(shard_state=True)``, ZeRO-1); with both sharded (``FullySharded``, FSDP). For each:
 
 * ``at rest``: bytes of variables and state on the first device, between steps;
-* ``in a step``: the most that XLA has planned on one device: arguments, results and what is in between;
-* ``process``: the most memory that a process of its own had, of all virtual devices together, over one
-  that only starts (each way runs in one);
+* ``in a step``: peak memory of one device as XLA plans it: arguments, results and temporaries;
+* ``process``: peak resident memory of a separate process with all virtual devices, minus that of one
+  that only starts;
 * ``time``: of a step, as a ratio to mirrored. Rounds are interleaved; the ratio is that of medians.
 
-Virtual CPU devices share one memory: a gather there is a copy. Networks and GPUs have other ratios.
+Virtual CPU devices share one memory: an all-gather is a copy. Networks and GPUs have other ratios.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import optax
 
 import stratagem as sg
 
-WAYS = ("mirrored", "state in parts", "all in parts")
+WAYS = ("mirrored", "shard_state", "FullySharded")
 MEGABYTE = 2**20
 
 
@@ -71,12 +71,12 @@ def build(case: Case, way: str, num_devices: int) -> Trained:
     kernels /= np.sqrt(case.width)
     block = (
         sg.distribute.experimental.FullySharded()
-        if way == "all in parts"
+        if way == "FullySharded"
         else contextlib.nullcontext()
     )
     with strategy.scope(), block:
         variables = [sg.Variable(k) for k in ([kernels] if case.stacked else kernels)]
-    optimizer = sg.train.Optimizer(optax.adam(1e-3), shard_state=way == "state in parts")
+    optimizer = sg.train.Optimizer(optax.adam(1e-3), shard_state=way == "shard_state")
     optimizer.build(variables)
     x = random.normal(size=(case.rows, case.width)).astype(np.float32)
     batch = strategy.experimental_distribute_values_from_function(lambda _: x)
@@ -191,7 +191,7 @@ def main() -> None:
     print(
         f"{options.devices} virtual devices, Adam; memory of one device, and of the process, in MB"
     )
-    print(f"{'model':28}{'way':18}{'at rest':>10}{'in a step':>11}{'process':>10}{'time':>9}")
+    print(f"{'model':28}{'sharding':18}{'at rest':>10}{'in a step':>11}{'process':>10}{'time':>9}")
     for name, ways in results.items():
         for way, row in ways.items():
             print(
