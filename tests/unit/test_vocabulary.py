@@ -1,0 +1,134 @@
+"""The documentation uses the terms that users search for, and none of the retired ones."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# benchmarks.md is written by a program, from what the benchmarks print.
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem != "benchmarks"),
+]
+
+# The page that owns a concept names it as users of JAX, PyTorch, DeepSpeed and Ray do.
+TERMS = {
+    "concepts": ["data parallelism", "DDP", "FSDP", "tensor parallelism"],
+    "fault_tolerance": [
+        "elastic training",
+        "heartbeat",
+        "preemption",
+        "quorum",
+        "network partition",
+    ],
+    "glossary": ["barrier", "world size", "rank", "reduce-scatter", "replicated"],
+    "how_it_works": ["buffer donation", "membership server"],
+    "launching": ["rank", "heartbeat", "SIGTERM", "supervisor"],
+    "monitoring": ["throughput", "overhead", "straggler", "metrics", "OpenTelemetry"],
+    "profiling": ["timeline", "overhead", "Perfetto"],
+    "running": ["fused", "bucketing", "buffer donation", "barrier", "retraces", "call signature"],
+    "sharded_state": [
+        "FSDP",
+        "ZeRO-1",
+        "ZeRO-3",
+        "DeepSpeed",
+        "all-gather",
+        "reduce-scatter",
+        "tensor parallelism",
+        "peak memory",
+    ],
+    "training": [
+        "gradient accumulation",
+        "gradient clipping",
+        "learning-rate schedule",
+        "mixed precision",
+        "bfloat16",
+        "bf16",
+        "loss scaling",
+    ],
+    "workers": [
+        "data parallelism",
+        "DDP",
+        "heartbeat",
+        "barrier",
+        "world size",
+        "rank",
+        "gradient compression",
+        "bf16",
+        "membership server",
+    ],
+}
+
+TITLES = {
+    "fault_tolerance": "Fault tolerance and elasticity",
+    "limits": "Limitations",
+    "monitoring": "Monitoring",
+    "sharded_state": "Sharded training (FSDP)",
+    "workers": "Multi-host training",
+}
+
+# What was written once, as a regular expression, and what to write.
+RETIRED = {
+    r"go(es|ing)? on": "continues, resumes",
+    r"anew": "again, restarts, re-forms",
+    r"signs? of life": "heartbeat",
+    r"meeting (point|process)": "membership server",
+    r"strangers?": "unauthenticated peer",
+    r"turned away|hung up on": "rejected",
+    r"so (many|much)": "N, the number of",
+    r"how manyth": "the index of",
+    r"who(m)?ever": "any worker that, anyone who",
+    r"(no|some|every)body": "no worker, a user, every task",
+    r"in step(?! \d)": "synchronous, data-parallel",
+    r"in parts(?!\.)": "sharded",
+    r"(is|are|stay) whole|takes? (\w+ )?whole": "replicated, unsharded, full",
+    r"travels? together": "fused, bucketed",
+    r"(given|gives) away|lent": "donated, borrowed",
+    r"beside": "next to, in addition to, in the background",
+    r"damaged?": "corrupt",
+    r"(falls?|is|are|only) silent|silence": "misses heartbeats",
+    r"newcomers?|knocks?|council|succession": "joining worker, join request, peers, quorum",
+    r"watching a job|who waits for whom": "monitoring, stragglers",
+    r"as ever": "unchanged",
+    r"(Keras|Orbax|JAX|optax)'(?!s\b)": "Keras `fit`, the Orbax format",
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "term"), [(page, term) for page, terms in TERMS.items() for term in terms]
+)
+def test_the_page_of_a_concept_names_it(page, term):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert re.search(rf"\b{re.escape(term)}", " ".join(text.split()), re.IGNORECASE)
+
+
+@pytest.mark.parametrize(("page", "title"), TITLES.items())
+def test_titles_say_the_topic(page, title):
+    assert (ROOT / "docs" / f"{page}.md").read_text().startswith(f"# {title}\n")
+    assert f"  - {title}: {page}.md\n" in (ROOT / "mkdocs.yml").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_retired_words_do_not_come_back(page):
+    found = retired_words(page.read_text())
+    assert not found, "\n".join(
+        f"{page.name}:{line}: {word!r}: write {new}" for line, word, new in found
+    )
+
+
+def test_a_retired_word_is_found():
+    text = "The job goes on.\nIt is\nin step.\nWhat happens in step 3 goes one by one.\n"
+    assert [(line, word) for line, word, _ in retired_words(text)] == [
+        (1, "goes on"),
+        (3, "in step"),
+    ]
+
+
+def retired_words(text: str) -> list[tuple[int, str, str]]:
+    """Returns the line, the word and its replacement for every retired word in a text."""
+    found = []
+    for retired, new in RETIRED.items():
+        for match in re.finditer(rf"\b(?:{retired})(?<=\w|')(?!\w)", text, re.IGNORECASE):
+            found.append((text.count("\n", 0, match.start()) + 1, match[0], new))
+    return sorted(found)
