@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,34 @@ import stratagem.keras  # here, for Keras sets environment variables when it is 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install '.[docs]'")
 ROOT = Path(__file__).parents[2]
 WIDTHS = {"desktop": 1280, "phone": 390}
+# What people type into the search, and the page that must come first.
+SEARCHES = {
+    "FSDP": "sharded_state",
+    "ZeRO": "sharded_state",
+    "tensor parallelism": "sharded_state",
+    "DDP": "concepts",
+    "data parallel": "concepts",
+    "multi-host": "workers",
+    "world size": "workers",
+    "heartbeat": "workers",
+    "gradient compression": "workers",
+    "mixed precision": "training",
+    "bf16": "training",
+    "gradient accumulation": "training",
+    "gradient clipping": "training",
+    "learning rate schedule": "training",
+    "bucketing": "running",
+    "buffer donation": "running",
+    "barrier": "running",
+    "retracing": "running",
+    "elastic": "fault_tolerance",
+    "preemption": "fault_tolerance",
+    "quorum": "fault_tolerance",
+    "straggler": "monitoring",
+    "throughput": "monitoring",
+    "overhead": "monitoring",
+    "limitations": "limits",
+}
 
 sys.path.insert(0, str(ROOT / "docs"))
 import reference_pages  # noqa: E402
@@ -117,3 +146,21 @@ def test_search_finds_a_name(browser, address):
     result.wait_for(timeout=20_000)
     assert "MirroredStrategy" in result.inner_text()
     page.close()
+
+
+@pytest.fixture(scope="module")
+def searching(browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize("typed", SEARCHES)
+def test_search_finds_the_page_of_a_concept(searching, address, typed):
+    searching.goto(address)
+    searching.locator("input.md-search__input").first.click()
+    searching.keyboard.insert_text(typed)
+    result = searching.locator(".md-search-result__item a").first
+    result.wait_for(timeout=20_000)
+    found = urllib.parse.urlsplit(result.get_attribute("href")).path
+    assert found.strip("/") == SEARCHES[typed]

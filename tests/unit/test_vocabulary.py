@@ -27,7 +27,7 @@ TERMS = {
     "launching": ["rank", "heartbeat", "SIGTERM", "supervisor"],
     "monitoring": ["throughput", "overhead", "straggler", "metrics", "OpenTelemetry"],
     "profiling": ["timeline", "overhead", "Perfetto"],
-    "running": ["fused", "bucketing", "buffer donation", "barrier", "retraces", "call signature"],
+    "running": ["fused", "bucketing", "buffer donation", "barrier", "retracing", "call signature"],
     "sharded_state": [
         "FSDP",
         "ZeRO-1",
