@@ -137,30 +137,26 @@ def test_a_page_fits_the_screen(browser, address, screen, path, tmp_path):
     page.close()
 
 
-def test_search_finds_a_name(browser, address):
+def search(browser, address, typed):
+    """Types a term into the search; returns the addresses in the first result, sections included."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
     page.locator("input.md-search__input").first.click()
-    page.keyboard.type("MirroredStrategy", delay=20)
-    result = page.locator(".md-search-result__item a").first
-    result.wait_for(timeout=20_000)
-    assert "MirroredStrategy" in result.inner_text()
+    page.keyboard.insert_text(typed)
+    links = page.locator(".md-search-result__item").first.locator("a")
+    links.first.wait_for(timeout=20_000)
+    found = links.evaluate_all("links => links.map(link => link.href)")
+    page.wait_for_load_state("networkidle")
     page.close()
+    return [urllib.parse.urlsplit(link) for link in found]
 
 
-@pytest.fixture(scope="module")
-def searching(browser):
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    yield page
-    page.close()
+def test_search_finds_a_name(browser, address):
+    found = search(browser, address, "MirroredStrategy")
+    assert "stratagem.distribute.MirroredStrategy" in [link.fragment for link in found]
 
 
 @pytest.mark.parametrize("typed", SEARCHES)
-def test_search_finds_the_page_of_a_concept(searching, address, typed):
-    searching.goto(address)
-    searching.locator("input.md-search__input").first.click()
-    searching.keyboard.insert_text(typed)
-    result = searching.locator(".md-search-result__item a").first
-    result.wait_for(timeout=20_000)
-    found = urllib.parse.urlsplit(result.get_attribute("href")).path
-    assert found.strip("/") == SEARCHES[typed]
+def test_search_finds_the_page_of_a_concept(browser, address, typed):
+    page, *_ = search(browser, address, typed)
+    assert page.path.strip("/") == SEARCHES[typed]
