@@ -33,6 +33,7 @@ from stratagem._src.execution.variable_reads import lift_reads
 from stratagem._src.mesh.program_queue import ProgramLine, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.host_arrays import taken
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
@@ -344,7 +345,7 @@ def _constant(array: Any, group: ReplicaGroup | None) -> Any:
     """Returns an array that a function captured where its program can take it."""
     if not isinstance(array, jax.Array):
         # A copy: what is captured is as it was when the function was traced.
-        array = jnp.array(array)
+        array = jnp.asarray(taken(array))
     if group is None or array.sharding == group.sharded:
         return array
     return group.replicate(array)

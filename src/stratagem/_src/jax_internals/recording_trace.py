@@ -17,8 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from stratagem._src.core.errors import UnsupportedError
+from stratagem._src.core.owned_memory import owned
 
 __all__ = [
     "Record",
@@ -327,7 +329,12 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
         return self.open and not self.record.paused
 
     def to_primal_tangent_pair(self, val: Any) -> tuple[Any, Any]:
-        """Returns a value and its derivative, which is symbolically zero if the record does not know it."""
+        """Returns a value and its derivative, which is symbolically zero if the record does not know it.
+
+        A NumPy array that can be changed becomes a copy: the record uses it when a gradient is asked for.
+        """
+        if isinstance(val, np.ndarray):
+            val = owned(val)
         tangent = self.record.tangent(val) if self._records() else None
         return (val, ad.p2tz(val)) if tangent is None else (val, tangent)
 
