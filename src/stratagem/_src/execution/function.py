@@ -23,11 +23,12 @@ from stratagem._src.execution.bound_function import BoundFunction, CompiledFunct
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
-from stratagem._src.execution.draws import DrawMiss, RaggedElement
+from stratagem._src.execution.draws import DrawMiss, EndMiss, RaggedElement
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
 from stratagem._src.execution.quick_call import Otherwise, QuickCall, make_quick_call
 from stratagem._src.execution.trace import trace_program
+from stratagem._src.execution.tracing_frames import EndNotCaught
 from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
@@ -152,6 +153,7 @@ class Function(CompiledFunction):
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
         tried: list[Program] = []
+        ends: list[EndMiss] = []
         for program in self._programs.get(key):
             tried.append(program)
             if inputs.is_plain():
@@ -163,6 +165,8 @@ class Function(CompiledFunction):
                 )
             try:
                 return program.run(inputs)
+            except EndMiss as miss:
+                ends.append(miss)
             except (DrawMiss, VariablesGone):
                 continue
         try:
@@ -173,6 +177,10 @@ class Function(CompiledFunction):
                     return tried[-1].run(inputs)
         except RaggedElement:
             return self._run_eagerly(args, kwargs)
+        except EndNotCaught as error:
+            for end in ends:
+                end.is_not_caught()
+            raise OutOfRangeError(*error.args) from None
         except LoopsOverDataset:
             self._loops = True
             return self._run_eagerly(args, kwargs, self._steps)

@@ -13,6 +13,8 @@ import numpy as np
 from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.core.errors import ContextError, OutOfRangeError, VariableError
 from stratagem._src.core.tracing import active_trace, in_trace, is_tracer
+from stratagem._src.data.iterator import EndOfData
+from stratagem._src.distributed_input.optional import MISSING
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.draws import AnyIterator, Draw, RaggedElement, draw_element
 from stratagem._src.execution.gradient_taps import GradientTaps
@@ -28,7 +30,14 @@ from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["ForeignFrame", "FunctionFrame", "GradientFrame", "ReplicaFrame", "TracingFrame"]
+__all__ = [
+    "EndNotCaught",
+    "ForeignFrame",
+    "FunctionFrame",
+    "GradientFrame",
+    "ReplicaFrame",
+    "TracingFrame",
+]
 
 
 class TracingFrame(StateFrame):
@@ -131,6 +140,10 @@ class TracingFrame(StateFrame):
         self._values[id(variable)] = in_program(initial_value)
 
 
+class EndNotCaught(OutOfRangeError):
+    """The end of the data that a traced function did not catch."""
+
+
 class FunctionFrame(TracingFrame):
     """Frame of a traced ``function``.
 
@@ -142,6 +155,8 @@ class FunctionFrame(TracingFrame):
         draws: The elements that were drawn.
         stopped_by: What was raised because there is no program for this call. It counts also if the
             function has caught it: what it did then would be repeated by every later call.
+        ended_by: What was raised at the end of the data. A function that catches it has a program for
+            calls at the end.
     """
 
     def __init__(self, *, may_create: bool) -> None:
@@ -150,6 +165,7 @@ class FunctionFrame(TracingFrame):
         self.groups: list[ReplicaGroup] = []
         self.draws: list[Draw] = []
         self.stopped_by: Exception | None = None
+        self.ended_by: EndOfData | None = None
 
     def use_group(self, group: ReplicaGroup) -> None:
         """Notes that the program runs on ``group``."""
@@ -159,6 +175,7 @@ class FunctionFrame(TracingFrame):
         """Draws an element, to be an input of the program.
 
         Raises:
+            EndOfData: At the end, unless ``optional``.
             ContextError: In the body of a loop of JAX, and the like.
         """
         if not stages_into(self._trace):
@@ -168,18 +185,29 @@ class FunctionFrame(TracingFrame):
                 "outside and pass the element."
             )
         try:
-            drawn = draw_element(iterator, optional=optional)
+            drawn = draw_element(iterator)
             self.draws.append(drawn)
-            return drawn.traced(len(self.draws) - 1, self._trace)
-        except (OutOfRangeError, RaggedElement) as error:
+            element = drawn.traced(len(self.draws) - 1, self._trace)
+        except RaggedElement as error:
             self.stopped_by = error
             raise
+        if element is MISSING and not optional:
+            self.ended_by = EndOfData()
+            raise self.ended_by
+        return element
 
     def unless_stopped(self, call: Callable[[], Any]) -> Any:
-        """Returns what ``call`` does, or raises what has stopped it, also if it has caught that."""
+        """Returns what ``call`` does, or raises what has stopped it, also if it has caught that.
+
+        Raises:
+            EndNotCaught: If it did not catch the end of the data.
+        """
         try:
             result = call()
         except Exception as error:
+            # A generator, of JAX perhaps, makes a RuntimeError of a StopIteration that leaves it.
+            if self.ended_by is not None and self.ended_by in (error, error.__cause__):
+                raise EndNotCaught("End of the dataset.") from None
             if self.stopped_by is None or self.stopped_by is error:
                 raise
             raise self.stopped_by from error
