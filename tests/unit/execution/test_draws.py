@@ -303,6 +303,25 @@ def test_a_function_that_does_not_catch_the_end_is_traced_for_it_once():
     assert len(traces) == 2
 
 
+@pytest.mark.parametrize("distributed", [False, True])
+def test_what_is_done_before_a_loop_over_an_argument_is_done_once(distributed):
+    done = []
+
+    @sg.function
+    def epoch(dataset):
+        done.append("before")
+        for x in dataset:
+            done.append(float(jnp.sum(x)))
+        done.append("after")
+
+    dataset = batches(4)
+    if distributed:
+        strategy = sg.distribute.OneDeviceStrategy("CPU:0")
+        dataset = strategy.experimental_distribute_dataset(dataset)
+    epoch(dataset)
+    assert done == ["before", 1, 5, "after"]
+
+
 @pytest.mark.parametrize("make", [plain_iterator, distributed_iterator])
 def test_an_iterator_that_is_not_drawn_from(make):
     step = sg.function(lambda it, x: x * 2)

@@ -147,7 +147,8 @@ class Function(CompiledFunction):
             return self._python_function(*args, **kwargs)
         if inputs.ragged:
             return self._run_eagerly(args, kwargs)
-        if self._loops:
+        # A trace would get as far as the loop, and what it did on the way would be done a second time.
+        if self._loops or inputs.has_dataset:
             return self._run_eagerly(args, kwargs, self._steps)
         settings = jax_settings.current_settings()
         strategy = weakref.ref(frame.strategy)
