@@ -116,22 +116,24 @@ if TYPE_CHECKING:
     from stratagem._src.tensorflow_api.control_flow import (
         case,
         control_dependencies,
-        custom_gradient,
         executing_eagerly,
         foldl,
         foldr,
-        grad_pass_through,
         group,
         inside_function,
         map_fn,
         name_scope,
         no_op,
-        recompute_grad,
         scan,
         stop_gradient,
         switch_case,
         vectorized_map,
         while_loop,
+    )
+    from stratagem._src.tensorflow_api.custom_gradients import (
+        custom_gradient,
+        grad_pass_through,
+        recompute_grad,
     )
     from stratagem._src.tensorflow_api.dtypes import (
         DType,

@@ -1,4 +1,4 @@
-"""Control flow, gradients and scopes: loops over arrays, branches, ``custom_gradient``, ``device``."""
+"""Control flow and scopes: loops over arrays, branches, ``stop_gradient``."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ from stratagem._src.tensorflow_api.conversion import integer, known, tensor
 __all__ = [
     "case",
     "control_dependencies",
-    "custom_gradient",
     "executing_eagerly",
     "foldl",
     "foldr",
-    "grad_pass_through",
     "group",
     "inside_function",
     "map_fn",
     "name_scope",
     "no_op",
-    "recompute_grad",
     "scan",
     "stop_gradient",
     "switch_case",
@@ -302,77 +299,6 @@ def case(
     for predicate, fn in reversed(pairs):
         result = functools.partial(cond, predicate, fn, result)
     return result()
-
-
-def custom_gradient(f: Any = None) -> Callable[..., Any]:
-    """Gives a function its own gradient: it returns its result, and a function from gradients to gradients.
-
-    Args:
-        f: A function of arrays that returns ``(result, grad_fn)``. ``grad_fn`` gets the gradient of each
-            result and returns that of each argument. Gradients of ``variables`` are not supported.
-
-    Differs from TensorFlow: variables that ``f`` reads get no gradient; pass their values as arguments.
-
-    JAX equivalent: ``jax.custom_vjp``.
-
-    >>> double = custom_gradient(lambda x: (x * 2, lambda upstream: upstream * 10))
-    >>> jax.grad(double)(1.0)
-    Array(10., dtype=float32, weak_type=True)
-    """
-    if f is None:
-        return custom_gradient
-    made: Callable[..., Any] = f
-
-    @functools.wraps(made)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        @jax.custom_vjp
-        def forward(*arrays: Any) -> Any:
-            return made(*arrays, **kwargs)[0]
-
-        def keep(*arrays: Any) -> Any:
-            return made(*arrays, **kwargs)[0], arrays
-
-        def backward(arrays: Any, upstream: Any) -> Any:
-            gradient = made(*arrays, **kwargs)[1]
-            found = (
-                gradient(*upstream) if isinstance(upstream, (list, tuple)) else gradient(upstream)
-            )
-            found = list(found) if isinstance(found, (list, tuple)) else [found]
-            return tuple(
-                jax.tree.map(jnp.zeros_like, array) if one is None else one
-                for one, array in zip(found, arrays, strict=True)
-            )
-
-        forward.defvjp(keep, backward)
-        return forward(*[tensor(arg) for arg in args])
-
-    return call
-
-
-def recompute_grad(f: Any) -> Callable[..., Any]:
-    """Returns a function whose intermediate values are computed again for its gradient, and not kept.
-
-    JAX equivalent: ``jax.checkpoint``.
-
-    >>> float(jax.grad(recompute_grad(lambda x: x * x))(3.0))
-    6.0
-    """
-    return jax.checkpoint(f)
-
-
-def grad_pass_through(f: Any) -> Callable[..., Any]:
-    """Returns a function whose gradient is that of the identity.
-
-    >>> float(jax.grad(grad_pass_through(lambda x: x * 9))(3.0))
-    1.0
-    """
-
-    @functools.wraps(f)
-    def call(x: Any) -> Any:
-        x = tensor(x)
-        return x + jax.lax.stop_gradient(tensor(f(x)) - x)
-
-    return call
 
 
 def executing_eagerly() -> bool:

@@ -24,10 +24,10 @@ _NAMES = {
     ),
     "clipping": ("clip_by_global_norm clip_by_norm clip_by_value"),
     "control_flow": (
-        "case control_dependencies custom_gradient executing_eagerly foldl foldr "
-        "grad_pass_through group inside_function map_fn name_scope no_op recompute_grad "
-        "scan stop_gradient switch_case vectorized_map while_loop"
+        "case control_dependencies executing_eagerly foldl foldr group inside_function "
+        "map_fn name_scope no_op scan stop_gradient switch_case vectorized_map while_loop"
     ),
+    "custom_gradients": ("custom_gradient grad_pass_through recompute_grad"),
     "dtypes": ("DType as_dtype cast complex double half newaxis saturate_cast"),
     "host_tensor": ("Tensor"),
     "linalg": ("eig eigvals einsum matmul norm tensordot"),
