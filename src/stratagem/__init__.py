@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         nest,
         nn,
         profiler,
+        random,
         saved_model,
         summary,
         testing,
@@ -218,6 +219,10 @@ if TYPE_CHECKING:
         reduce_prod,
         reduce_sum,
     )
+    from stratagem._src.tensorflow_api.random_stateful import (
+        random_normal_initializer,
+        random_uniform_initializer,
+    )
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
@@ -378,6 +383,9 @@ __all__ = [
     "parallel_stack",
     "pow",
     "profiler",
+    "random",
+    "random_normal_initializer",
+    "random_uniform_initializer",
     "range",
     "rank",
     "realdiv",
@@ -472,6 +480,7 @@ _MODULES = (
     "nest",
     "nn",
     "profiler",
+    "random",
     "saved_model",
     "summary",
     "testing",

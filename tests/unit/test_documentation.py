@@ -45,6 +45,8 @@ NAMESPACES = [
     sg.nn,
     sg.profiler,
     sg.profiler.experimental,
+    sg.random,
+    sg.random.experimental,
     sg.saved_model,
     sg.summary,
     sg.summary.experimental,

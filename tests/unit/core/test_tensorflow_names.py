@@ -63,7 +63,7 @@ def test_every_name_in_a_translation_exists():
 @pytest.mark.parametrize(
     ("name", "translation"),
     [
-        ("random.normal", "jax.random.normal(key"),
+        ("set_random_seed", "sg.random.set_seed"),
         ("SparseTensor", "jax.experimental.sparse"),
         ("estimator.Estimator", "sg.function"),
         ("compat.v1", "TensorFlow 2"),

@@ -44,6 +44,7 @@ _NAMES = {
         "argmax argmin cumsum reduce_all reduce_any reduce_logsumexp reduce_max "
         "reduce_mean reduce_min reduce_prod reduce_sum"
     ),
+    "random_stateful": ("random_normal_initializer random_uniform_initializer"),
 }
 TOP_NAMES: dict[str, str] = {
     name: f"stratagem._src.tensorflow_api.{file}"

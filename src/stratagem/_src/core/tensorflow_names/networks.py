@@ -11,5 +11,4 @@ NETWORKS: dict[str, str] = {
     "image.rot90": "jax.numpy.rot90(x, axes=(-3, -2))",
     "image.transpose": "jax.numpy.swapaxes(x, -3, -2)",
     "nn.ctc_loss": "optax.ctc_loss",
-    "nn.dropout": "jax.numpy.where(jax.random.bernoulli(key, keep, x.shape), x / keep, 0), with a key for each replica from jax.random.fold_in",
 }
