@@ -131,7 +131,10 @@ class Function(CompiledFunction):
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if THIS_THREAD.state.state_frames or state.records():
+        frames = THIS_THREAD.state.state_frames
+        if frames or state.records():
+            if frames:
+                frames[-1].note_step(self._python_function)
             return self._python_function(*args, **kwargs)
         return self._find_and_run(args, kwargs)
 

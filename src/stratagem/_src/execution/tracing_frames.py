@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
+import inspect
+import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -30,6 +35,10 @@ from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
+_STEPS_TO_WARN = 3
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()
+_logger = logging.getLogger("stratagem")
+
 __all__ = [
     "EndNotCaught",
     "ForeignFrame",
@@ -37,7 +46,18 @@ __all__ = [
     "GradientFrame",
     "ReplicaFrame",
     "TracingFrame",
+    "code_of",
 ]
+
+
+def code_of(fn: Any) -> Any:
+    """Returns the code of a function, a method or an object that can be called; else its type."""
+    fn = inspect.unwrap(fn)
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = getattr(fn, "__func__", fn)
+    code = getattr(fn, "__code__", None)
+    return code if code is not None else getattr(type(fn).__call__, "__code__", type(fn))
 
 
 class TracingFrame(StateFrame):
@@ -153,6 +173,7 @@ class FunctionFrame(TracingFrame):
     Attributes:
         groups: The devices that were used.
         draws: The elements that were drawn.
+        num_steps: How many calls of ``strategy.run`` and of compiled functions were traced.
         stopped_by: What was raised because there is no program for this call. It counts also if the
             function has caught it: what it did then would be repeated by every later call.
         ended_by: What was raised at the end of the data. A function that catches it has a program for
@@ -164,6 +185,8 @@ class FunctionFrame(TracingFrame):
         self._may_create = may_create
         self.groups: list[ReplicaGroup] = []
         self.draws: list[Draw] = []
+        self.num_steps = 0
+        self._steps: collections.Counter[Any] = collections.Counter()
         self.stopped_by: Exception | None = None
         self.ended_by: EndOfData | None = None
 
@@ -214,6 +237,20 @@ class FunctionFrame(TracingFrame):
         if self.stopped_by is not None:
             raise self.stopped_by
         return result
+
+    def note_step(self, fn: Any) -> None:
+        """Counts a step; says once that a Python loop over it is unrolled, which nothing else shows."""
+        self.num_steps += 1
+        code = code_of(fn)
+        self._steps[code] += 1
+        if self._steps[code] == _STEPS_TO_WARN and code not in _warned:
+            _warned.add(code)
+            _logger.warning(
+                "A stratagem.function calls %s for the third time while it is traced. A loop over Python's "
+                "range, or a while loop, is unrolled: its program has the body once for each iteration, "
+                "and takes as much longer to compile. Loop over tf.range or a dataset to compile it once.",
+                getattr(fn, "__qualname__", repr(fn)),
+            )
 
     def refuse_to_loop(self, dataset: Any) -> None:
         """Raises: how often the loop runs is not known while tracing."""
