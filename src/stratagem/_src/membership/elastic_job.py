@@ -71,7 +71,7 @@ class ElasticJob:
         assert mine.address is not None
         me = Member(mine.job, mine.index, mine.address, new_incarnation())
         self._credentials = Credentials.from_environment()
-        self.council: Council = Council(me, self._credentials)
+        self.council: Council = Council(me, self._credentials, join.hosts_of(names))
         self._reached = time.monotonic()
         self._host: MeetingHost | None = None
         self._background = Background("the elastic job")
@@ -297,7 +297,9 @@ class ElasticJob:
         meeting, self._host = "", None
         if len(members) > 1:
             where = Address(Address.parse(self.me.address).host, 0)
-            self._host = MeetingHost(where, len(members), self._credentials)
+            self._host = MeetingHost(
+                where, len(members), self._credentials, join.hosts_of(self.planned)
+            )
             meeting = str(self._host.address)
         generation = Generation(number, self.me.incarnation, members, meeting)
         self.council.adopt(generation)
