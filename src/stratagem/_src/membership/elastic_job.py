@@ -263,11 +263,21 @@ class ElasticJob:
         return decided
 
     def _look_for_others(self, succession: Succession) -> None:
-        for member in succession.generation.members:
-            if member == self.me or succession.has_ended(member):
-                continue
-            if succession.is_ready(member, time.monotonic()):
-                continue
+        """Asks the members that have not said that they can go on what has become of them.
+
+        A silent one keeps whoever asks it for seconds. So it is asked only if everybody else is ready,
+        and this part of the members is too small to go on, unless it is known that the others ended.
+        """
+        now = time.monotonic()
+        missing = [
+            member
+            for member in succession.generation.members
+            if member != self.me
+            and not succession.has_ended(member)
+            and not succession.is_ready(member, now)
+        ]
+        awaited = [member for member in missing if not succession.is_silent(member, now)]
+        for member in awaited or missing:
             answer = self.council.call(member.address, "ask")
             if answer is None or answer["by"] != member.incarnation:
                 self._note_end(member, succession)
