@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
 from stratagem._src.collectives.merging import evaluate_merged
 from stratagem._src.core import jax_settings, structures
 from stratagem._src.core.errors import ContextError, TracedValueError
@@ -325,7 +326,7 @@ def _build(
     if group is not None and group.spans_processes:
         make = functools.partial(JointProgram, identity)
     return make(
-        jax.jit(program, **options),
+        jit_with_exchanges(program, group, **options),
         donated=[variables[i] for i in donated],
         kept=[variables[i] for i in kept],
         consts=consts,

@@ -18,6 +18,7 @@ from stratagem._src.membership.diagnosis import SILENT_SECONDS
 from stratagem._src.membership.generation import Generation, Member, in_order, new_incarnation
 from stratagem._src.membership.host import MeetingHost
 from stratagem._src.membership.join import DEFAULT_TIMEOUT_SECONDS, WorkerName
+from stratagem._src.membership.program_folder import keep_programs
 from stratagem._src.membership.succession import GiveUp, Go, Succession
 from stratagem._src.mesh.backend_lifetime import end_backend_lifetime
 from stratagem._src.mesh.devices import name_processes
@@ -77,6 +78,7 @@ class ElasticJob:
         self._background = Background("the elastic job")
         self._closed = threading.Event()
         join.leave_at_exit()
+        keep_programs()
         generation = self._gather()
         if generation is None:
             self.is_waiting = True
