@@ -136,6 +136,9 @@ def test_a_killed_worker_is_replaced_and_every_number_is_as_if_nothing_happened(
         three = [e for e in job.steps_with(3, joined - 0.001) if e["task"] == survivor]
         assert two[0]["compiled"]
         assert three[0]["compiled"] == two[-1]["compiled"]
+    # Nor by the worker that was started again. It got the weights, for which there was no program yet.
+    [first, *_] = [e for e in job.steps_with(3, joined - 0.001) if e["task"] == 1]
+    assert first["compiled"].count("jit_program") <= 1
 
 
 def test_the_others_go_on_without_the_leader(start, tmp_path, reference):
