@@ -21,10 +21,10 @@ from stratagem._src.island_server.island_server import IslandServer
 from stratagem._src.launcher.backends.backend import task_program
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import Interrupted, Report
-from stratagem._src.launcher.guarded_process import GuardedProcess
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_flags import job_flags
 from stratagem._src.launcher.signal_pipe import SignalPipe
+from stratagem._src.launcher.supervised_process import SupervisedProcess
 from stratagem._src.launcher.task_ending import exit_code_of
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.launcher.task_output import TaskOutput
@@ -33,7 +33,6 @@ from stratagem._src.transport.secret import new_secret
 
 __all__ = ["check_islands", "island_flags", "run_islands"]
 
-_CHUNK = 1 << 16
 _SIGNALLED = 128
 _START_AGAIN = 75
 _SECONDS_FOR_LAUNCHERS = 5.0
@@ -138,7 +137,7 @@ class _Islands:
         self._loop = loop
         self._console = console
         self._restarts = [0] * num_islands
-        self._running: dict[int, tuple[GuardedProcess, TaskOutput]] = {}
+        self._running: dict[int, SupervisedProcess] = {}
         self._has_succeeded = False
         self._code: int | None = None
         task_program(job)  # checks what can be checked before anything starts
@@ -156,56 +155,29 @@ class _Islands:
             is_insisting = self._code is not None and number == signal.SIGINT
             self._end_all(exit_code_of(-number), signal.SIGKILL if is_insisting else number)
             return
-        for process, _ in self._running.values():
-            process.send_signal(number)
+        for running in self._running.values():
+            running.process.send_signal(number)
 
     def close(self) -> None:
         """Ends whatever still runs at once."""
-        for process, _ in self._running.values():
-            process.stop(signal.SIGKILL, 0.0)
-        for island in list(self._running):
-            self._forget(island)
+        for running in self._running.values():
+            running.process.stop(signal.SIGKILL, 0.0)
+        while self._running:
+            self._running.popitem()[1].close()
 
     def _start(self, island: int) -> None:
         flags = island_flags(self._job, island)
         command = [sys.executable, "-m", "stratagem", "run", "--on=local", *flags]
         environment = {**os.environ, **self._variables, ISLAND_VARIABLE: str(island)}
-        process = GuardedProcess(command, environment)
         output = TaskOutput(Task("island", island), self._console, None)
-        self._running[island] = (process, output)
-        self._loop.add_reader(process.stdout, lambda: self._read(process.stdout, output, False))
-        self._loop.add_reader(process.stderr, lambda: self._read(process.stderr, output, True))
-        self._loop.add_reader(process.control, lambda: self._hear(island))
+        self._running[island] = SupervisedProcess(
+            command, environment, self._loop, output, lambda: self._ended(island)
+        )
 
-    def _read(self, file: int, output: TaskOutput, is_error: bool) -> bool:
-        try:
-            chunk = os.read(file, _CHUNK)
-        except BlockingIOError:
-            return False
-        if not chunk:
-            self._loop.remove_reader(file)
-            return False
-        output.feed(chunk, is_error)
-        return True
-
-    def _hear(self, island: int) -> None:
-        process, _ = self._running[island]
-        if process.read_control():
-            self._ended(island, self._forget(island))
-
-    def _forget(self, island: int) -> int:
-        process, output = self._running.pop(island)
-        for file, is_error in ((process.stdout, False), (process.stderr, True)):
-            while self._read(file, output, is_error):
-                continue
-            self._loop.remove_reader(file)
-        self._loop.remove_reader(process.control)
-        process.close()
-        output.close()
-        return -signal.SIGKILL if process.returncode is None else process.returncode
-
-    def _ended(self, island: int, returncode: int) -> None:
-        code = exit_code_of(returncode)
+    def _ended(self, island: int) -> None:
+        running = self._running.pop(island)
+        running.close()
+        code = exit_code_of(running.returncode)
         if self._code is None and code:
             self._lost_or_failed(island, code)
         elif code == 0:
@@ -233,5 +205,5 @@ class _Islands:
 
     def _end_all(self, code: int, number: int) -> None:
         self._code = code if self._code is None else self._code
-        for process, _ in self._running.values():
-            process.stop(number, self._job.rules.grace_seconds + _SECONDS_FOR_LAUNCHERS)
+        for running in self._running.values():
+            running.process.stop(number, self._job.rules.grace_seconds + _SECONDS_FOR_LAUNCHERS)
