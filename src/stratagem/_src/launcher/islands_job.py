@@ -1,4 +1,4 @@
-"""``run_islands``: several islands on this machine, each with a launcher of its own."""
+"""Islands of a job: several on this machine, each with a launcher of its own, or one on any back end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import signal
 import sys
 from pathlib import Path
 
+from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.environment_variables import is_set
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.island_server.island_messages import (
     COUNT_VARIABLE,
     ISLAND_VARIABLE,
+    SECRET_FILE_VARIABLE,
     SECRET_VARIABLE,
     SERVER_VARIABLE,
+    read_island_secret,
 )
 from stratagem._src.island_server.island_server import IslandServer
 from stratagem._src.launcher.backends.backend import task_program
@@ -31,7 +35,7 @@ from stratagem._src.launcher.task_output import TaskOutput
 from stratagem._src.transport import Credentials
 from stratagem._src.transport.secret import new_secret
 
-__all__ = ["check_islands", "island_flags", "run_islands"]
+__all__ = ["check_islands", "island_flags", "one_island", "run_islands"]
 
 _SIGNALLED = 128
 _START_AGAIN = 75
@@ -84,12 +88,19 @@ def check_islands(job: JobDescription, num_islands: int) -> None:
     Raises:
         LaunchError: If not.
     """
+    _check_island(job, num_islands)
+    if job.dashboard:
+        raise LaunchError(
+            "--dashboard must be left out with --islands: each island is a job of its own."
+        )
+
+
+def _check_island(job: JobDescription, num_islands: int) -> None:
     if num_islands < 1:
         raise LaunchError(f"--islands must be at least 1, got {num_islands}.")
     refused = {
         "--ps": job.tasks.ps,
         "--evaluator": job.tasks.evaluator,
-        "--dashboard": job.dashboard,
         "--workers MIN:N": job.rules.min_workers,
     }
     for flag, given in refused.items():
@@ -114,6 +125,47 @@ def island_flags(job: JobDescription, island: int) -> list[str]:
     # Of lost islands, not of workers, is the number of restarts here.
     rules = dataclasses.replace(job.rules, max_worker_restarts=10)
     return job_flags(dataclasses.replace(job, log_dir=log_dir, events=events, rules=rules))
+
+
+def one_island(
+    job: JobDescription, island: int, num_islands: int, server: str, inherits: bool
+) -> JobDescription:
+    """Returns the job of one island, for any back end, whose islands meet at a server that runs already.
+
+    Args:
+        job: What each island runs.
+        island: Which one this is.
+        num_islands: How many there are.
+        server: ``host:port`` of ``stratagem island-server``.
+        inherits: Whether tasks get the environment of this process from this process itself. A scheduler
+            keeps environments where others can read them, so there the secret must be in a file.
+
+    Raises:
+        LaunchError: If it cannot run as an island.
+        EnvironmentVariableError: If there is no secret that islands share.
+    """
+    _check_island(job, num_islands)
+    if not 0 <= island < num_islands:
+        raise LaunchError(
+            f"--island must be from 0 to --islands less one, got {island} of {num_islands}."
+        )
+    read_island_secret()
+    variables = {
+        COUNT_VARIABLE: str(num_islands),
+        ISLAND_VARIABLE: str(island),
+        SERVER_VARIABLE: str(Address.parse(server)),
+    }
+    if is_set(SECRET_FILE_VARIABLE):
+        variables[SECRET_FILE_VARIABLE] = os.environ[SECRET_FILE_VARIABLE]
+    if not inherits and is_set(SECRET_VARIABLE):
+        raise LaunchError(
+            f"The secret of islands must be in a file where a scheduler starts the tasks, got "
+            f"{SECRET_VARIABLE}. Unset it, and set {SECRET_FILE_VARIABLE} to a path that every task sees."
+        )
+    suffix = f"-island-{island}"
+    name = job.name[: 40 - len(suffix)].rstrip("-") + suffix
+    environment = {**job.environment, **variables}
+    return dataclasses.replace(job, name=name, environment=environment)
 
 
 class _Islands:
@@ -194,6 +246,11 @@ class _Islands:
         if code <= _SIGNALLED and code != _START_AGAIN:
             self._console.message(f"island {island} failed with exit code {code}; all are ended")
             self._end_all(code, signal.SIGTERM)
+        elif self._has_succeeded:
+            # Those that could give it their state have ended: it would train from the beginning.
+            self._console.message(
+                f"island {island} was lost (exit code {code}) after another has finished; it stays away"
+            )
         elif self._restarts[island] < self._job.rules.max_worker_restarts:
             self._restarts[island] += 1
             self._console.message(
