@@ -26,7 +26,6 @@ __all__ = [
     "group",
     "inside_function",
     "map_fn",
-    "name_scope",
     "no_op",
     "scan",
     "stop_gradient",
@@ -342,17 +341,6 @@ def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManag
     ...     pass
     """
     return contextlib.nullcontext()
-
-
-def name_scope(name: str) -> contextlib.AbstractContextManager[Any]:
-    """Gives operations in a block a name that profiles and compiled programs show.
-
-    JAX equivalent: ``jax.named_scope``.
-
-    >>> with name_scope("layer"):
-    ...     pass
-    """
-    return jax.named_scope(name)
 
 
 def _is_numbers(value: Any) -> bool:

@@ -25,10 +25,12 @@ _NAMES = {
     "clipping": ("clip_by_global_norm clip_by_norm clip_by_value"),
     "control_flow": (
         "case control_dependencies executing_eagerly foldl foldr group inside_function "
-        "map_fn name_scope no_op scan stop_gradient switch_case vectorized_map while_loop"
+        "map_fn no_op scan stop_gradient switch_case vectorized_map while_loop"
     ),
     "custom_gradients": ("custom_gradient grad_pass_through recompute_grad"),
+    "debugging": ("Assert assert_equal assert_greater assert_less assert_rank"),
     "dtypes": ("DType as_dtype cast complex double half newaxis saturate_cast"),
+    "host_calls": ("device get_logger init_scope numpy_function py_function timestamp"),
     "host_tensor": ("Tensor"),
     "linalg": ("eig eigvals einsum matmul norm tensordot"),
     "math_binary": (
@@ -45,6 +47,10 @@ _NAMES = {
         "reduce_mean reduce_min reduce_prod reduce_sum"
     ),
     "random_stateful": ("random_normal_initializer random_uniform_initializer"),
+    "module": ("Module name_scope"),
+    "printing": ("print"),
+    "strings": ("as_string"),
+    "tensor_array": ("TensorArray"),
 }
 TOP_NAMES: dict[str, str] = {
     name: f"stratagem._src.tensorflow_api.{file}"
