@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.data.tfrecord.features import FixedLenFeature, VarLenFeature
+from stratagem._src.data.tfrecord.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    VarLenFeature,
+)
 from stratagem._src.data.tfrecord.parse import SparseValues, parse_example, parse_single_example
 from stratagem._src.data.tfrecord.writer import TFRecordOptions, TFRecordWriter
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FixedLenFeature",
+    "FixedLenSequenceFeature",
     "SparseValues",
     "TFRecordOptions",
     "TFRecordWriter",

@@ -253,6 +253,29 @@ def serialized(tf, value, dtype):
     return data, tf.io.parse_tensor(data, getattr(tf, dtype))
 
 
+def parsed(tf, batch, shape, count):
+    boxes = tf.train.Feature(
+        float_list=tf.train.FloatList(value=np.arange(count, dtype=np.float32))
+    )
+    names = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"a", b"b"]))
+    one = tf.train.Example(
+        features=tf.train.Features(feature={"boxes": boxes, "names": names})
+    ).SerializeToString()
+    empty = tf.train.Example().SerializeToString()
+    features = {
+        "boxes": tf.io.FixedLenSequenceFeature(shape, tf.float32, allow_missing=True),
+        "names": tf.io.FixedLenSequenceFeature(
+            [], tf.string, allow_missing=True, default_value="none"
+        ),
+    }
+    found = (
+        tf.io.parse_example([one, empty], features)
+        if batch
+        else tf.io.parse_single_example(one, features)
+    )
+    return found["boxes"], found["names"]
+
+
 def asserted(tf, name, *args, **kwargs):
     getattr(tf.debugging, name)(*args, **kwargs)
     return 1
@@ -372,6 +395,9 @@ CASES = [
             ([1 + 2j], "complex64"),
         )
     ),
+    case(parsed, True, [2], 6),
+    case(parsed, False, [2], 6),
+    case(parsed, False, [2], 5),
     case(static_table, ["b", "c", "a"]),
     case(static_table, [["b"]]),
     case(table_of_integers),

@@ -222,7 +222,9 @@ def test_compat_v1_explains():
     assert tf.compat.as_text(b"a") == "a"
     with pytest.raises(AttributeError, match="no graphs and sessions"):
         tf.compat.v1.Session  # noqa: B018
-    with pytest.raises(AttributeError, match=r"Use tf\.reduce_sum; its arguments are TensorFlow 2's"):
+    with pytest.raises(
+        AttributeError, match=r"Use tf\.reduce_sum; its arguments are TensorFlow 2's"
+    ):
         tf.compat.v1.reduce_sum  # noqa: B018
     with pytest.raises(AttributeError, match=r"For tf.hessians use jax.hessian"):
         tf.compat.v1.hessians  # noqa: B018

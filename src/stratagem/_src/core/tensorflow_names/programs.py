@@ -112,7 +112,6 @@ _METHODS_BY_NOW = (
 )
 _IO = {
     "gfile": "sg.io.gfile",
-    "io.FixedLenSequenceFeature": "sg.io.VarLenFeature, and values.reshape(-1, *shape) in Dataset.map",
     "io.RaggedFeature": "sg.io.VarLenFeature",
     "io.SparseFeature": "sg.io.VarLenFeature for the indices and for the values",
     "io.decode_proto": "the message's own class, of the protobuf library, in Dataset.map",
