@@ -342,7 +342,10 @@ def _distorted_box(
 ) -> tuple[HostTensor, HostTensor, HostTensor]:
     op = "image.sample_distorted_bounding_box"
     height, width = integers(op, "image_size", image_size)[:2]
-    boxes, start = known(bounding_boxes), known(uniform([2], 0, 2**31 - 1, dtype=np.int32))
+    boxes, start = (
+        known(bounding_boxes),
+        known(uniform([2], minval=0, maxval=2**31 - 1, dtype=np.int32)),
+    )
     if boxes is None or start is None:
         raise InvalidArgumentError(
             f"tf.{op} runs on the host: the size of a crop must be known while a function is traced. Call "
