@@ -16,6 +16,7 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.execution.conditionals import cond
 from stratagem._src.tensorflow_api.conversion import integer, known, tensor
+from stratagem._src.tensorflow_api.tensor_array import TensorArray
 
 __all__ = [
     "case",
@@ -225,6 +226,13 @@ def while_loop(
         while (most is None or done < most) and bool(cond(*values)):
             values, done = next_of(*values), done + 1
         return type(loop_vars)(values) if isinstance(loop_vars, list) else values
+    if any(isinstance(one, TensorArray) and one.element_shape is None for one in values):
+        # XLA's loops carry arrays of fixed shapes: the body says which.
+        after = jax.eval_shape(next_of, *values)
+        values = tuple(
+            old.of_shape(new.element_shape) if isinstance(old, TensorArray) else old
+            for old, new in zip(values, after, strict=True)
+        )
     limit = np.iinfo(np.int32).max if most is None else most
     _, result = jax.lax.while_loop(
         lambda state: (state[0] < limit) & jnp.asarray(cond(*state[1])),
@@ -353,8 +361,12 @@ def _is_numbers(value: Any) -> bool:
 def _arrays(value: Any, *, in_list: bool = True) -> Any:
     """Returns a structure of arrays; a list of numbers is one array."""
     if isinstance(value, (dict, tuple)) or (isinstance(value, list) and not _is_numbers(value)):
-        return structures.map_structure(tensor, value)
-    return tensor(value)
+        return structures.map_structure(_array, value)
+    return _array(value)
+
+
+def _array(value: Any) -> Any:
+    return value if isinstance(value, TensorArray) else tensor(value)
 
 
 def _one(value: Any) -> tuple[Any, ...]:

@@ -55,9 +55,10 @@ def print(*inputs: Any, **kwargs: Any) -> None:
     traced = [place for place, leaf in enumerate(leaves) if is_tracer(_opened(leaf))]
 
     def write(*values: Any) -> None:
+        found = list(leaves)  # replicas print at the same time
         for place, value in zip(traced, values, strict=True):
-            leaves[place] = np.asarray(value)
-        parts = jax.tree.unflatten(structure, leaves)
+            found[place] = np.asarray(value)
+        parts = jax.tree.unflatten(structure, found)
         text = separator.join(_shown(part, summarize) for part in parts) + end
         if isinstance(stream, str):
             with open(stream.removeprefix("file://"), "a") as file:

@@ -21,8 +21,8 @@ class TensorArray:
     ``write`` and the like change it and return it, as TensorFlow does eagerly; code that takes what they
     return is right in both. It is a pytree: ``tf.while_loop``, ``tf.cond`` and ``jax.lax.scan`` carry it.
 
-    Differs from TensorFlow: to enter a compiled loop before the first write it needs an ``element_shape``,
-    and ``dynamic_size`` does not grow there.
+    Differs from TensorFlow: ``dynamic_size`` does not grow in compiled loops, and to enter one of JAX's before
+    the first write it needs an ``element_shape``.
 
     JAX equivalent: ``x.at[i].set(value)``, or what ``jax.lax.scan`` stacks.
 
@@ -189,7 +189,7 @@ class TensorArray:
     def unstack(self, value: Any, name: str | None = None) -> Self:
         """Puts the rows of an array at places 0, 1 and so on."""
         array = tensor(value)
-        if not self._dynamic and self._items is not None and len(array) > len(self._items):
+        if not self._dynamic and len(array) > len(self._items):
             raise InvalidArgumentError(
                 f"TensorArray.unstack of {len(array)} rows needs as many places, got {len(self._items)}. "
                 "Pass dynamic_size=True, or another size."
@@ -220,6 +220,12 @@ class TensorArray:
     def identity(self) -> Self:
         """Returns the same elements as another TensorArray."""
         return self.tree_unflatten(*reversed(self.tree_flatten()))
+
+    def of_shape(self, shape: Any) -> Self:
+        """Returns the same elements as another TensorArray, whose elements have a shape."""
+        made = self.identity()
+        made._shape = made._shape if shape is None else tuple(shape)
+        return made
 
     def close(self, name: str | None = None) -> None:
         """Forgets the elements."""
