@@ -1,5 +1,6 @@
 """Functions of TensorFlow give here what they give there: values, dtypes, shapes, gradients, errors."""
 
+import dataclasses
 import functools
 
 import jax
@@ -58,6 +59,17 @@ def compare(found, expected, made):
 @pytest.mark.parametrize(("name", "number", "made"), ALL)
 def test_gives_what_is_stored(name, number, made):
     compare(call(stratagem(), made), stored_results().of(name, number, made), made)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "made"), [one for one in ALL if one.values[0] == "cases_of_images"]
+)
+def test_images_of_numpy_give_what_is_stored(name, number, made):
+    """They stay on the host; see image_arrays.py."""
+    expected = stored_results().of(name, number, made)
+    library = dataclasses.replace(stratagem(), tensor=lambda array: array)
+    found = call(library, dataclasses.replace(made, gradient=False))
+    compare(found, expected if isinstance(expected, str) else (expected[0], []), made)
 
 
 @pytest.mark.peer("tensorflow")

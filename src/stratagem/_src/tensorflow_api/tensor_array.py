@@ -21,8 +21,8 @@ class TensorArray:
     ``write`` and the like change it and return it, as TensorFlow does eagerly; code that takes what they
     return is right in both. It is a pytree: ``tf.while_loop``, ``tf.cond`` and ``jax.lax.scan`` carry it.
 
-    Differs from TensorFlow: ``dynamic_size`` does not grow in compiled loops, where writes behind the end are
-    left out; to enter one of JAX's before the first write it needs an ``element_shape``.
+    Differs from TensorFlow: ``dynamic_size`` does not grow in compiled loops, where writes behind the end
+    are left out; to enter one of JAX's before the first write it needs an ``element_shape``.
 
     JAX equivalent: ``x.at[i].set(value)``, or what ``jax.lax.scan`` stacks.
 
