@@ -252,3 +252,4 @@ def test_new_modules_are_loaded_when_used():
 def test_bytes_keep_their_zeros():
     assert tf.constant([b"a\0", b"b"]).tolist() == [b"a\0", b"b"]
     assert tf.constant(b"a\0").numpy() == b"a\0"
+    assert tf.constant([b"a\0", b"b"])[0].numpy() == b"a\0"

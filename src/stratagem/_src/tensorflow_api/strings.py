@@ -155,7 +155,20 @@ def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = No
         name: Ignored.
     """
     between = as_strings("strings.split", "" if sep is None else sep).item() or None
-    return rows_of("strings.split", input, lambda item: item.split(between, maxsplit))
+    return rows_of("strings.split", input, lambda item: _parts(item, between, maxsplit))
+
+
+def _parts(item: bytes, between: bytes | None, most: int) -> list[bytes]:
+    if between is not None or most <= 0:
+        return item.split(between, most if most > 0 else -1)
+    found: list[bytes] = []
+    rest = item.lstrip()
+    while rest:
+        word, rest = (*rest.split(None, 1), b"")[:2]
+        found.append(word)
+        if len(found) == most:
+            return [*found, rest]  # also if it is empty, as TensorFlow has it
+    return found
 
 
 def bytes_split(input: Any, name: str | None = None) -> Any:
@@ -193,14 +206,15 @@ def reduce_join(
     separator: str = "",
     name: str | None = None,
 ) -> HostTensor:
-    """Returns the strings along axes, joined; along all axes by default.
+    """Returns the strings along axes, joined along the first one first; along all axes by default.
 
     >>> reduce_join([["a", "b"], ["c", "d"]], axis=1, separator=" ").tolist()
     [b'a b', b'c d']
     """
     array = np.asarray(as_strings("strings.reduce_join", inputs))
     axes = axes_of("strings.reduce_join", axis, array.ndim)
-    moved = np.moveaxis(array, axes, range(-len(axes), 0)) if axes else array
+    inner = axes if axis is None else axes[::-1]
+    moved = np.moveaxis(array, inner, range(-len(axes), 0)) if axes else array
     kept = moved.shape[: array.ndim - len(axes)]
     rows = (
         moved.reshape(*kept, -1).reshape(int(np.prod(kept)), -1) if axes else moved.reshape(-1, 1)
@@ -226,8 +240,11 @@ def unsorted_segment_join(
         )
     parts: list[list[bytes]] = [[] for _ in range(int(num_segments))]
     for item, number in zip(_items(array), numbers.tolist(), strict=True):
-        if number >= 0:
-            parts[number].append(item)
+        if not 0 <= number < len(parts):
+            raise InvalidArgumentError(
+                f"segment_ids of tf.strings.unsorted_segment_join must be in [0, {len(parts)}), got {number}."
+            )
+        parts[number].append(item)
     return _objects((len(parts),), [separator.encode().join(part) for part in parts])
 
 
