@@ -242,7 +242,7 @@ def unsorted_segment_join(
     for item, number in zip(_items(array), numbers.tolist(), strict=True):
         if not 0 <= number < len(parts):
             raise InvalidArgumentError(
-                f"segment_ids of tf.strings.unsorted_segment_join must be in [0, {len(parts)}), got {number}."
+                f"Segments of tf.strings.unsorted_segment_join are in [0, {len(parts)}), got {number}."
             )
         parts[number].append(item)
     return _objects((len(parts),), [separator.encode().join(part) for part in parts])
