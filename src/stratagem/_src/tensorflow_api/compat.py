@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from stratagem._src.core.missing_names import missing_name
@@ -130,13 +131,11 @@ def missing_v1_name(name: str) -> AttributeError:
     >>> str(missing_v1_name("reduce_sum")).partition(". ")[2]
     "Use tf.reduce_sum; its arguments are TensorFlow 2's."
     """
-    import stratagem
-
     made = missing_name("stratagem.compat.v1", name)
     if name.startswith("_") or "For tf." in str(made):
         return made
     text = f"module 'stratagem.compat.v1' has no attribute {name!r}"
-    if name in stratagem.__all__:
+    if name in sys.modules["stratagem"].__all__:
         hint = f"Use tf.{name}; its arguments are TensorFlow 2's."
     else:
         about = str(missing_name("stratagem", name))

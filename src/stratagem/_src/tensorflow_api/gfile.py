@@ -284,14 +284,13 @@ def listdir(path: Any) -> list[str]:
 
 
 def mkdir(path: Any) -> None:
-    """Makes a directory, whose parent exists.
+    """Makes a directory, whose parent exists, unless it exists.
 
     >>> mkdir("/")
-    Traceback (most recent call last):
-    ...
-    stratagem._src.core.errors.AlreadyExistsError: / exists already.
     """
     name = text_path(path)
+    if isdir(name):
+        return
     system = _remote(name)
     with _named_errors(name):
         if system is None:

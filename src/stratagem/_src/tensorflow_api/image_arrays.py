@@ -28,9 +28,10 @@ def opened(op: str, image: Any, *, ranks: tuple[int, ...] = ()) -> tuple[Any, An
         ranks: How many dimensions it may have; default: any number.
     """
     if isinstance(image, np.ndarray) and not is_host_only(image.dtype):
-        xp, array = np, image.view(np.ndarray)
+        xp: Any = np
+        array: Any = image.view(np.ndarray)
     else:
-        xp, array = jnp, tensor(image)  # type: ignore[assignment]
+        xp, array = jnp, tensor(image)
     if is_host_only(array.dtype):
         raise InvalidArgumentError(
             f"tf.image.{op} needs an image of numbers, got strings. Decode them: tf.io.decode_image."

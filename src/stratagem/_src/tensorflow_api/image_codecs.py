@@ -396,8 +396,8 @@ def _with_channels(pixels: np.ndarray[Any, Any], wanted: int) -> np.ndarray[Any,
     if wanted >= 3 and colors.shape[-1] == 1:
         colors = np.repeat(colors, 3, -1)
     elif wanted < 3 and colors.shape[-1] == 3:
-        weights = np.array([6968, 23434, 2366], np.uint32)
-        gray = (colors.astype(np.uint32) @ weights + 16384) >> 15
+        weights = np.array([9798, 19235, 3735], np.uint32)
+        gray = (colors.astype(np.uint32) @ weights) >> 15
         colors = gray[..., None].astype(pixels.dtype)
     if wanted in (1, 3):
         return colors

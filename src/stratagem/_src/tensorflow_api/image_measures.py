@@ -122,7 +122,7 @@ def ssim(
     def smooth(x: jax.Array) -> jax.Array:
         for axis in (-3, -2):
             places = range(x.shape[axis] - filter_size + 1)
-            x = sum(  # type: ignore[assignment]
+            x = sum(
                 jax.lax.slice_in_dim(x, k, k + len(places), axis=axis % x.ndim) * window[k]
                 for k in range(filter_size)
             )

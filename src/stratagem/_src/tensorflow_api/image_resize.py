@@ -107,7 +107,7 @@ def resize_with_pad(
         new.append(int(np.floor(exact)))
         padding.append(max(0, int(np.floor((f32(size) - exact) / f32(2)))))
     resized = resize(closed(batch), new, method, antialias=antialias)
-    return closed(pad_to_bounding_box(resized, *padding, *target), is_batch=is_batch)
+    return closed(pad_to_bounding_box(resized, padding[0], padding[1], *target), is_batch=is_batch)
 
 
 def resize_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Any:
@@ -124,9 +124,8 @@ def resize_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -
         *(max(-(new - old) // 2, 0) for old, new in sizes),
         *(min(old, new) for old, new in sizes),
     )
-    padded = pad_to_bounding_box(
-        cropped, *(max((new - old) // 2, 0) for old, new in sizes), *target
-    )
+    offsets = [max((new - old) // 2, 0) for old, new in sizes]
+    padded = pad_to_bounding_box(cropped, offsets[0], offsets[1], *target)
     return closed(padded, is_batch=is_batch)
 
 

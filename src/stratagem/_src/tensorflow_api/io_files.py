@@ -222,7 +222,7 @@ def decode_csv(
     array = strings("io.decode_csv", records)
     defaults = [_default(one) for one in record_defaults]
     columns = [np.empty(array.shape, default.dtype) for default in defaults]
-    quoting = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
+    quoting: Any = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
     for index in np.ndindex(array.shape):
         line = array[index].item().decode("utf-8", "surrogateescape")
         rows = list(

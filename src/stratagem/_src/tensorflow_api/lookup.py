@@ -310,8 +310,8 @@ class StaticVocabularyTable(_Table):
     ) -> None:
         if num_oov_buckets <= 0:
             raise InvalidArgumentError(f"num_oov_buckets must be positive, got {num_oov_buckets}.")
-        if initializer is not None and initializer.value_dtype != np.int64:
-            raise TypeError(f"Values must be int64, got {initializer.value_dtype.name}.")
+        if initializer is not None and initializer.value_dtype.kind != "i":
+            raise TypeError(f"Values must be integers, got {initializer.value_dtype.name}.")
         super().__init__(
             initializer.key_dtype if initializer is not None else (lookup_key_dtype or np.object_),
             np.int64,
@@ -386,7 +386,7 @@ class MutableHashTable(_Table):
         for key in self._keys(keys).ravel().tolist():
             self._entries.pop(key, None)
 
-    def lookup(
+    def lookup(  # type: ignore[override]  # TensorFlow's order of arguments
         self, keys: Any, dynamic_default_values: Any = None, name: str | None = None
     ) -> HostTensor:
         """Returns the value of each key."""

@@ -90,7 +90,7 @@ def _shown(value: Any, summarize: int) -> str:
     if isinstance(value, (jax.Array, np.ndarray, np.generic, ArrayOperators)):
         array = known(value)
         return shown_array(np.asarray(array), summarize)
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         return shown_array(
             np.asarray(value, np.float32 if isinstance(value, float) else None), summarize
         )

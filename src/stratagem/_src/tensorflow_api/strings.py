@@ -289,12 +289,12 @@ def substr(
     (b'ell', b'll')
     """
     _check_unit("strings.substr", unit)
-    array, begin, count = np.broadcast_arrays(
-        np.asarray(as_strings("strings.substr", input)), np.asarray(pos), np.asarray(len)
-    )
+    given: Any = (np.asarray(as_strings("strings.substr", input)), np.asarray(pos), np.asarray(len))
+    array, begin, count = np.broadcast_arrays(*given)
     made = np.empty(array.shape, np.object_)
     for index in np.ndindex(array.shape):
-        item: Any = array[index] if unit == "BYTE" else _text(array[index])
+        data: Any = array[index]
+        item: Any = data if unit == "BYTE" else _text(data)
         size, place, most = item.__len__(), int(begin[index]), int(count[index])
         if not -size <= place <= size:
             raise InvalidArgumentError(
@@ -341,7 +341,8 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def _pattern(op: str, pattern: Any) -> re.Pattern[str]:
-    return _expression(_text(as_strings(op, pattern).item()))
+    data: bytes = as_strings(op, pattern).item()
+    return _expression(_text(data))
 
 
 def regex_replace(
@@ -356,7 +357,8 @@ def regex_replace(
     b'a_b_'
     """
     expression = _pattern("strings.regex_replace", pattern)
-    new = _text(as_strings("strings.regex_replace", rewrite).item())
+    data: bytes = as_strings("strings.regex_replace", rewrite).item()
+    new = _text(data)
     template = re.sub(r"\\(\d)", r"\\g<\1>", new)
     count = 0 if replace_global else 1
 
