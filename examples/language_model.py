@@ -72,11 +72,17 @@ def scores_of(parameters: Any, words: Any) -> Any:
     return normalized(x, parameters["before_scores"]) @ parameters["scores"]
 
 
-def windows(words: np.ndarray, batch_size: int, island: int = 0) -> sg.data.Dataset:
-    """Returns batches of pieces of the text, and of the same pieces one word on."""
+def windows(
+    words: np.ndarray, batch_size: int, island: int = 0, num_islands: int = 1
+) -> sg.data.Dataset:
+    """Returns batches of pieces of the text, and of the same pieces one word on.
+
+    Islands shuffle alike and take turns, so that in each step all together have the pieces that one
+    would have.
+    """
     starts = np.arange(len(words) - CONTEXT)
     dataset = sg.data.Dataset.from_tensor_slices(starts)
-    dataset = dataset.shuffle(len(starts), seed=1 + island).repeat()
+    dataset = dataset.shuffle(len(starts), seed=1).repeat().shard(num_islands, island)
     return dataset.batch(batch_size).map(
         lambda starts: (
             words[starts[:, None] + np.arange(CONTEXT)],
@@ -91,18 +97,22 @@ def train(
     steps: int,
     batch_size: int,
     sync_every: int | None = None,
+    learning_rate: float = 4e-3,
+    outer_momentum: float | None = None,
 ) -> tuple[dict[str, Any], float]:
     """Returns the trained parameters, and the mean loss of the last steps, in nats for each word."""
     with strategy.scope():
         parameters = create_parameters(int(words.max()) + 1)
         mean_loss = sg.metrics.Mean()
-    schedule = optax.warmup_cosine_decay_schedule(0, 4e-3, 20, max(steps, 21))
+    schedule = optax.warmup_cosine_decay_schedule(0, learning_rate, 20, max(steps, 21))
     optimizer = sg.train.Optimizer(optax.adam, learning_rate=schedule, global_clipnorm=1.0)
 
+    diloco = outer_momentum is not None
     islands = sg.distribute.experimental.LocalUpdates(
         strategy,
         parameters,
         sync_every=sync_every or 1,
+        outer_optimizer=optax.sgd(0.7, outer_momentum, nesterov=True) if diloco else None,
     )
     batch_size //= islands.num_islands
 
@@ -120,7 +130,7 @@ def train(
     def train_step(iterator: Any) -> None:
         strategy.run(replica_step, args=next(iterator))
 
-    dataset = windows(words, batch_size, islands.island)
+    dataset = windows(words, batch_size, islands.island, islands.num_islands)
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     with islands if sync_every else contextlib.nullcontext():
         for step in range(islands.num_steps + 1, steps + 1):
@@ -177,6 +187,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch-size", type=int, default=16, help="for all replicas together")
     parser.add_argument("--sync-every", type=int, metavar="H", help="islands average every H steps")
+    parser.add_argument("--learning-rate", type=float, default=4e-3)
+    parser.add_argument(
+        "--outer-momentum",
+        type=float,
+        metavar="M",
+        help="islands take outer Nesterov steps with this momentum (DiLoCo: 0.9) instead of averaging",
+    )
     parser.add_argument("--write", type=int, default=120, help="number of words to write")
     flags = parser.parse_args()
 
@@ -191,7 +208,15 @@ def main() -> None:
     print(
         f"{strategy.num_replicas_in_sync} replicas, {len(words)} words, {len(vocabulary)} different"
     )
-    parameters, loss = train(strategy, words, flags.steps, flags.batch_size, flags.sync_every)
+    parameters, loss = train(
+        strategy,
+        words,
+        flags.steps,
+        flags.batch_size,
+        flags.sync_every,
+        flags.learning_rate,
+        flags.outer_momentum,
+    )
     print(f"last loss {loss:.3f}, guessing {np.log(len(vocabulary)):.3f}")
     print(f"loss of the trained model {loss_of(parameters, words):.3f}", flush=True)
     print(f"{time.perf_counter() - started:.1f} seconds")

@@ -13,24 +13,34 @@ from stratagem._src.tensorflow_api.names import TOP_NAMES
 
 if TYPE_CHECKING:
     from stratagem import (
+        bitwise,
+        compat,
         config,
         data,
+        debugging,
         distribute,
         dtypes,
+        image,
         integrations,
         io,
         keras,
         linalg,
+        lookup,
         math,
         metrics,
         nest,
         nn,
         profiler,
+        random,
         saved_model,
+        strings,
         summary,
+        sysconfig,
+        test,
         testing,
         tpu,
         train,
+        version,
     )
     from stratagem._src.data.tensor_spec import TensorSpec
     from stratagem._src.tensorflow_api.array_creation import (
@@ -116,22 +126,30 @@ if TYPE_CHECKING:
     from stratagem._src.tensorflow_api.control_flow import (
         case,
         control_dependencies,
-        custom_gradient,
         executing_eagerly,
         foldl,
         foldr,
-        grad_pass_through,
         group,
         inside_function,
         map_fn,
-        name_scope,
         no_op,
-        recompute_grad,
         scan,
         stop_gradient,
         switch_case,
         vectorized_map,
         while_loop,
+    )
+    from stratagem._src.tensorflow_api.custom_gradients import (
+        custom_gradient,
+        grad_pass_through,
+        recompute_grad,
+    )
+    from stratagem._src.tensorflow_api.debugging import (
+        Assert,
+        assert_equal,
+        assert_greater,
+        assert_less,
+        assert_rank,
     )
     from stratagem._src.tensorflow_api.dtypes import (
         DType,
@@ -144,6 +162,14 @@ if TYPE_CHECKING:
         saturate_cast,
     )
     from stratagem._src.tensorflow_api.gradient_tape import GradientTape, UnconnectedGradients
+    from stratagem._src.tensorflow_api.host_calls import (
+        device,
+        get_logger,
+        init_scope,
+        numpy_function,
+        py_function,
+        timestamp,
+    )
     from stratagem._src.tensorflow_api.host_tensor import (
         Tensor,
     )
@@ -216,6 +242,14 @@ if TYPE_CHECKING:
         reduce_prod,
         reduce_sum,
     )
+    from stratagem._src.tensorflow_api.module import Module, name_scope
+    from stratagem._src.tensorflow_api.printing import print
+    from stratagem._src.tensorflow_api.random_stateful import (
+        random_normal_initializer,
+        random_uniform_initializer,
+    )
+    from stratagem._src.tensorflow_api.strings import as_string
+    from stratagem._src.tensorflow_api.tensor_array import TensorArray
     from stratagem.public_names import (
         IndexedSlices,
         TensorShape,
@@ -246,10 +280,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Assert",
     "DType",
     "GradientTape",
     "IndexedSlices",
+    "Module",
     "Tensor",
+    "TensorArray",
     "TensorShape",
     "TensorSpec",
     "UnconnectedGradients",
@@ -265,14 +302,20 @@ __all__ = [
     "argmin",
     "argsort",
     "as_dtype",
+    "as_string",
     "asin",
     "asinh",
+    "assert_equal",
+    "assert_greater",
+    "assert_less",
+    "assert_rank",
     "atan",
     "atan2",
     "atanh",
     "batch_to_space",
     "bfloat16",
     "bitcast",
+    "bitwise",
     "bool",
     "bool_",
     "boolean_mask",
@@ -284,6 +327,7 @@ __all__ = [
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_value",
+    "compat",
     "complex",
     "complex64",
     "complex128",
@@ -299,6 +343,8 @@ __all__ = [
     "cumsum",
     "custom_gradient",
     "data",
+    "debugging",
+    "device",
     "distribute",
     "divide",
     "double",
@@ -325,6 +371,7 @@ __all__ = [
     "function",
     "gather",
     "gather_nd",
+    "get_logger",
     "get_static_value",
     "grad_pass_through",
     "greater",
@@ -335,6 +382,8 @@ __all__ = [
     "histogram_fixed_width_bins",
     "identity",
     "identity_n",
+    "image",
+    "init_scope",
     "inside_function",
     "int8",
     "int16",
@@ -351,6 +400,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "lookup",
     "make_ndarray",
     "map_fn",
     "math",
@@ -368,6 +418,7 @@ __all__ = [
     "no_op",
     "norm",
     "not_equal",
+    "numpy_function",
     "one_hot",
     "ones",
     "ones_initializer",
@@ -375,7 +426,12 @@ __all__ = [
     "pad",
     "parallel_stack",
     "pow",
+    "print",
     "profiler",
+    "py_function",
+    "random",
+    "random_normal_initializer",
+    "random_uniform_initializer",
     "range",
     "rank",
     "realdiv",
@@ -419,9 +475,11 @@ __all__ = [
     "stop_gradient",
     "strided_slice",
     "string",
+    "strings",
     "subtract",
     "summary",
     "switch_case",
+    "sysconfig",
     "tan",
     "tanh",
     "tensor_scatter_nd_add",
@@ -430,8 +488,10 @@ __all__ = [
     "tensor_scatter_nd_sub",
     "tensor_scatter_nd_update",
     "tensordot",
+    "test",
     "testing",
     "tile",
+    "timestamp",
     "tpu",
     "train",
     "transpose",
@@ -448,6 +508,7 @@ __all__ = [
     "unstack",
     "value_and_grad",
     "vectorized_map",
+    "version",
     "where",
     "while_loop",
     "zeros",
@@ -457,24 +518,34 @@ __all__ = [
 
 # Loaded when first asked for: the launcher and the process where workers meet need none of it, nor JAX.
 _MODULES = (
+    "bitwise",
+    "compat",
     "config",
     "data",
+    "debugging",
     "distribute",
     "dtypes",
+    "image",
     "integrations",
     "io",
     "keras",
     "linalg",
+    "lookup",
     "math",
     "metrics",
     "nest",
     "nn",
     "profiler",
+    "random",
     "saved_model",
+    "strings",
     "summary",
+    "sysconfig",
+    "test",
     "testing",
     "tpu",
     "train",
+    "version",
 )
 _find = lazy_names(
     __name__,

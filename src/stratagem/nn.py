@@ -65,6 +65,7 @@ from stratagem._src.tensorflow_api.nn_losses import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
+from stratagem._src.tensorflow_api.random_stateful import dropout
 from stratagem._src.training.losses import compute_average_loss, scale_regularization_loss
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     "crelu",
     "depth_to_space",
     "depthwise_conv2d",
+    "dropout",
     "elu",
     "embedding_lookup",
     "gelu",

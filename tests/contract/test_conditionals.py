@@ -166,3 +166,27 @@ def test_outside_of_replicas_and_inside_gradients(execute):
     assert [float(y) for y in execute(gradient, jnp.float32(-1))] == [15, 5]
     assert int(calls) == 1
     assert float(jax.jit(lambda x: sg.cond(x, lambda: 1.0, lambda: 2.0))(0.5)) == 1
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches_that_assign_in_a_tape(strategy, execute, updates, flag):
+    w = make(strategy, 3.0, aggregation=sg.VariableAggregation.MEAN)
+    count = make(strategy, 0.0, trainable=False, aggregation=sg.VariableAggregation.SUM)
+
+    def step(flag):
+        def squared():
+            count.assign_add(jnp.float32(1))
+            return w * w
+
+        def doubled():
+            count.assign_add(jnp.float32(10))
+            return w * 2.0
+
+        with sg.GradientTape() as tape:
+            y = sg.cond(flag, squared, doubled) * w
+        return tape.gradient(y, w)
+
+    gradients = execute(lambda flag: strategy.run(step, (flag,)), jnp.asarray(flag))
+    for gradient in components(strategy, gradients):
+        assert float(gradient) == (27.0 if flag else 12.0)
+    assert float(count) == strategy.num_replicas_in_sync * (1 if flag else 10)

@@ -80,7 +80,7 @@ def test_reduce_of_a_value_that_is_the_same_for_all(many, execute):
 
 @pytest.mark.layout
 @pytest.mark.parametrize("axis", [None, 0])
-@pytest.mark.parametrize("op", ["SUM", "MIN", "MAX"])
+@pytest.mark.parametrize("op", ["SUM", "MEAN", "MIN", "MAX"])
 def test_reduce_combines_what_each_worker_has(many, execute, op, axis):
     """A value of a worker's own is no value of all: to leave it would give each worker another result."""
     position = many.extended.worker_position()
@@ -88,8 +88,7 @@ def test_reduce_combines_what_each_worker_has(many, execute, op, axis):
         pytest.skip("a value that is the same for all replicas is not summed")
     every = [np.arange(3, dtype=np.float32) + 10 * i for i in range(position.num_workers)]
     result = execute(lambda x: many.reduce(op, x, axis=axis), jnp.asarray(every[position.index]))
-    combine = {"SUM": np.sum, "MIN": np.min, "MAX": np.max}[op]
-    np.testing.assert_array_equal(result, combine(np.stack(every), None if axis == 0 else 0))
+    np.testing.assert_array_equal(result, NUMPY[op](np.stack(every), None if axis == 0 else 0))
 
 
 @pytest.mark.not_on("parameter_server2", reason="an ON_READ variable has one value, on the server")

@@ -15,6 +15,7 @@ import stratagem as sg
 from stratagem._src.shared_memory import workers
 
 LARGE = 300_000
+HUGE = 1_200_000  # 4.8 MB: a second thread sends
 HALF = sg.distribute.experimental.CommunicationOptions(dtype="bfloat16")
 strategy = sg.distribute.MultiWorkerMirroredStrategy()
 rank, count = strategy.cluster_resolver.process_id, strategy.num_replicas_in_sync
@@ -32,6 +33,7 @@ def replica_step(x):
     return {
         "sum": context.all_reduce("SUM", x),
         "large": context.all_reduce("MEAN", jnp.sin(jnp.arange(LARGE) * x[0])),
+        "huge": context.all_reduce("SUM", jnp.arange(HUGE) % 1000 * x[0]),
         "half": context.all_reduce("SUM", jnp.sin(jnp.arange(LARGE) * x[0]), HALF),
         "few": context.all_reduce("SUM", x, HALF),
         "int": context.all_reduce("SUM", x.astype(jnp.int32)),
@@ -55,6 +57,7 @@ for _ in range(3):
 expected = {
     "sum": total,
     "large": np.mean([np.sin(np.arange(LARGE) * np.float32(x[0])) for x in xs], axis=0),
+    "huge": np.arange(HUGE) % 1000 * total[0],
     "half": np.sum([np.sin(np.arange(LARGE) * np.float32(x[0])) for x in xs], axis=0),
     "few": total,
     "int": total,
@@ -75,6 +78,7 @@ for _ in range(int(sys.argv[1])):
             continue
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=2e-2, err_msg=name)
 same = [
-    results[name].tobytes() for name in ("sum", "large", "half", "few", "int", "most", "gathered")
+    results[name].tobytes()
+    for name in ("sum", "large", "huge", "half", "few", "int", "most", "gathered")
 ]
 print("results", hashlib.sha256(b"".join(same)).hexdigest(), flush=True)

@@ -10,6 +10,24 @@ STEPS = Path(__file__).with_name("steps.py")
 PORT = 4711
 
 
+DEBIAN = "127.0.0.1 localhost\n127.0.1.1 {own}\n::1 localhost ip6-localhost\n{others}\n"
+LOOPBACK = {"127.0.0.1", "127.0.1.1", "::1"}
+
+
+def write_hosts_of_debian(hosts):
+    """Gives hosts the ``/etc/hosts`` of Debian and Ubuntu, where the own name is 127.0.1.1."""
+    for own in hosts:
+        others = "\n".join(f"{host.address} {host.name}" for host in hosts if host is not own)
+        own.write_hosts(DEBIAN.format(own=own.name, others=others))
+
+
+def listening(host):
+    """Returns where processes of a host listen, as addresses without ports; ``*`` is everywhere."""
+    done = host.start(["ss", "-Hltn"])
+    assert done.wait(10) == 0
+    return {line.split()[3].rpartition(":")[0].strip("[]") for line in done.output().splitlines()}
+
+
 class Job:
     """Workers of one job by TF_CONFIG.
 

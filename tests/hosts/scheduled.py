@@ -34,7 +34,7 @@ for _ in range(int(sys.argv[1])):
     begun = time.monotonic()
     try:
         print(f"count {coordinator.schedule(add).fetch():.0f}", flush=True)
-    except sg.errors.PSUnavailableError as error:
+    except (sg.errors.PSUnavailableError, sg.errors.CancelledError) as error:
         print(f"lost after {time.monotonic() - begun:.1f} s: {error}", flush=True)
         sys.exit(4)
     time.sleep(0.1)

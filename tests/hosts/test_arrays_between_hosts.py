@@ -39,3 +39,13 @@ def test_other_layouts(hosts, order):
 def test_encrypted(hosts):
     job = Job(hosts(2), [COLLECTIVES, 3], env={"STRATAGEM_ENCRYPT_ARRAYS": "1"})
     check(job, "HostsExchange")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [{}, {"STRATAGEM_ENCRYPT_ARRAYS": "1"}])
+def test_over_a_slow_network(hosts, topology, env):
+    made = hosts(3)
+    for host in made:
+        host.limit("1gbit")
+    topology.delay(5)
+    check(Job(made, [COLLECTIVES, 2], env=env), "HostsExchange")

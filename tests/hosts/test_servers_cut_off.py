@@ -29,7 +29,7 @@ def start(hosts, num_functions, worker_timeout):
     return started[0]
 
 
-@pytest.mark.parametrize("cut_off", [1, 2], ids=["worker", "ps"])
+@pytest.mark.parametrize("cut_off", [0, 1, 2], ids=["chief", "worker", "ps"])
 def test_a_host_that_is_cut_off_for_five_seconds(hosts, cut_off):
     three = hosts(3)
     chief = start(three, 120, 10.0)
@@ -49,3 +49,13 @@ def test_a_server_that_is_cut_off_for_ever_is_lost_after_the_timeout(hosts, work
     found = re.search(r"lost after ([\d.]+) s: (.*)", chief.output())
     assert worker_timeout - 2.0 < float(found[1]) < worker_timeout + SLACK_SECONDS
     assert "/job:ps/task:0" in found[2]
+
+
+def test_a_chief_that_is_cut_off_for_ever_gives_up_after_the_timeout(hosts):
+    three = hosts(3)
+    chief = start(three, 10000, 10.0)
+    three[0].cut()
+    assert chief.wait(10.0 + 5.0 + SLACK_SECONDS) == 4, chief.output()
+    found = re.search(r"lost after ([\d.]+) s: (.*)", chief.output())
+    assert 8.0 < float(found[1]) < 10.0 + SLACK_SECONDS
+    assert "Lost parameter server /job:ps/task:0" in found[2]

@@ -292,6 +292,7 @@ class Topology:
             lines += [f"10.78.0.{number} host{number}-b"]
         self.hosts_file = "\n".join(lines) + "\n"
         self._switch = _hold([], ["sleep", "infinity"], env=dict(os.environ))
+        self._delaying = None
         for network in ("br0", "br1"):
             self.run("ip", "link", "add", network, "type", "bridge", "forward_delay", "0")
             self.run("ip", "link", "set", network, "up")
@@ -314,12 +315,40 @@ class Topology:
             self.run("ip", *inside)
             self.run("ip", "link", "set", port, "master", f"br{network}", "up")
 
+    def delay(self, milliseconds):
+        """Makes a round trip between hosts, on the first network, so much longer; 0 ends that."""
+        ports = [(f"v{host.number}-0", f"d{host.number}", f"e{host.number}") for host in self.hosts]
+        if self._delaying is not None:
+            self._delaying.kill()
+            self._delaying.wait()
+            self._delaying = None
+            for port, inner, _ in ports:
+                self.run("ip", "link", "del", inner)
+                self.run("ip", "link", "set", port, "master", "br0")
+        if not milliseconds:
+            return
+        for port, inner, outer in ports:
+            self.run("ip", "link", "add", inner, "type", "veth", "peer", "name", outer)
+            self.run("ip", "link", "set", port, "nomaster")
+            self.run("ip", "link", "set", inner, "master", "br0", "up")
+            self.run("ip", "link", "set", outer, "up")
+        pairs = [name for port, _, outer in ports for name in (port, outer)]
+        # A round trip passes four of them: that of each host, in both directions.
+        script = Path(__file__).with_name("packet_delay.py")
+        command = [sys.executable, script, round(1000 * milliseconds / 4), *pairs]
+        self._delaying = subprocess.Popen(
+            ["nsenter", "-t", str(self._switch.pid), "-n", *map(str, command)]
+        )
+
     def run(self, *command):
         """Runs a command in the switch."""
         _run("nsenter", "-t", str(self._switch.pid), "-n", *command)
 
     def close(self):
         """Ends all hosts, and with them the namespaces."""
+        if self._delaying is not None:
+            self._delaying.kill()
+            self._delaying.wait()
         for host in self.hosts:
             host.end()
         self._switch.kill()

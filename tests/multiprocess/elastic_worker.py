@@ -10,6 +10,7 @@ the place in the loops are saved after every third step, and a job that is start
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -36,6 +37,19 @@ strategy = sg.distribute.MultiWorkerMirroredStrategy(
 )
 task = strategy.cluster_resolver.task_id or 0
 events = (folder / f"worker-{task}-{os.getpid()}.jsonl").open("w", buffering=1)
+
+
+compiled = []
+
+
+class Compilations(logging.Handler):
+    def emit(self, record):
+        if record.msg.startswith("Writing"):
+            compiled.append(record.args[0])
+
+
+logging.getLogger("jax._src.compilation_cache").addHandler(Compilations())
+logging.getLogger("jax._src.compilation_cache").setLevel(logging.DEBUG)
 
 
 def note(event, **what):
@@ -108,7 +122,8 @@ def train(loop):
         counted.assign(np.zeros(ROWS, np.int32))  # forgotten when the loop below goes on
         for batch in loop.batches(dataset):
             loss = float(step(batch))
-            note("step", step=loop.step, loss=loss, workers=strategy.num_replicas_in_sync)
+            workers = strategy.num_replicas_in_sync
+            note("step", step=loop.step, loss=loss, workers=workers, compiled=compiled)
             if resumes and loop.step % 3 == 1:
                 manager.save()
             time.sleep(pause)

@@ -121,14 +121,24 @@ def reference(tmp_path_factory):
 
 
 def test_a_killed_worker_is_replaced_and_every_number_is_as_if_nothing_happened(
-    start, tmp_path, reference
+    start, tmp_path, reference, monkeypatch
 ):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     job = Job(start, tmp_path, "--workers", "2:3")
     job.wait_for_step(5)
     went_on = job.wait_for_workers(2, job.send(signal.SIGKILL, 1))
-    job.wait_for_workers(3, went_on)
+    joined = job.wait_for_workers(3, went_on)
     assert job.end() == {0, 1, 2}
     job.check(reference)
+    for survivor in (0, 2):
+        # Programs for three workers were compiled before one was lost, and not again.
+        two = [e for e in job.steps_with(2, went_on - 0.001) if e["task"] == survivor]
+        three = [e for e in job.steps_with(3, joined - 0.001) if e["task"] == survivor]
+        assert two[0]["compiled"]
+        assert three[0]["compiled"] == two[-1]["compiled"]
+    # Nor by the worker that was started again. It got the weights, for which there was no program yet.
+    [first, *_] = [e for e in job.steps_with(3, joined - 0.001) if e["task"] == 1]
+    assert first["compiled"].count("jit_program") <= 1
 
 
 def test_the_others_go_on_without_the_leader(start, tmp_path, reference):

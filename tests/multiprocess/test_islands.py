@@ -101,6 +101,23 @@ def test_an_island_that_fails_by_its_own_program_ends_all(start, script, tmp_pat
     assert "island 1 failed with exit code 3; all are ended" in ended.stderr
 
 
+def test_an_island_that_is_lost_after_another_has_finished_stays_away(start, script, tmp_path):
+    program = script(
+        "launcher = Path(sys.argv[1])\n"
+        "if os.environ['STRATAGEM_ISLAND'] == '0':\n"
+        "    guardian = Path(f'/proc/{os.getppid()}/stat').read_text().rpartition(')')[2].split()\n"
+        "    launcher.with_suffix('.new').write_text(guardian[1])\n"
+        "    launcher.with_suffix('.new').rename(launcher)\n"
+        "    sys.exit()\n"
+        "while not launcher.exists() or Path(f'/proc/{launcher.read_text()}').exists():\n"
+        "    time.sleep(0.01)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = start("run", "--islands", 2, program, tmp_path / "launcher").finish(SECONDS)
+    assert ended.returncode == 0, ended.stderr
+    assert "after another has finished; it stays away" in ended.stderr
+
+
 def test_flags(start):
     ended = start("run", "--islands", 2, "--ps", 1, "train.py").finish()
     assert ended.returncode == 2

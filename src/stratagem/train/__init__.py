@@ -23,6 +23,7 @@ from stratagem._src.training.report import report
 if TYPE_CHECKING:
     from stratagem._src.checkpoint.sidecar_evaluator import SidecarEvaluator
     from stratagem._src.integrations.keras.elastic_fit import ElasticFit
+    from stratagem._src.tensorflow_api.ema import ExponentialMovingAverage
     from stratagem._src.training.elastic.elastic import elastic
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "ClusterSpec",
     "ElasticFit",
     "Example",
+    "ExponentialMovingAverage",
     "Feature",
     "Features",
     "FloatList",
@@ -59,6 +61,10 @@ if not TYPE_CHECKING:
                 "SidecarEvaluator",
             ),
             "ElasticFit": ("stratagem._src.integrations.keras.elastic_fit", "ElasticFit"),
+            "ExponentialMovingAverage": (
+                "stratagem._src.tensorflow_api.ema",
+                "ExponentialMovingAverage",
+            ),
             "elastic": ("stratagem._src.training.elastic.elastic", "elastic"),
         },
     )

@@ -18,17 +18,6 @@ CASES = [
     ("trace", {"x": np.stack([MATRIX, 2 * MATRIX])}, [7, 14]),
     ("signal.idct", {"x": np.array([1.0, 0.0])}, [1, 1]),
     ("signal.hann_window", {"n": 4}, [0, 0.5, 1, 0.5]),
-    (
-        "image.resize",
-        {"x": np.arange(8.0).reshape(8, 1, 1), "shape": (2, 1, 1)},
-        [[[1.5]], [[5.5]]],
-    ),
-    (
-        "image.rot90",
-        {"x": np.arange(4.0).reshape(1, 2, 2, 1)},
-        np.array([[1.0, 3.0], [0.0, 2.0]]).reshape(1, 2, 2, 1),
-    ),
-    ("train.ExponentialMovingAverage", {"new": 2.0, "average": 1.0, "decay": 0.9}, 1.1),
 ]
 
 

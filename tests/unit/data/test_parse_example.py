@@ -102,7 +102,12 @@ def test_a_pipeline_of_records(tmp_path):
             InvalidArgumentError,
             "'absent' is missing. Give it a default_value",
         ),
-        (example(), {"label": "int64"}, InvalidArgumentError, "FixedLenFeature or a VarLen"),
+        (
+            example(),
+            {"label": "int64"},
+            InvalidArgumentError,
+            "FixedLenSequenceFeature or a VarLen",
+        ),
         (example(), {}, InvalidArgumentError, "dict of name to feature"),
     ],
     ids=["garbage", "too few values", "another kind", "missing", "no feature", "no features"],

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from handlers import on_signal
 from stratagem.data import Dataset
 
 from .pipelines import INT, streamed
@@ -165,3 +166,43 @@ def test_blocked_threads_do_not_keep_the_process_from_ending():
     assert done.stdout == "0 0\n"
     assert "generate (<string>, line 12)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_draw_that_is_interrupted_while_another_thread_draws():
+    begun, go_on, drawn = threading.Event(), threading.Event(), []
+
+    def generate():
+        begun.set()
+        assert go_on.wait(60)
+        yield from range(3)
+
+    def interrupt():
+        raise Interrupted
+
+    iterator = iter(Dataset.from_generator(generate, output_signature=INT))
+    other = threading.Thread(target=lambda: drawn.append(int(next(iterator))))
+    other.start()
+    with on_signal(interrupt) as send:
+        assert begun.wait(60)
+
+        def send_when_waited_for():
+            end = time.monotonic() + 60
+            while not iterator._waiting and time.monotonic() < end:
+                time.sleep(0.001)
+            send()
+
+        sender = threading.Thread(target=send_when_waited_for)
+        sender.start()
+        with pytest.raises(Interrupted):
+            next(iterator)
+        sender.join()
+    go_on.set()
+    # Whoever was interrupted holds nothing that the others wait for.
+    assert [int(x) for x in iterator] == [1, 2]
+    other.join()
+    assert drawn == [0]
+    assert not iterator._waiting

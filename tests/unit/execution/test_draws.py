@@ -246,21 +246,80 @@ def test_threads_draw_each_element_once(make):
     assert sorted(itertools.chain(*results)) == list(range(3 * count))
 
 
+def with_default(it):
+    x = next(it, None)
+    return jnp.float32(-1) if x is None else jnp.sum(x)
+
+
+def catching(it):
+    try:
+        return jnp.sum(next(it))
+    except StopIteration:
+        return jnp.float32(-1)
+
+
 @pytest.mark.parametrize("make", [plain_iterator, distributed_iterator])
-def test_a_function_cannot_catch_the_end_of_the_data(make):
+@pytest.mark.parametrize("function", [with_default, catching])
+def test_a_function_can_catch_the_end_of_the_data(make, function):
+    traces = []
+
     @sg.function
     def step(it):
-        try:
-            return jnp.sum(next(it))
-        except Exception:
-            return -1.0
+        traces.append(1)
+        return function(it)
 
-    exhausted, iterator = make(batches(0)), make(batches(4))
-    with pytest.raises(sg.errors.OutOfRangeError):
-        step(exhausted)  # what it did then would be its program for all other calls
-    assert [float(step(iterator)) for _ in range(2)] == [1, 5]
-    with pytest.raises(sg.errors.OutOfRangeError):
+    # The end is an input like an element: neither program is used for calls of the other kind.
+    assert float(step(make(batches(0)))) == -1
+    for _ in range(2):
+        iterator = make(batches(4))
+        assert [float(step(iterator)) for _ in range(4)] == [1, 5, -1, -1]
+    assert len(traces) == 2
+
+
+def test_a_function_draws_until_the_end():
+    @sg.function
+    def total(it):
+        result = jnp.float32(0)
+        while (x := next(it, None)) is not None:
+            result += jnp.sum(x)
+        return result
+
+    assert [float(total(iter(batches(n)))) for n in (4, 8, 4)] == [6, 28, 6]
+
+
+def test_a_function_that_does_not_catch_the_end_is_traced_for_it_once():
+    traces = []
+
+    @sg.function
+    def step(it):
+        traces.append(1)
+        return jax.grad(lambda w: jnp.sum(w * next(it)))(1.0)
+
+    for _ in range(3):
+        iterator = iter(batches(2))
         step(iterator)
+        with pytest.raises(sg.errors.OutOfRangeError, match=r"End of the dataset"):
+            step(iterator)
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_what_is_done_before_a_loop_over_an_argument_is_done_once(distributed):
+    done = []
+
+    @sg.function
+    def epoch(dataset):
+        done.append("before")
+        for x in dataset:
+            done.append(float(jnp.sum(x)))
+        done.append("after")
+
+    dataset = batches(4)
+    if distributed:
+        strategy = sg.distribute.OneDeviceStrategy("CPU:0")
+        dataset = strategy.experimental_distribute_dataset(dataset)
+    epoch(dataset)
+    assert done == ["before", 1, 5, "after"]
 
 
 @pytest.mark.parametrize("make", [plain_iterator, distributed_iterator])

@@ -414,3 +414,11 @@ def test_a_gradient_of_another_shape_is_refused_by_name(many, compiled):
         step()
     for value, old in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(value, old)
+
+
+def test_the_seed_of_keras_is_that_of_tf_random():
+    drawn = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        drawn.append(np.asarray(sg.random.uniform([2])))
+    np.testing.assert_array_equal(*drawn)

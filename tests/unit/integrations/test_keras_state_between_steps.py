@@ -12,6 +12,7 @@ import pytest
 
 import stratagem as sg
 from handlers import signals
+from stratagem._src.integrations.keras import model_state
 from stratagem._src.integrations.keras.step_function import StepFunction
 from stratagem._src.integrations.keras.step_program import StepProgram
 from stratagem._src.variables.atomicity import OPEN
@@ -94,6 +95,28 @@ def test_what_a_callback_assigns_counts_from_the_next_step(strategy):
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=reset)
     model.fit(X, Y, batch_size=8, shuffle=False, verbose=0, callbacks=[callback])
     assert not kernel.numpy().any()
+
+
+def test_what_a_thread_reads_as_fit_takes_it_is_not_donated(strategy, monkeypatch):
+    """The thread has seen that nobody has the variable, and reads it when ``fit`` has taken it."""
+    model = make(strategy, dense(1, use_bias=False))
+    kernel, parts = model.layers[0].kernel, ("trainable_variables",)
+    states = []
+
+    def take_meanwhile():
+        if not states:
+            group = kernel.twin.group
+            states.append(model_state.take(model, parts, group, for_good=True))
+
+    monkeypatch.setattr(kernel, "known_value", take_meanwhile, raising=False)
+    read = kernel.value
+    [[[taken]]] = states
+    pointers = [
+        {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
+        for array in (read, taken)
+    ]
+    assert pointers[0].isdisjoint(pointers[1])
+    model_state.give_back(model, kernel.twin.group)
 
 
 # One may arrive in a callback of the garbage collector, which cannot raise.

@@ -2,15 +2,21 @@
 
 import pytest
 
-from stratagem._src.inter_host.host_link import _chunk_bytes
+from stratagem._src.inter_host.owned_reduction import chunk_bytes
 
 KIB, MIB = 1024, 1024 * 1024
 
 
 @pytest.mark.parametrize(
     ("part", "chunk"),
-    [(0, 64 * KIB), (32 * KIB, 64 * KIB), (MIB // 3, 87360), (MIB, 256 * KIB), (25 * MIB, MIB)],
+    [
+        (0, 64 * KIB),
+        (32 * KIB, 64 * KIB),
+        (MIB // 3, 87360),
+        (MIB, 256 * KIB),
+        (25 * MIB, 256 * KIB),
+    ],
 )
 def test_about_four_chunks_within_limits_and_aligned_for_every_dtype(part, chunk):
-    assert _chunk_bytes(part) == chunk
+    assert chunk_bytes(part) == chunk
     assert chunk % 64 == 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from host_threads import in_threads, open_on, share_of
 
+from stratagem._src.inter_host import host_peers
 from stratagem._src.inter_host.host_layout import HostLayout
 from stratagem._src.inter_host.host_link import CONNECTION_LOST
 from stratagem._src.shared_memory.combination import Combination
@@ -29,6 +30,12 @@ def processes():
     yield open_all
     for exchange in opened:
         exchange.close()
+
+
+@pytest.fixture(params=[False, True], ids=["one_thread", "sending_thread"])
+def with_thread(request, monkeypatch):
+    """Has a second thread send arrays of any size, or of none."""
+    monkeypatch.setattr(host_peers, "_MIN_BYTES_FOR_THREAD", 0 if request.param else 2**62)
 
 
 def arrays_of(rank, device, sizes, dtype, seed=0):
@@ -125,6 +132,7 @@ def test_nan_is_not_lost(processes):
         assert all(np.isnan(result[1]) for result in results)
 
 
+@pytest.mark.usefixtures("with_thread")
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_many_turns_beside_a_slow_process(processes, is_encrypted):
     exchanges = processes("aabb", is_encrypted=is_encrypted)
@@ -153,6 +161,7 @@ def test_many_turns_beside_a_slow_process(processes, is_encrypted):
             np.testing.assert_array_equal(by_rank[rank][turn], wanted[rank])
 
 
+@pytest.mark.usefixtures("with_thread")
 @pytest.mark.parametrize("size", [3, LARGE])
 def test_different_arrays_are_refused(processes, size):
     exchanges = processes("ab")
@@ -166,6 +175,7 @@ def test_different_arrays_are_refused(processes, size):
     assert all(problems)
 
 
+@pytest.mark.usefixtures("with_thread")
 @pytest.mark.parametrize("hosts", ["ab", "aab"])
 @pytest.mark.parametrize("size", [3, LARGE])
 def test_who_waits_is_let_go(processes, hosts, size):
@@ -185,6 +195,7 @@ def test_who_waits_is_let_go(processes, hosts, size):
     assert all("given up" in problem for problem in problems[:last])
 
 
+@pytest.mark.usefixtures("with_thread")
 @pytest.mark.parametrize("size", [3, LARGE])
 def test_a_lost_peer_is_named(processes, size):
     exchanges = processes("abc")
@@ -197,6 +208,45 @@ def test_a_lost_peer_is_named(processes, size):
     for problem in in_threads(2, work):
         assert problem.startswith(CONNECTION_LOST)
     assert "worker 2" in work(0) or exchanges[0].is_abandoned
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+@pytest.mark.usefixtures("with_thread")
+def test_three_hosts_take_turns(processes, is_encrypted):
+    """Arrays of many chunks, of different numbers on the hosts, beside a host that comes late."""
+    exchanges = processes("abc", is_encrypted=is_encrypted)
+    sizes = [1_000_001, 1, 70_000]
+
+    def work(rank):
+        found = []
+        for turn in range(3):
+            if rank == turn:
+                time.sleep(0.02)
+            [results] = exchanged(exchanges[rank], rank, Combination.SUM, sizes, np.int32, 1, turn)
+            found.append(results)
+        return found
+
+    by_rank = in_threads(3, work)
+    for turn in range(3):
+        brought = [arrays_of(rank, 0, sizes, np.int32, turn) for rank in range(3)]
+        for position in range(len(sizes)):
+            total = sum(arrays[position] for arrays in brought)
+            for rank in range(3):
+                np.testing.assert_array_equal(by_rank[rank][turn][position], total)
+
+
+@pytest.mark.parametrize("size", [1, 30])
+def test_thousands_of_tiny_arrays(processes, size):
+    exchanges = processes("abc")
+    sizes = [size] * 3000
+
+    def work(rank):
+        [results] = exchanged(exchanges[rank], rank, Combination.SUM, sizes, np.int32)
+        return np.concatenate(results)
+
+    total = sum(np.concatenate(arrays_of(rank, 0, sizes, np.int32)) for rank in range(3))
+    for result in in_threads(3, work):
+        np.testing.assert_array_equal(result, total)
 
 
 def test_no_thread_stays(processes):

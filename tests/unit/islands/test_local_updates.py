@@ -6,9 +6,9 @@ import time
 import numpy as np
 import optax
 import pytest
+from island_threads import DILOCO, RATE, TARGETS, Island, LocalUpdates, reference, run_all
 
 import stratagem as sg
-from stratagem._src.core.background import Background
 from stratagem._src.core.errors import (
     ContextError,
     DeadlineExceededError,
@@ -17,106 +17,6 @@ from stratagem._src.core.errors import (
 from stratagem._src.island_server.island_server import IslandServer
 from stratagem._src.transport import Credentials
 
-LocalUpdates = sg.distribute.experimental.LocalUpdates
-RATE = np.float32(0.25)
-TARGETS = (np.float32([1, 2, 3]), np.float32([5, -2, 0]), np.float32([2, 2, 2]))
-DILOCO = {"learning_rate": 0.7, "momentum": 0.9, "nesterov": True}
-
-
-@pytest.fixture
-def server():
-    """Returns a server for two islands, which ends with the test."""
-    made = IslandServer("127.0.0.1:0", 2, Credentials(), heartbeat_timeout=5.0)
-    made.start()
-    yield made
-    made.shutdown()
-
-
-class Island:
-    """One island in a thread; ``w`` moves to its target by a quarter of the way in each step."""
-
-    def __init__(self, server, number, first=0.0, num_islands=2, **options):
-        strategy = sg.distribute.OneDeviceStrategy("CPU:0")
-        with strategy.scope():
-            self.w = sg.Variable(np.full(3, first, np.float32))
-        self.number = number
-        self.islands = LocalUpdates(
-            strategy,
-            [self.w],
-            **{"sync_every": 2, "timeout_seconds": 20.0} | options,
-            island=number,
-            num_islands=num_islands,
-            server=server if isinstance(server, str) else server.address,
-        )
-
-    def inner_step(self):
-        self.w.assign_sub(RATE * (self.w.value_on_host() - TARGETS[self.number]))
-        self.islands.step()
-
-    def train(self, steps):
-        with self.islands:
-            while self.islands.num_steps < steps:
-                self.inner_step()
-
-    @property
-    def value(self):
-        return np.array(self.w.value_on_host())
-
-
-def run_all(*calls):
-    """Calls functions at the same time; raises what one of them raises."""
-    errors = []
-
-    def run(call):
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    background = Background("a test")
-    for call in calls:
-        background.start(run, call, name="island")
-    assert background.join(60) == []
-    if errors:
-        raise errors[0]
-
-
-def reference(steps, sync_every, islands=2, outer=None, overlap=0, first=0.0):
-    """Returns what NumPy says that all islands have after so many steps, and how many outer steps."""
-    values = [np.full(3, first, np.float32) for _ in range(islands)]
-    shared = values[0].copy()
-    state = None if outer is None else outer.init(shared)
-    flight = None
-
-    def land():
-        nonlocal shared, state, flight
-        mean = sum(flight[1]) / np.float32(islands)
-        if outer is None:
-            shared = mean
-        else:
-            updates, state = outer.update(shared - mean, state, shared)
-            shared = np.asarray(optax.apply_updates(shared, updates))
-        for i in range(islands):
-            values[i] = shared + (values[i] - flight[1][i])
-        flight = None
-
-    for step in range(1, steps + 1):
-        for i in range(islands):
-            values[i] = values[i] - RATE * (values[i] - TARGETS[i])
-        if flight is not None and step >= flight[0]:
-            land()
-        if step % sync_every == 0:
-            flight = (step + overlap, [v.copy() for v in values])
-            if not overlap:
-                land()
-    last = steps // sync_every * sync_every
-    if flight is not None:
-        land()
-    if steps > last:
-        flight = (0, [v.copy() for v in values])
-        land()
-    return values
-
 
 def test_every_step_averaged_is_synchronous_sgd(server):
     both = [Island(server, i, sync_every=1) for i in range(2)]
@@ -124,8 +24,34 @@ def test_every_step_averaged_is_synchronous_sgd(server):
     w = np.zeros(3, np.float32)
     for _ in range(6):
         w = w - RATE * np.mean([w - TARGETS[0], w - TARGETS[1]], axis=0)
-    np.testing.assert_array_equal(both[0].value, both[1].value)
-    np.testing.assert_allclose(both[0].value, w, rtol=1e-6)
+    for island in both:  # no rounding: all are small multiples of 1/4096
+        np.testing.assert_array_equal(island.value, w)
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["own data", "same data"])
+def test_every_step_averaged_is_the_mean_of_adam_steps(server, same):
+    """With the same gradients everywhere that is synchronous Adam; with own ones, each has its moments."""
+    targets = (TARGETS[0], TARGETS[0 if same else 1])
+    adam = optax.adam(0.1)
+    both = [Island(server, i, sync_every=1) for i in range(2)]
+
+    def train(island):
+        state = adam.init(island.value)
+        with island.islands:
+            for _ in range(6):
+                gradient = island.value - targets[island.number]
+                update, state = adam.update(gradient, state)
+                island.w.assign_add(np.asarray(update))
+                island.islands.step()
+
+    run_all(*[lambda island=island: train(island) for island in both])
+    w, states = np.zeros(3, np.float32), [adam.init(np.zeros(3, np.float32))] * 2
+    for _ in range(6):
+        made = [adam.update(w - t, s) for t, s in zip(targets, states, strict=True)]
+        states = [state for _, state in made]
+        w = np.mean([w + np.asarray(update) for update, _ in made], axis=0)
+    for island in both:
+        np.testing.assert_allclose(island.value, w, rtol=1e-6)
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 3])

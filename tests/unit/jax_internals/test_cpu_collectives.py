@@ -1,5 +1,7 @@
 """Where Gloo listens: what we use of JAX for it, and what happens where JAX has changed."""
 
+import os
+
 import jax
 import jaxlib._jax
 import pytest
@@ -36,6 +38,18 @@ def test_the_collectives_get_the_host(made, monkeypatch):
     assert made[0]["collectives"]["hostname"] == "10.0.0.7"
     assert made[0]["collectives"]["distributed_client"] is distributed.global_state.client
     assert xla_bridge._backend_factories["cpu"] is before
+
+
+def test_collectives_wait_as_those_of_any_other_cpu_backend(monkeypatch):
+    # Else XLA ends a worker of several devices whose collective takes long, and workers that join
+    # compile with other flags than the rest.
+    flags = []
+    monkeypatch.setattr(
+        xla_bridge, "make_cpu_client", lambda **_: flags.append(os.environ.get("XLA_FLAGS", ""))
+    )
+    with gloo_listens_at("10.0.0.7"):
+        start_backend()
+    assert "--xla_cpu_collective_call_terminate_timeout_seconds" in flags[0]
 
 
 def test_without_a_host_nothing_changes():

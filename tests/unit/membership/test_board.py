@@ -159,6 +159,16 @@ def test_over_when_the_last_one_has_gone_or_is_forgotten():
     assert board.is_over(71.0)
 
 
+def test_silent_workers_keep_nothing_alive_when_the_leader_has_ended():
+    board = Board(2)
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    board.lose(0)
+    assert not board.is_over(8.0, leader_has_ended=True)
+    assert board.is_over(9.0, leader_has_ended=True)
+    assert not board.is_over(9.0)
+
+
 def both_joined():
     board = Board(2)
     board.join(0, 0.0)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from stratagem._src.collectives.exchanging_jit import ExchangingJit
 from stratagem._src.shared_memory.area import OwnArea
 from stratagem._src.shared_memory.combination import Combination
 from stratagem._src.shared_memory.shared_exchange import SharedExchange
@@ -40,3 +41,32 @@ def test_a_program_of_workers_that_have_parted_has_no_part_in_what_others_exchan
     with pytest.raises(Exception, match="not together any more"):
         jax.block_until_ready(old(np.arange(3.0)))
     np.testing.assert_array_equal(program()(np.arange(3.0)), [np.arange(3.0)])
+
+
+class OneWorker:
+    """A group of one replica, as far as a compiled function needs it."""
+
+    def replicate(self, value):
+        return jax.device_put(value)
+
+
+def compiled_with_number():
+    def gather(x):
+        return exchange_in_program(Combination.GATHER, [x], TOKEN, 0, 1)[0][0]
+
+    return ExchangingJit(gather, OneWorker(), (), {})
+
+
+def test_a_compiled_program_is_the_same_for_workers_that_have_formed_again():
+    # Else the compilation cache never finds it.
+    old = compiled_with_number()
+    before = old.lower(np.arange(3.0)).as_text()
+    np.testing.assert_array_equal(old(np.arange(3.0)), [np.arange(3.0)])
+    use_exchange(SharedExchange(0, [OwnArea()]))
+    new = compiled_with_number()
+    assert new.lower(np.arange(3.0)).as_text() == before
+    np.testing.assert_array_equal(new(np.arange(3.0)), [np.arange(3.0)])
+    # What was launched before brings the number of then.
+    with pytest.raises(Exception, match="not together any more"):
+        jax.block_until_ready(old._jitted(old._placed, np.arange(3.0)))
+    np.testing.assert_array_equal(old(np.arange(3.0)), [np.arange(3.0)])

@@ -8,7 +8,9 @@ A case that raises in TensorFlow must raise here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +24,7 @@ class Case:
     """One call.
 
     Attributes:
-        function: Dotted name below ``tf``.
+        function: Dotted name below ``tf``, or a function whose first argument is ``tf``.
         args: Positional arguments.
         kwargs: Named arguments.
         gradient: Whether gradients are compared.
@@ -30,16 +32,21 @@ class Case:
         through: What of the result is compared.
     """
 
-    function: str
+    function: str | Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     gradient: bool
     rtol: float
     through: Callable[[Any], Any] | None
 
+    @property
+    def name(self) -> str:
+        """What the case is called."""
+        return self.function if isinstance(self.function, str) else self.function.__name__
+
 
 def case(
-    function: str,
+    function: str | Callable[..., Any],
     *args: Any,
     gradient: bool = False,
     rtol: float = 1e-5,
@@ -70,7 +77,8 @@ class Library:
 
 def fingerprint(made: Case) -> str:
     """Returns a short text that is another one for other arguments."""
-    text = repr((made.function, _written(made.args), _written(made.kwargs), made.gradient))
+    what = made.function if isinstance(made.function, str) else inspect.getsource(made.function)
+    text = repr((what, _written(made.args), _written(made.kwargs), made.gradient))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -87,8 +95,11 @@ def _written(value: Any) -> Any:
 def call(library: Library, made: Case) -> tuple[list[np.ndarray], list[np.ndarray]] | str:
     """Returns the arrays of the result and the gradients, or the name of the error."""
     function: Any = library.root
-    for name in made.function.split("."):
-        function = getattr(function, name)
+    if isinstance(made.function, str):
+        for name in made.function.split("."):
+            function = getattr(function, name)
+    else:
+        function = functools.partial(made.function, library.root)
     arrays: list[np.ndarray] = []
 
     def opened(value: Any) -> Any:

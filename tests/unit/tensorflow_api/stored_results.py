@@ -53,7 +53,7 @@ class StoredResults:
         """Returns what ``compared_cases.call`` returned."""
         key = f"{name}/{number}/{fingerprint(made)}"
         if key not in self._stored:
-            raise KeyError(f"{made.function} is not stored as it is now: run write_results.py")
+            raise KeyError(f"{made.name} is not stored as it is now: run write_results.py")
         found = self._stored[key]
         if isinstance(found, str):
             return found

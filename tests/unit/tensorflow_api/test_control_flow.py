@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import stratagem as tf
+from stratagem._src.core.errors import VariableError
 
 BOTH = pytest.mark.parametrize("run", [lambda f: f, tf.function], ids=["eager", "compiled"])
 
@@ -132,3 +133,31 @@ def test_shapes_that_depend_on_values_say_so_when_traced():
         jax.jit(tf.range)(3)
     kept = jax.jit(lambda x: tf.boolean_mask(x, [True, False]))(np.ones(2, np.float32))
     assert kept.shape == (1,)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_branch_that_reads_and_assigns_a_watched_variable(compiled):
+    x = tf.Variable(3.0)
+
+    def differentiate(flag):
+        with tf.GradientTape() as tape:
+            y = tf.cond(flag, lambda: (x.value() ** 2, x.assign_add(1.0))[0], lambda: x * 2)
+            z = y + x
+        return tape.gradient(z, x)
+
+    run = tf.function(differentiate) if compiled else differentiate
+    assert float(run(tf.constant(True))) == 7.0
+    assert float(x) == 4.0
+
+
+def test_a_watched_variable_that_a_compiled_branch_reads_after_assigning_it():
+    x = tf.Variable(3.0)
+
+    @tf.function
+    def differentiate(flag):
+        with tf.GradientTape() as tape:
+            y = tf.cond(flag, lambda: x.assign_add(x * 1.0).value(), lambda: x.value())
+        return tape.gradient(y, x)
+
+    with pytest.raises(VariableError, match="after the branch has assigned it"):
+        differentiate(tf.constant(True))

@@ -762,3 +762,15 @@ def test_compiled_step_is_the_program_of_value_and_grad():
         return sum(" = " in line for line in text.splitlines())
 
     assert counted(with_tape) == counted(with_jax)
+
+
+@pytest.mark.parametrize(
+    "multiply",
+    [lambda w, x: w * x, lambda w, x: w.value() * x, lambda w, x: jnp.multiply(w.value(), x)],
+)
+def test_an_array_of_numpy_that_is_changed_before_the_gradient_is_asked_for(multiply):
+    w, x = tf.Variable(1.0), np.ones(4, np.float32)
+    with tf.GradientTape() as tape:
+        y = jnp.sum(multiply(w, x))
+    x[:] = 5
+    assert float(tape.gradient(y, w)) == 4

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.listening import listen
 from stratagem._src.core.errors import UnauthenticatedError, UnavailableError
 from stratagem._src.transport import (
     Connection,
@@ -22,7 +23,6 @@ from stratagem._src.transport import (
     connect,
 )
 from stratagem._src.transport import listener as listener_module
-from stratagem._src.transport.listener import _listen
 
 HOST, GUEST = Identity("host"), Identity("guest", 7)
 
@@ -156,18 +156,40 @@ def test_another_thread_can_wake_who_waits(meet, how):
 
 
 def test_a_socket_that_listens_already(credentials):
-    listening = _listen(Address("127.0.0.1", 0))
+    [listening] = listen(Address("127.0.0.1", 0))
     answered = threading.Event()
     listener = Listener(
         f"127.0.0.1:{listening.getsockname()[1]}",
         credentials,
         HOST,
         lambda connection: answered.set(),
-        listening=listening,
+        listening=[listening],
     )
     listener.start()
     connect(listener.address, credentials, own=GUEST, wanted=HOST, deadline=soon()).close()
     assert answered.wait(10)
+    listener.shutdown()
+
+
+def test_a_port_is_free_for_others_while_connections_go_on(credentials):
+    served, ended = threading.Event(), threading.Event()
+
+    def serve(connection):
+        served.set()
+        with contextlib.suppress(OSError):
+            connection.receive(None)
+        ended.set()
+
+    listener = Listener("127.0.0.1:0", credentials, HOST, serve)
+    listener.start()
+    guest = connect(listener.address, credentials, own=GUEST, wanted=HOST, deadline=soon())
+    assert served.wait(10)
+    listener.release_port()
+    address = Address.parse(listener.address)
+    socket.create_server((address.host, address.port)).close()
+    assert not ended.is_set()
+    guest.close()
+    assert ended.wait(10)
     listener.shutdown()
 
 

@@ -204,7 +204,7 @@ def test_keys_change_in_step(pair, monkeypatch):
         for one, other in ((first, second), (second, first)):
             one.send(Kind.EVENT, "", Message(b"%d" % number), None)
             assert other.receive(time.monotonic() + 10)[2].body == b"%d" % number
-            keys.add(one._writer._cipher._key)
+            keys.add(one._writer.cipher._key)
     assert len(keys) == 8
 
 

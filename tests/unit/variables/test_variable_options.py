@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 import stratagem as sg
@@ -41,3 +42,12 @@ def test_a_mean_of_whole_numbers_is_refused(mirrored):
     assert sg.Variable(1, aggregation=VariableAggregation.MEAN).aggregation is (
         VariableAggregation.MEAN
     )
+
+
+def test_an_initial_value_is_taken_before_the_constructor_returns():
+    # JAX's own copy of an array that is not aligned is made by another thread, now and then too late.
+    for _ in range(60):
+        array = np.ones(300_001, np.float32)[1:]
+        v = sg.Variable(array)
+        array[:] = 2
+        assert float(v.value()[-1]) == 1

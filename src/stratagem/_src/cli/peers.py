@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from stratagem._src.cluster.address import Address
@@ -40,7 +41,8 @@ def reach_peers(
     if not addresses:
         return {}
     deadline = time.monotonic() + timeout
-    with _listening(own_address, len(addresses)) as all_called:
+    hosts = [Address.parse(address).host for address in addresses.values()]
+    with _listening(own_address, hosts) as all_called:
         with ThreadPoolExecutor(min(len(addresses), _MOST_AT_ONCE)) as pool:
             answers = pool.map(lambda address: _why_not(address, deadline), addresses.values())
             found = dict(zip(addresses, answers, strict=True))
@@ -63,40 +65,44 @@ def _why_not(address: str, deadline: float) -> str:
 
 
 @contextlib.contextmanager
-def _listening(address: str | None, num_callers: int) -> Iterator[threading.Event]:
+def _listening(address: str | None, peers: Sequence[str]) -> Iterator[threading.Event]:
     """Listens in the background; the event is set when everybody has called, or nobody can."""
     all_called = threading.Event()
-    server = None if address is None else _listen(Address.parse(address))
-    if server is None:
+    servers = [] if address is None else _listen(Address.parse(address), peers)
+    if not servers:
         all_called.set()
         yield all_called
         return
+    calls = itertools.count(1)
 
-    def accept() -> None:
+    def accept(server: socket.socket) -> None:
         # Says nothing and reads nothing: to be reached is all.
-        for _ in range(num_callers):
+        while not all_called.is_set():
             try:
                 server.accept()[0].close()
             except OSError:
                 return
-        all_called.set()
+            if next(calls) >= len(peers):
+                all_called.set()
 
     background = Background("stratagem doctor")
-    thread = background.start(accept, name="doctor-accept")
+    threads = [background.start(accept, server, name="doctor-accept") for server in servers]
     try:
         yield all_called
     finally:
-        # Closing alone does not wake the thread.
-        with contextlib.suppress(OSError):
-            server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        thread.join()
+        for server in servers:
+            # Closing alone does not wake the thread.
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+            server.close()
+        for thread in threads:
+            thread.join()
     background.check()
 
 
-def _listen(address: Address) -> socket.socket | None:
-    """Returns a socket that listens, where the task itself might; none if it does already."""
+def _listen(address: Address, peers: Sequence[str]) -> list[socket.socket]:
+    """Returns sockets that listen, where the task itself might; none if it does already."""
     Credentials.from_environment().for_host(address.host)
     with contextlib.suppress(OSError):
-        return listen(address)
-    return None
+        return listen(address, [address.host, *peers])
+    return []

@@ -12,7 +12,12 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import ClusterSpecError, LaunchError
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.count_range import ONE, CountRange, parse_range
-from stratagem._src.launcher.islands_job import check_islands, island_flags, run_islands
+from stratagem._src.launcher.islands_job import (
+    check_islands,
+    island_flags,
+    one_island,
+    run_islands,
+)
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.python_program import PythonProgram
@@ -36,6 +41,7 @@ examples:
   stratagem run --workers 3 train.py --lr 0.1
   stratagem run --workers 2:3 train.py
   stratagem run --islands 2 --workers 2 train.py
+  stratagem run --islands 2 --island 0 --island-server node0:7000 --on slurm --workers 8 train.py
   stratagem run --workers 2 --devices-per-worker 4 -m my_package.train
   stratagem run --workers 2 --ps 2 --chief train.py
   stratagem run --workers 8 --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29400 train.py
@@ -67,7 +73,9 @@ def add_command(commands: _Commands) -> None:
     def run(options: argparse.Namespace) -> int:
         job = describe_job(options)
         backend = make_backend(backends, options)
-        if options.islands is not None:
+        if options.island is not None or options.island_server is not None:
+            job = _one_island(job, options)
+        elif options.islands is not None:
             return _run_islands(job, options)
         if job.rules.min_workers is not None and options.on not in ("local", "hosts"):
             raise LaunchError(
@@ -85,8 +93,8 @@ def add_command(commands: _Commands) -> None:
 def _run_islands(job: JobDescription, options: argparse.Namespace) -> int:
     if options.on != "local":
         raise LaunchError(
-            f"--islands must be left out with --on {options.on}: start 'stratagem island-server' and one "
-            "job for each island there, with the STRATAGEM_ISLAND variables."
+            f"--islands starts all islands on this machine, got --on {options.on} too. Start 'stratagem "
+            "island-server', and there one job for each island with --island and --island-server."
         )
     check_islands(job, options.islands)
     if options.dry_run:
@@ -94,6 +102,17 @@ def _run_islands(job: JobDescription, options: argparse.Namespace) -> int:
             print(f"# island {island}\nstratagem run {shlex.join(island_flags(job, island))}")
         return 0
     return run_islands(job, options.islands, Console(sys.stdout, sys.stderr))
+
+
+def _one_island(job: JobDescription, options: argparse.Namespace) -> JobDescription:
+    given = (options.islands, options.island, options.island_server)
+    if None in given:
+        raise LaunchError(
+            "--islands, --island and --island-server are given together to run one island, got "
+            f"{', '.join(map(str, given))}."
+        )
+    inherits = options.on in ("local", "hosts")
+    return one_island(job, options.island, options.islands, options.island_server, inherits)
 
 
 def _add_job_flags(parser: argparse.ArgumentParser) -> None:
@@ -112,6 +131,18 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="N groups of so many workers, in sync within a group and averaged between them by "
         "sg.distribute.experimental.LocalUpdates; a lost one is started again (--max-worker-restarts)",
+    )
+    tasks.add_argument(
+        "--island",
+        type=int,
+        metavar="I",
+        help="run only island I of --islands N, on any back end; needs --island-server",
+    )
+    tasks.add_argument(
+        "--island-server",
+        metavar="HOST:PORT",
+        help="where 'stratagem island-server' runs; STRATAGEM_ISLANDS_SECRET or "
+        "STRATAGEM_ISLANDS_SECRET_FILE must give the same secret to all islands",
     )
     tasks.add_argument(
         "--chief", action="store_true", help="a chief, which leads, beside the workers"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import sys
 from collections.abc import Iterator
 
-from stratagem._src.cluster.listening import family_of, interface_of
+from stratagem._src.cluster.interfaces import addresses_of, family_of
+from stratagem._src.cluster.listening import bind_each
 
 __all__ = ["HeldPorts"]
 
 
 class HeldPorts:
-    """Free ports of one address of this machine, held so that nobody else is given them.
+    """Free ports of this machine, at the addresses of one host, held so that nobody else is given them.
 
     A held port is bound with ``SO_REUSEADDR`` and does not listen. Linux then gives it to no other
     socket that asks for any port, yet lets a server that sets ``SO_REUSEADDR`` too, as those of gRPC
@@ -30,13 +32,15 @@ class HeldPorts:
     """
 
     def __init__(self, number: int, host: str = "localhost") -> None:
-        interface = interface_of(host)
+        addresses = addresses_of(host)
         with contextlib.ExitStack() as stack:
-            self._sockets = [stack.enter_context(_hold(interface)) for _ in range(number)]
+            self._held = [bind_each(addresses, 0, _hold) for _ in range(number)]
+            for held in itertools.chain.from_iterable(self._held):
+                stack.enter_context(held)
             self._close = stack.pop_all().close
 
     def __iter__(self) -> Iterator[int]:
-        return (held.getsockname()[1] for held in self._sockets)
+        return (held[0].getsockname()[1] for held in self._held)
 
     def tasks_have_started(self) -> None:
         """Lets go of the ports where a task could not listen on them otherwise."""
@@ -54,8 +58,12 @@ class HeldPorts:
         self.close()
 
 
-def _hold(interface: str) -> socket.socket:
-    held = socket.socket(family_of(interface), socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((interface, 0))
+def _hold(address: str, port: int) -> socket.socket:
+    held = socket.socket(family_of(address), socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((address, port))
+    except BaseException:
+        held.close()
+        raise
     return held

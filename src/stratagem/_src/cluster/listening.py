@@ -1,64 +1,69 @@
-"""Which interface a task listens on: the one of its address, where the machine knows it."""
+"""Sockets at the addresses that a host stands for on this machine, all with one port."""
 
 from __future__ import annotations
 
-import ipaddress
+import errno
 import socket
+from collections.abc import Callable, Iterable, Sequence
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.cluster.loopback import loopback_address
+from stratagem._src.cluster.interfaces import ALL_INTERFACES, addresses_of, family_of
 
-__all__ = ["ALL_INTERFACES", "family_of", "interface_of", "is_own_address", "listen"]
+__all__ = ["bind_each", "listen"]
 
-ALL_INTERFACES = ""
 _BACKLOG = 128
+_MAX_TRIES = 20
 
 
-def interface_of(host: str) -> str:
-    """Returns the address to bind so that others reach this machine by ``host``, and by nothing else.
+def listen(address: Address, peers: Iterable[str] = ()) -> list[socket.socket]:
+    """Returns sockets that listen at an address of this machine; port 0 for any that is free.
 
-    A name is bound on all interfaces: what it means here, ``127.0.1.1`` on some systems, is often not
-    what it means elsewhere. So is an address that this machine does not have, because it is translated
-    on the way.
+    There is one for each address that the host stands for here, all with the same port.
 
-    >>> from stratagem._src.cluster.listening import interface_of
-    >>> interface_of("localhost"), interface_of("worker0.example.com"), interface_of("192.0.2.1")
-    ('127.0.0.1', '', '')
-    """
-    loopback = loopback_address(host)
-    if loopback is not None:
-        return loopback
-    try:
-        is_unspecified = ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return ALL_INTERFACES
-    return host if not is_unspecified and is_own_address(host) else ALL_INTERFACES
-
-
-def listen(address: Address) -> socket.socket:
-    """Returns a socket that listens at an address of this machine; port 0 for any that is free.
+    Args:
+        address: By which others reach this machine.
+        peers: The hosts of the others, as of ``addresses_of``.
 
     Raises:
         OSError: If the port is in use or cannot be bound.
     """
-    host = interface_of(address.host)
-    if host == ALL_INTERFACES and socket.has_dualstack_ipv6():
-        place, family, dual = (host, address.port), socket.AF_INET6, True
-    else:
-        place, family, dual = (host, address.port), family_of(host), False
-    return socket.create_server(place, family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
+
+    def bind(host: str, port: int) -> socket.socket:
+        if host == ALL_INTERFACES and socket.has_dualstack_ipv6():
+            family, dual = socket.AF_INET6, True
+        else:
+            family, dual = family_of(host), False
+        return socket.create_server(
+            (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual
+        )
+
+    return bind_each(addresses_of(address.host, peers), address.port, bind)
 
 
-def family_of(host: str) -> socket.AddressFamily:
-    """Returns the family of an address that ``interface_of`` returned."""
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+def bind_each(
+    addresses: Sequence[str], port: int, bind: Callable[[str, int], socket.socket]
+) -> list[socket.socket]:
+    """Returns a socket for each address, all with the same port.
 
+    Args:
+        addresses: Of this machine.
+        port: 0 for any that is free at all of them.
+        bind: Makes a socket of an address and a port.
 
-def is_own_address(host: str) -> bool:
-    """Returns whether an address is one of this machine's, so that it can be bound."""
-    with socket.socket(family_of(host), socket.SOCK_STREAM) as trial:
+    Raises:
+        OSError: If the port is in use or cannot be bound.
+    """
+    for tries_left in reversed(range(_MAX_TRIES)):
+        bound: list[socket.socket] = []
         try:
-            trial.bind((host, 0))
-        except OSError:
-            return False
-    return True
+            for address in addresses:
+                bound.append(bind(address, bound[0].getsockname()[1] if bound else port))
+            return bound
+        except BaseException as error:
+            for each in bound:
+                each.close()
+            # The system chose a port that is free at the first address and not at another one.
+            taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            if not (taken and bound and port == 0 and tries_left):
+                raise
+    raise AssertionError("the last try raises")

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.program_queue import launch
@@ -92,5 +93,5 @@ def _program(
             ]
             return spmd_map(fn, wrapped, group)
 
-        _programs[key] = jax.jit(program)
+        _programs[key] = jit_with_exchanges(program, group)
     return _programs[key]

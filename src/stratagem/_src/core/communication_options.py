@@ -45,7 +45,8 @@ class CommunicationOptions:
             float32 (gradient compression). Only floating types that are wider are converted; results
             have the dtype of what was given. There is no error feedback. A strategy with this option
             converts what ``ReplicaContext.all_reduce`` and optimizers sum, and nothing else: metrics,
-            ``Strategy.reduce`` and aggregated variables stay as they are.
+            ``Strategy.reduce`` and aggregated variables stay as they are. It refuses Keras ``fit`` and
+            trainable fully sharded variables, whose gradients it cannot convert.
 
     Differs from tf.distribute: ``dtype`` is new.
 

@@ -21,6 +21,8 @@
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
+    ├── AlreadyExistsError (FileExistsError)   a file that would be overwritten
+    ├── FailedPreconditionError (RuntimeError) something that is not in the state it must be in
     ├── OutOfRangeError (IndexError)           a read past the end of the data
     ├── CardinalityError (TypeError)           the length of a dataset that has none
     ├── ShippingError (TypeError)              something that cannot be sent to another process
@@ -117,6 +119,14 @@ class DataLossError(StratagemError, RuntimeError):
 
 class NotFoundError(StratagemError, FileNotFoundError):
     """A file, or a pattern of files, that does not exist."""
+
+
+class AlreadyExistsError(StratagemError, FileExistsError):
+    """A file or directory that exists and was not to be replaced."""
+
+
+class FailedPreconditionError(StratagemError, RuntimeError):
+    """Something that is not in the state that an operation needs."""
 
 
 class OutOfRangeError(StratagemError, IndexError):

@@ -20,15 +20,17 @@ class ThreadState:
         state_frames: The frames of ``variables.access``, innermost last.
         journal: The journal of ``variables.access``, if there is one.
         tapes: What notes which variables are read, outermost first.
+        reads_ahead: Whether it computes elements of a dataset before somebody asks for them.
     """
 
-    __slots__ = ("journal", "state_frames", "strategy_frames", "tapes")
+    __slots__ = ("journal", "reads_ahead", "state_frames", "strategy_frames", "tapes")
 
     def __init__(self) -> None:
         self.strategy_frames: list[Any] = []
         self.state_frames: list[Any] = []
         self.journal: Any = None
         self.tapes: list[Any] = []
+        self.reads_ahead = False
 
     def will_enter(self) -> None:
         """Called before anything is entered."""

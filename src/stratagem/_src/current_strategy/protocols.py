@@ -99,6 +99,10 @@ class ReplicaContextProtocol(Protocol):
     def replica_index(self) -> int | None:
         """Index of the replica, or ``None`` where one program stands for all of them."""
 
+    @property
+    def replica_id_in_sync_group(self) -> Any:
+        """Number of the replica among all of them, as an array."""
+
     def all_reduce(
         self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None
     ) -> Any:

@@ -23,7 +23,7 @@ class ElementIterator(DatasetIterator):
     """An iteration whose elements have ``.numpy()``; ``DatasetIterator`` itself gives them without."""
 
     def _elements_of(self, stream: Stream) -> Iterator[Any]:
-        return map(as_element, stream)
+        return map(as_element, stream.elements())
 
 
 def as_element(value: Any) -> Any:

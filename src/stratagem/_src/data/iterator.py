@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, NamedTuple, Self
 
 from stratagem._src.core.errors import (
@@ -29,6 +32,7 @@ __all__ = ["DatasetIterator", "EndOfData", "refuse_hints"]
 
 _DRAWS_BETWEEN_LOOKS = 16
 _SECONDS_BETWEEN_PLACES = 1.0
+_POLL_SECONDS = 0.1
 
 
 class _Place(NamedTuple):
@@ -94,10 +98,18 @@ class DatasetIterator:
         self._lowered = lower(plan)
         # Elements that were put back, the next one first, each with the state before it.
         self._returned: collections.deque[tuple[Any, Any]] = collections.deque()
-        # Several threads may call a function that draws from it.
-        self._lock = threading.RLock()
+        self._set_free()
         journal = THIS_THREAD.state.journal
         self._made_in = None if journal is None else weakref.ref(journal)
+
+    def _set_free(self) -> None:
+        # Whether a thread draws from it now. A lock would cost as much as the rest of a draw. This is read
+        # and set without a call between, and CPython, which has the GIL, switches threads and runs signal
+        # handlers only at calls and backward jumps.
+        self._is_busy = False
+        # A lock for each thread that waits, to be released. Not a Condition: an interrupt in its methods,
+        # which are Python, would leave it locked.
+        self._waiting: collections.deque[threading.Lock] = collections.deque()
 
     @classmethod
     def _resumed(cls, plan: Node, state: Any, closed: bool) -> Self:
@@ -128,9 +140,9 @@ class DatasetIterator:
         self._elements = self._elements_of(self._stream)
         # A stream that is busy has no state: a signal handler that asks for it, or another thread, is
         # told the last place that was noted, and how many elements have been drawn since.
-        self._is_busy = False
         self._num_drawn = 0
         self._place: _Place | None = place
+        # The draw before which something is to be done: note the place, or give what was put back.
         self._look_at = _DRAWS_BETWEEN_LOOKS
         self._place_is_due = time.monotonic() + _SECONDS_BETWEEN_PLACES
         self._finalizer = weakref.finalize(self, self._stream.close)
@@ -139,24 +151,51 @@ class DatasetIterator:
 
     def _end_in_child(self) -> None:
         self._elements = iter(self._owner.check, True)  # which raises
+        self._set_free()  # a thread of the parent that draws does not exist here
         self._finalizer.detach()  # to close it may remove files that the parent writes
 
     def _elements_of(self, stream: Stream) -> Iterator[Any]:
         """Returns the elements as they are given out."""
-        return stream
+        return stream.elements()
 
     def __iter__(self) -> Self:
         _refuse_to_loop(self)
         return self
 
-    def __next__(self) -> Any:
-        if INSIDE:
+    def __next__(self, *, is_noted: bool = True) -> Any:
+        if INSIDE and is_noted:
             thread = THIS_THREAD.state
             if thread.state_frames:
                 return thread.state_frames[-1].draw(self)
             if thread.journal is not None:
                 return self._draw_and_note(thread.journal)
-        return self.draw()
+        while self._is_busy:
+            self._wait()
+        self._is_busy = True
+        try:
+            if self._num_drawn >= self._look_at:
+                # First: another thread may put something back meanwhile, and says so in _look_at.
+                self._note_place()
+                if self._returned:
+                    self._look_at = 0
+                    return self._returned.popleft()[0]
+            element = next(self._elements)
+            self._num_drawn += 1
+            return element
+        except StopIteration:
+            self._end()
+            raise EndOfData from None
+        except BaseException:
+            # What is drawn next may be something else than when it is drawn again.
+            self._place, self._look_at, self._place_is_due = None, 0, 0.0
+            if self._finalizer.alive:
+                self._elements = self._elements_of(self._stream)
+            self._run.rest()
+            raise
+        finally:
+            self._is_busy = False
+            if self._waiting:
+                self._wake()
 
     def _draw_and_note(self, journal: Any) -> Any:
         """Draws an element that is given again if the call around this fails."""
@@ -177,36 +216,44 @@ class DatasetIterator:
             ContextError: In a signal handler that interrupts this.
         """
         assert not optional
-        with self._lock:
-            if self._returned:
-                return self._returned.popleft()[0]
-            self._check_not_busy()
-            self._is_busy = True
-            try:
-                if self._num_drawn >= self._look_at:
-                    self._note_place()
-                element = next(self._elements)
-                self._num_drawn += 1
-                return element
-            except StopIteration:
-                self.close()
-                raise EndOfData from None
-            except BaseException:
-                # What is drawn next may be something else than when it is drawn again.
-                self._place, self._look_at, self._place_is_due = None, 0, 0.0
-                self._run.rest()
-                raise
-            finally:
-                self._is_busy = False
+        return self.__next__(is_noted=False)
 
-    def _check_not_busy(self) -> None:
-        """Refuses, with the lock held, what a signal handler does to a stream that it interrupts."""
-        if self._is_busy:
+    def _wait(self) -> None:
+        """Waits for another thread that draws.
+
+        Raises:
+            ContextError: In a signal handler, if what it interrupts draws.
+        """
+        if self._is_below(sys._getframe(2)):
             raise ContextError(
                 "A signal handler cannot draw from an iterator, or set its state, while it interrupts "
                 "next(iterator) of the same iterator. Set a flag in the handler, and do it in the loop "
                 "when the flag is set. Saving a Checkpoint that contains it works in a handler."
             )
+        turn = threading.Lock()
+        turn.acquire()
+        self._waiting.append(turn)
+        try:
+            if self._is_busy:
+                turn.acquire(timeout=_POLL_SECONDS)
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(turn)
+
+    def _is_below(self, frame: FrameType | None) -> bool:
+        """Returns whether ``frame``, or what called it, is a method that makes this iterator busy.
+
+        Asked when it is busy, so that no draw has to find out in which thread it is.
+        """
+        while frame is not None:
+            if frame.f_code in _BUSY_CODES and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _wake(self) -> None:
+        with contextlib.suppress(IndexError):
+            self._waiting.popleft().release()
 
     def _note_place(self) -> None:
         """Notes where the iterator stands, if that has not been done for a while."""
@@ -219,6 +266,7 @@ class DatasetIterator:
     def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
         """Takes elements back, with the states before them, as if they had not been drawn."""
         self._returned.extendleft(reversed(drawn))
+        self._look_at = 0
 
     def current_state(self) -> Any:
         """Returns the state, for ``put_back``."""
@@ -258,16 +306,14 @@ class DatasetIterator:
             return self._returned[0][1]
         state = {"plan": self._description, "run": self._run.get_state()}
         # Not waited for: who draws may wait for whoever asks.
-        if self._lock.acquire(blocking=False):
+        if not self._is_busy:
+            self._is_busy = True
             try:
-                if not self._is_busy:
-                    self._is_busy = True
-                    try:
-                        return {**state, "stream": self._stream.get_state()}
-                    finally:
-                        self._is_busy = False
+                return {**state, "stream": self._stream.get_state()}
             finally:
-                self._lock.release()
+                self._is_busy = False
+                if self._waiting:
+                    self._wake()
         place = self._place  # first: it never is of a later element than those counted
         if place is None:
             raise ContextError(
@@ -288,10 +334,16 @@ class DatasetIterator:
             ContextError: In a signal handler that interrupts ``next``.
         """
         self.check_state(state)
-        with self._lock:
-            self._check_not_busy()
+        while self._is_busy:
+            self._wait()
+        self._is_busy = True
+        try:
             self.close()
             self._resume(state)
+        finally:
+            self._is_busy = False
+            if self._waiting:
+                self._wake()
 
     def check_state(self, state: Any) -> None:
         """Checks that ``set_state`` can be called.
@@ -321,8 +373,17 @@ class DatasetIterator:
     def close(self) -> None:
         """Ends the threads and closes the files of this iteration."""
         self._returned.clear()
+        self._end()
+
+    def _end(self) -> None:
         self._elements = iter(())
         self._finalizer()
+
+
+_BUSY_CODES = frozenset(
+    method.__code__
+    for method in (DatasetIterator.__next__, DatasetIterator.get_state, DatasetIterator.set_state)
+)
 
 
 def _refuse_to_loop(iterator: DatasetIterator) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Generator
 from typing import Any
 
 from stratagem._src.core.background import Background
+from stratagem._src.core.this_thread import THIS_THREAD
 
 __all__ = ["Prefetcher"]
 
@@ -102,6 +103,7 @@ class Prefetcher:
         self._background.join_or_leave(_SECONDS_TO_END)
 
     def _work(self) -> None:
+        THIS_THREAD.state.reads_ahead = True
         source, self._source = self._source, None
         assert source is not None
         try:

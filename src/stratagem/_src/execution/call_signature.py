@@ -11,6 +11,8 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.data.iterator import DatasetIterator
+from stratagem._src.data.planned_elements import PlannedElements
+from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
 from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.execution.static_key import form_key, static_key
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -70,6 +72,7 @@ class CallInputs:
     Attributes:
         arrays: The arrays that go into the program.
         iterators: The iterators over datasets, from which the program draws elements.
+        has_dataset: Whether an argument is a dataset, which can only be looped over.
         key: Equal for calls that can use the same program.
         traced: Whether an argument is a tracer of an outer JAX transformation.
         ragged: Whether replicas' arrays differ in shape, so that no program can take them.
@@ -86,6 +89,7 @@ class CallInputs:
         "arrays",
         "flat",
         "form",
+        "has_dataset",
         "iterators",
         "key",
         "needs",
@@ -100,7 +104,7 @@ class CallInputs:
         self.flat = not kwargs and len(leaves) == len(args) and all(map(is_, leaves, args))
         self.arrays: list[Any] = []
         self.iterators: list[DistributedIterator | DatasetIterator] = []
-        self.traced = self.ragged = False
+        self.traced = self.ragged = self.has_dataset = False
         self._static: list[Any] = []
         self.needs: list[weakref.ref[Any]] = []
         self._kinds = [self._take(leaf) for leaf in leaves]
@@ -114,6 +118,7 @@ class CallInputs:
         described.form = self.form
         described._static, described.key = self._static, self.key
         described.traced, described.ragged = self.traced, self.ragged
+        described.has_dataset = self.has_dataset
         described.arrays, described.needs = [], []
         described.iterators = []
         return described
@@ -140,6 +145,8 @@ class CallInputs:
             self.iterators.append(leaf)
             return (_ITERATOR, type(leaf))
         else:
+            if isinstance(leaf, (PlannedElements, DistributedDataset)):
+                self.has_dataset = True
             self._static.append(leaf)
             return (_STATIC, static_key(leaf, self.needs))
         if isinstance(array, jax.core.Tracer):

@@ -25,7 +25,7 @@ from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["cond"]
+__all__ = ["BranchFrame", "cond"]
 
 
 def cond(
@@ -95,17 +95,23 @@ def _traced(
     )
     written: dict[int, Variable] = {}
     for fn in (true_fn, false_fn):
-        frame = _BranchFrame(parent)
+        frame = BranchFrame(parent)
         jax.eval_shape(lambda *args, fn=fn, frame=frame: frame.call(fn, {}, args), *operands)
         written |= frame.written
     variables = list(written.values())
-    before = [parent.read(variable) for variable in variables]
+    # A tape hears of what the branches are given, for it cannot see what they read.
+    before = [
+        parent.read(variable)
+        if isinstance(variable, FullyShardedVariable)
+        else state.noted_read(variable, parent.read(variable))
+        for variable in variables
+    ]
     if parent.spmd and not all(isinstance(variable, SyncOnReadVariable) for variable in variables):
         predicate = must_be_equal(predicate)
 
     def branch(fn: Callable[..., Any]) -> Callable[..., Any]:
         def call(operands: tuple[Any, ...], values: list[Any]) -> Any:
-            frame = _BranchFrame(parent)
+            frame = BranchFrame(parent)
             result = frame.call(fn, dict(zip(written, values, strict=True)), operands)
             return result, [
                 frame.read(v).astype(old.dtype) for v, old in zip(variables, values, strict=True)
@@ -132,7 +138,7 @@ def _flush(frame: StateFrame | None) -> None:
         frame = getattr(frame, "parent", None)
 
 
-class _BranchFrame(StateFrame):
+class BranchFrame(StateFrame):
     """Frame of one branch: keeps what the branch assigns until both are known.
 
     Args:

@@ -8,6 +8,7 @@ ended, each such operation becomes a constant of the jaxpr, of which each call b
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.dtypes import is_host_only
-from stratagem._src.core.errors import OutOfRangeError, ShapeMismatchError
+from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.narrowing import narrowed
 from stratagem._src.core.tracing import in_trace, jax_core, mentioned_variables, with_constvars
 from stratagem._src.data.iterator import DatasetIterator
@@ -36,6 +37,7 @@ __all__ = [
     "Draw",
     "DrawMiss",
     "DrawSpec",
+    "EndMiss",
     "LiftedDraws",
     "RaggedElement",
     "draw_element",
@@ -51,6 +53,25 @@ class DrawMiss(Exception):
     """An element of another kind than the program was made for."""
 
 
+class EndMiss(DrawMiss):
+    """The end of the data where the program was made for an element.
+
+    Args:
+        draws: All draws of the program.
+        position: Which of them it is.
+    """
+
+    def __init__(self, draws: list[DrawSpec], position: int) -> None:
+        super().__init__()
+        self._draws = draws
+        self._position = position
+
+    def is_not_caught(self) -> None:
+        """Notes that the function does not catch it: the program need not be left for another then."""
+        spec = self._draws[self._position]
+        self._draws[self._position] = dataclasses.replace(spec, end_is_error=True)
+
+
 class RaggedElement(Exception):
     """An element whose shapes differ between replicas, which no program can take."""
 
@@ -62,14 +83,12 @@ class Draw:
     Attributes:
         iterator: Where it was drawn from.
         before: The state of the iterator before.
-        element: The element; ``MISSING`` if there was none.
-        optional: Whether there need not be one.
+        element: The element; ``MISSING`` at the end of the data.
     """
 
     iterator: AnyIterator
     before: Any
     element: Any
-    optional: bool = False
 
     def arrays(self) -> list[Any]:
         """Returns the arrays of the element.
@@ -185,14 +204,14 @@ class DrawSpec:
         captured: The iterator, if it is not an argument; it is not kept alive.
         signature: Of the element that was traced.
         const_positions: For each array of the element, its place among the program's constants.
-        optional: Whether there need not be an element.
+        end_is_error: Whether the function is known not to catch the end of the data here.
     """
 
     argument: int | None
     captured: weakref.ref[AnyIterator] | None
     signature: tuple[Any, ...]
     const_positions: tuple[int | None, ...]
-    optional: bool
+    end_is_error: bool = False
 
     @classmethod
     def of(
@@ -205,7 +224,6 @@ class DrawSpec:
             weakref.ref(draw.iterator) if argument is None else None,
             draw.signature(),
             tuple(const_positions),
-            draw.optional,
         )
 
     def put_into(self, consts: list[Any], draw: Draw, group: ReplicaGroup | None) -> None:
@@ -246,24 +264,16 @@ class DrawSpec:
         return iterator
 
 
-def draw_element(iterator: AnyIterator, *, optional: bool = False) -> Draw:
-    """Draws the next element.
-
-    Args:
-        iterator: Where to draw from.
-        optional: Whether there need not be an element.
-
-    Raises:
-        OutOfRangeError: At the end of the data.
-    """
+def draw_element(iterator: AnyIterator) -> Draw:
+    """Draws the next element, ``MISSING`` at the end of the data."""
     before = iterator.current_state()
     try:
         # The functions of a pipeline compute its elements now: they are no part of what is traced.
         with state.outside_of_frames(), jax.core.eval_context():
-            element = iterator.draw(optional=optional)
+            element = iterator.draw()
     except StopIteration:
-        raise OutOfRangeError("End of the dataset.") from None
-    return Draw(iterator, before, element, optional)
+        element = MISSING
+    return Draw(iterator, before, element)
 
 
 def put_back(draws: Sequence[Draw]) -> None:

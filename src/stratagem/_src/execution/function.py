@@ -23,11 +23,12 @@ from stratagem._src.execution.bound_function import BoundFunction, CompiledFunct
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
-from stratagem._src.execution.draws import DrawMiss, RaggedElement
+from stratagem._src.execution.draws import DrawMiss, EndMiss, RaggedElement
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
 from stratagem._src.execution.quick_call import Otherwise, QuickCall, make_quick_call
 from stratagem._src.execution.trace import trace_program
+from stratagem._src.execution.tracing_frames import EndNotCaught
 from stratagem._src.execution.variable_exchange import VariablesGone
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
@@ -130,7 +131,10 @@ class Function(CompiledFunction):
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if THIS_THREAD.state.state_frames or state.records():
+        frames = THIS_THREAD.state.state_frames
+        if frames or state.records():
+            if frames:
+                frames[-1].note_step(self._python_function)
             return self._python_function(*args, **kwargs)
         return self._find_and_run(args, kwargs)
 
@@ -146,12 +150,14 @@ class Function(CompiledFunction):
             return self._python_function(*args, **kwargs)
         if inputs.ragged:
             return self._run_eagerly(args, kwargs)
-        if self._loops:
+        # A trace would get as far as the loop, and what it did on the way would be done a second time.
+        if self._loops or inputs.has_dataset:
             return self._run_eagerly(args, kwargs, self._steps)
         settings = jax_settings.current_settings()
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
         tried: list[Program] = []
+        ends: list[EndMiss] = []
         for program in self._programs.get(key):
             tried.append(program)
             if inputs.is_plain():
@@ -163,6 +169,8 @@ class Function(CompiledFunction):
                 )
             try:
                 return program.run(inputs)
+            except EndMiss as miss:
+                ends.append(miss)
             except (DrawMiss, VariablesGone):
                 continue
         try:
@@ -173,6 +181,10 @@ class Function(CompiledFunction):
                     return tried[-1].run(inputs)
         except RaggedElement:
             return self._run_eagerly(args, kwargs)
+        except EndNotCaught as error:
+            for end in ends:
+                end.is_not_caught()
+            raise OutOfRangeError(*error.args) from None
         except LoopsOverDataset:
             self._loops = True
             return self._run_eagerly(args, kwargs, self._steps)

@@ -14,13 +14,16 @@ from typing import Any
 import jax
 
 from stratagem._src.core import jax_settings
+from stratagem._src.core.errors import OutOfRangeError
 from stratagem._src.core.straight_line import StraightLine
+from stratagem._src.distributed_input.optional import MISSING
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callbacks import wait_for_callbacks
 from stratagem._src.execution.draws import (
     AnyIterator,
     Draw,
     DrawSpec,
+    EndMiss,
     draw_element,
     put_back,
 )
@@ -196,7 +199,7 @@ class Program:
         Raises:
             DrawMiss: If the next elements are not of the kind that was traced; they are put back.
             VariablesGone: If a variable of the program does not exist any more.
-            OutOfRangeError: If there is no next element.
+            OutOfRangeError: If there is no next element, and the function does not catch that.
         """
         arrays = list(inputs.arrays)
         if self.group is not None:
@@ -217,15 +220,19 @@ class Program:
 
         Raises:
             DrawMiss: If they are not of the kind that was traced; they are put back.
-            OutOfRangeError: If there is no next element.
+            OutOfRangeError: If there is no next element, and the function does not catch that.
         """
         draws: list[Draw] = []
         consts = list(self.consts)
         try:
-            for spec in self.draws:
-                iterator = spec.iterator(iterators)
-                draws.append(draw_element(iterator, optional=spec.optional))
-                spec.put_into(consts, draws[-1], self.group)
+            for position, spec in enumerate(self.draws):
+                draw = draw_element(spec.iterator(iterators))
+                draws.append(draw)
+                if draw.element is MISSING and spec.signature[0] is not MISSING:
+                    if spec.end_is_error:
+                        raise OutOfRangeError("End of the dataset.")
+                    raise EndMiss(self.draws, position)
+                spec.put_into(consts, draw, self.group)
         except BaseException:
             put_back(draws)
             raise

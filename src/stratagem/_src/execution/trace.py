@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
 from stratagem._src.collectives.merging import evaluate_merged
 from stratagem._src.core import jax_settings, structures
 from stratagem._src.core.errors import ContextError, TracedValueError
@@ -33,6 +34,7 @@ from stratagem._src.execution.variable_reads import lift_reads
 from stratagem._src.mesh.program_queue import ProgramLine, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.host_arrays import taken
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
@@ -324,7 +326,7 @@ def _build(
     if group is not None and group.spans_processes:
         make = functools.partial(JointProgram, identity)
     return make(
-        jax.jit(program, **options),
+        jit_with_exchanges(program, group, **options),
         donated=[variables[i] for i in donated],
         kept=[variables[i] for i in kept],
         consts=consts,
@@ -344,7 +346,7 @@ def _constant(array: Any, group: ReplicaGroup | None) -> Any:
     """Returns an array that a function captured where its program can take it."""
     if not isinstance(array, jax.Array):
         # A copy: what is captured is as it was when the function was traced.
-        array = jnp.array(array)
+        array = jnp.asarray(taken(array))
     if group is None or array.sharding == group.sharded:
         return array
     return group.replicate(array)

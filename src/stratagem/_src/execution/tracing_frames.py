@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
+import inspect
+import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -13,6 +18,8 @@ import numpy as np
 from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.core.errors import ContextError, OutOfRangeError, VariableError
 from stratagem._src.core.tracing import active_trace, in_trace, is_tracer
+from stratagem._src.data.iterator import EndOfData
+from stratagem._src.distributed_input.optional import MISSING
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.draws import AnyIterator, Draw, RaggedElement, draw_element
 from stratagem._src.execution.gradient_taps import GradientTaps
@@ -28,7 +35,29 @@ from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["ForeignFrame", "FunctionFrame", "GradientFrame", "ReplicaFrame", "TracingFrame"]
+_STEPS_TO_WARN = 3
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()
+_logger = logging.getLogger("stratagem")
+
+__all__ = [
+    "EndNotCaught",
+    "ForeignFrame",
+    "FunctionFrame",
+    "GradientFrame",
+    "ReplicaFrame",
+    "TracingFrame",
+    "code_of",
+]
+
+
+def code_of(fn: Any) -> Any:
+    """Returns the code of a function, a method or an object that can be called; else its type."""
+    fn = inspect.unwrap(fn)
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = getattr(fn, "__func__", fn)
+    code = getattr(fn, "__code__", None)
+    return code if code is not None else getattr(type(fn).__call__, "__code__", type(fn))
 
 
 class TracingFrame(StateFrame):
@@ -131,6 +160,10 @@ class TracingFrame(StateFrame):
         self._values[id(variable)] = in_program(initial_value)
 
 
+class EndNotCaught(OutOfRangeError):
+    """The end of the data that a traced function did not catch."""
+
+
 class FunctionFrame(TracingFrame):
     """Frame of a traced ``function``.
 
@@ -140,8 +173,11 @@ class FunctionFrame(TracingFrame):
     Attributes:
         groups: The devices that were used.
         draws: The elements that were drawn.
+        num_steps: How many calls of ``strategy.run`` and of compiled functions were traced.
         stopped_by: What was raised because there is no program for this call. It counts also if the
             function has caught it: what it did then would be repeated by every later call.
+        ended_by: What was raised at the end of the data. A function that catches it has a program for
+            calls at the end.
     """
 
     def __init__(self, *, may_create: bool) -> None:
@@ -149,7 +185,10 @@ class FunctionFrame(TracingFrame):
         self._may_create = may_create
         self.groups: list[ReplicaGroup] = []
         self.draws: list[Draw] = []
+        self.num_steps = 0
+        self._steps: collections.Counter[Any] = collections.Counter()
         self.stopped_by: Exception | None = None
+        self.ended_by: EndOfData | None = None
 
     def use_group(self, group: ReplicaGroup) -> None:
         """Notes that the program runs on ``group``."""
@@ -159,6 +198,7 @@ class FunctionFrame(TracingFrame):
         """Draws an element, to be an input of the program.
 
         Raises:
+            EndOfData: At the end, unless ``optional``.
             ContextError: In the body of a loop of JAX, and the like.
         """
         if not stages_into(self._trace):
@@ -168,24 +208,49 @@ class FunctionFrame(TracingFrame):
                 "outside and pass the element."
             )
         try:
-            drawn = draw_element(iterator, optional=optional)
+            drawn = draw_element(iterator)
             self.draws.append(drawn)
-            return drawn.traced(len(self.draws) - 1, self._trace)
-        except (OutOfRangeError, RaggedElement) as error:
+            element = drawn.traced(len(self.draws) - 1, self._trace)
+        except RaggedElement as error:
             self.stopped_by = error
             raise
+        if element is MISSING and not optional:
+            self.ended_by = EndOfData()
+            raise self.ended_by
+        return element
 
     def unless_stopped(self, call: Callable[[], Any]) -> Any:
-        """Returns what ``call`` does, or raises what has stopped it, also if it has caught that."""
+        """Returns what ``call`` does, or raises what has stopped it, also if it has caught that.
+
+        Raises:
+            EndNotCaught: If it did not catch the end of the data.
+        """
         try:
             result = call()
         except Exception as error:
+            # A generator, of JAX perhaps, makes a RuntimeError of a StopIteration that leaves it.
+            if self.ended_by is not None and self.ended_by in (error, error.__cause__):
+                raise EndNotCaught("End of the dataset.") from None
             if self.stopped_by is None or self.stopped_by is error:
                 raise
             raise self.stopped_by from error
         if self.stopped_by is not None:
             raise self.stopped_by
         return result
+
+    def note_step(self, fn: Any) -> None:
+        """Counts a step; says once that a Python loop over it is unrolled, which nothing else shows."""
+        self.num_steps += 1
+        code = code_of(fn)
+        self._steps[code] += 1
+        if self._steps[code] == _STEPS_TO_WARN and code not in _warned:
+            _warned.add(code)
+            _logger.warning(
+                "A stratagem.function calls %s for the third time while it is traced. A loop over Python's "
+                "range, or a while loop, is unrolled: its program has the body once for each iteration, "
+                "and takes as much longer to compile. Loop over tf.range or a dataset to compile it once.",
+                getattr(fn, "__qualname__", repr(fn)),
+            )
 
     def refuse_to_loop(self, dataset: Any) -> None:
         """Raises: how often the loop runs is not known while tracing."""

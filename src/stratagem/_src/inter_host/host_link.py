@@ -3,38 +3,49 @@
 Every host sends to every other host directly. For an all-reduce each host owns a part of the array: all
 send it their addends of that part, it adds them in the order of the hosts, and sends the sum to all. That
 moves as few bytes as a ring does, ``2 (N - 1) / N`` of the array, in 2 steps instead of ``2 (N - 1)``; the
-sums of one chunk travel while the addends of the next ones still arrive. Small arrays are sent whole, in
-one step.
+sums of one chunk travel while the addends of the next ones still arrive. Two hosts swap whole arrays of
+up to 4 MB, which is as many bytes, in one step, and so do more hosts with small arrays.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from stratagem._src.core.background import Background
-from stratagem._src.inter_host.host_peer import FlatArray, HostPeer, PeerLost, as_bytes
+from stratagem._src.inter_host.host_peers import HostPeers
+from stratagem._src.inter_host.owned_reduction import (
+    MAX_RECORD_BYTES,
+    Chunk,
+    OnChunk,
+    OwnedReduction,
+    chunks,
+)
+from stratagem._src.inter_host.turn_sender import FlatArray, PeerLost, as_bytes
 from stratagem._src.shared_memory.combination import Combination, combine
-from stratagem._src.shared_memory.exchanged_array import cut
 from stratagem._src.shared_memory.local_group import DIFFERENT
 from stratagem._src.transport import Connection
 
 __all__ = ["CONNECTION_LOST", "HostLink"]
 
-_MAX_CHUNK_BYTES = 1024 * 1024
-_MIN_CHUNK_BYTES = 64 * 1024
-_CHUNKS_PER_PART = 4
-"""Of what a host owns of an array. Of 1 MB on three hosts at 1 Gbit/s, in three runs each, one chunk took
-1.11, 1.19 and 1.24 of the time of Gloo's all-reduce, and four chunks 1.08, 1.00 and 1.03. On
-a busy machine: more chunks, and four hosts, were measured once each, which decides nothing."""
+_SMALL_BYTES = 32 * 1024
+"""Up to here a step costs more than it saves to send every part to its owner alone."""
 
-_INLINE_BYTES = 32 * 1024
-"""What the buffers of two sockets surely take: nobody has to receive while it is sent."""
+_MAX_SWAPPED_BYTES = 4 * 1024 * 1024
+"""Of two hosts, each of which then adds all instead of half: on a fast network a step costs less."""
 
 _HEADER = struct.Struct("<QI")
 CONNECTION_LOST = "The connection between two hosts was lost in an exchange of arrays"
+
+
+class _DifferentArrays(Exception):
+    """Another host is at another turn, or exchanges something else."""
+
+
+def _nothing(chunk: Chunk) -> None:
+    """Does nothing with a chunk."""
 
 
 class HostLink:
@@ -55,29 +66,25 @@ class HostLink:
         when_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self._when_closed = when_closed
-        background = Background("the link between hosts")
         self._host = host
         self._num_hosts = len(connections) + 1
         self._turn = 0
+        self._buffers = np.empty(0, np.uint8)
         # In another order on each host: else all would send to the same one first.
         others = [(host + i) % self._num_hosts for i in range(1, self._num_hosts)]
-        self._peers = {
-            other: HostPeer(connections[other], names[other], background) for other in others
-        }
+        self._peers = HostPeers({other: connections[other] for other in others}, names)
 
     def unacknowledged_seconds(self) -> dict[int, float]:
         """Returns for how long each other host has acknowledged nothing of what it was sent."""
-        return {host: peer.unacknowledged_seconds for host, peer in self._peers.items()}
+        return self._peers.unacknowledged_seconds()
 
     def interrupt(self) -> None:
         """Wakes what waits for other hosts, with an error; from any thread."""
-        for peer in self._peers.values():
-            peer.interrupt()
+        self._peers.interrupt()
 
     def close(self) -> None:
         """Ends the connections."""
-        for peer in self._peers.values():
-            peer.close()
+        self._peers.close()
         self._when_closed()
 
     def all_reduce(
@@ -86,6 +93,8 @@ class HostLink:
         operands: Sequence[FlatArray],
         results: Sequence[FlatArray],
         note: int,
+        prepare: OnChunk = _nothing,
+        publish: OnChunk = _nothing,
     ) -> str | None:
         """Fills the results with the operands of all hosts combined.
 
@@ -94,19 +103,37 @@ class HostLink:
             operands: What this host brings.
             results: As large, and other memory.
             note: Equal in processes that exchange the same.
+            prepare: Fills a chunk of the operands: shortly before it is needed, maybe in two threads at
+                once, and maybe again.
+            publish: Called when a chunk of the results is there.
 
         Returns:
             What went wrong, if anything; so does ``swap``.
         """
-        if _num_bytes(operands) > _INLINE_BYTES:
+        if _num_bytes(operands) <= _SMALL_BYTES:
+            whole = list(chunks(operands, _SMALL_BYTES))
+            for chunk in whole:
+                prepare(chunk)
+            brought = {other: [np.empty_like(array) for array in operands] for other in self._peers}
+            problem = self.swap(dict.fromkeys(self._peers, operands), brought, note)
+            if problem is None:
+                self.combine(combination, operands, brought, results)
+                for chunk in whole:
+                    publish(chunk)
+            return problem
+        if self._num_hosts == 2 and _num_bytes(operands) <= _MAX_SWAPPED_BYTES:
             return self._take_turn(
-                lambda: self._all_reduce_by_owners(combination, operands, results, note)
+                note,
+                _num_bytes(operands),
+                lambda: self._queue_sum_of_two(combination, operands, results, prepare, publish),
             )
-        brought = {other: [np.empty_like(array) for array in operands] for other in self._peers}
-        problem = self.swap(dict.fromkeys(self._peers, operands), brought, note)
-        if problem is None:
-            self.combine(combination, operands, brought, results)
-        return problem
+        reduction = OwnedReduction(
+            self._host, self._peers, combination, operands, results, prepare, publish
+        )
+        num_bytes = len(self._peers) * reduction.buffer_bytes
+        if len(self._buffers) < num_bytes:
+            self._buffers = np.empty(num_bytes, np.uint8)
+        return self._take_turn(note, _num_bytes(operands), lambda: reduction.queue(self._buffers))
 
     def swap(
         self,
@@ -121,10 +148,21 @@ class HostLink:
             incoming: By host.
             note: Equal in processes that exchange the same.
         """
-        both = (*outgoing.values(), *incoming.values())
-        is_small = all(_num_bytes(arrays) <= _INLINE_BYTES for arrays in both)
-        swap = self._swap_inline if is_small else self._swap_in_chunks
-        return self._take_turn(lambda: swap(outgoing, incoming, note))
+
+        def queue() -> None:
+            for other in self._peers:
+                sent, filled = _together(outgoing[other]), incoming[other]
+                room = np.empty(_num_bytes(filled), np.uint8) if _are_small(filled) else None
+                for chunk in chunks(sent):
+                    self._peers.send(other, chunk.of(sent))
+                if room is None:
+                    for chunk in chunks(filled):
+                        self._peers.receive(other, chunk.of(filled))
+                elif room.size:
+                    self._peers.receive(other, room, functools.partial(_take_apart, room, filled))
+
+        num_bytes = sum(map(_num_bytes, incoming.values()))
+        return self._take_turn(note, num_bytes, queue)
 
     def combine(
         self,
@@ -140,133 +178,70 @@ class HostLink:
             ]
             combine(combination, in_order, result)
 
-    def _take_turn(self, work: Callable[[], bool]) -> str | None:
+    def _queue_sum_of_two(
+        self,
+        combination: Combination,
+        operands: Sequence[FlatArray],
+        results: Sequence[FlatArray],
+        prepare: OnChunk,
+        publish: OnChunk,
+    ) -> None:
+        """Queues a swap whose chunks are combined where they arrive."""
+        [other] = self._peers
+
+        def arrived(chunk: Chunk) -> None:
+            prepare(chunk)
+            operand, result = chunk.of(operands), chunk.of(results)
+            in_order = (operand, result) if self._host < other else (result, operand)
+            combine(combination, in_order, result)
+            publish(chunk)
+
+        for chunk in chunks(operands, MAX_RECORD_BYTES):
+            self._peers.send(other, chunk.of(operands), functools.partial(prepare, chunk))
+            self._peers.receive(other, chunk.of(results), functools.partial(arrived, chunk))
+
+    def _take_turn(self, note: int, num_bytes: int, queue: Callable[[], None]) -> str | None:
+        """Sends and receives headers, and then what ``queue`` queues, so many bytes."""
+        header = np.frombuffer(_HEADER.pack(self._turn, note), np.uint8)
+
+        def check(received: FlatArray) -> None:
+            if not np.array_equal(received, header):
+                raise _DifferentArrays
+
+        for other in self._peers:
+            received = np.empty_like(header)
+            self._peers.send(other, header)
+            self._peers.receive(other, received, functools.partial(check, received))
         try:
-            is_same = work()
+            queue()
+            self._peers.run(num_bytes)
         except PeerLost as error:
             self.interrupt()
             return f"{CONNECTION_LOST}, with {error}."
-        if not is_same:
+        except _DifferentArrays:
             self.interrupt()
             return DIFFERENT
         self._turn += 1
         return None
 
-    def _swap_inline(
-        self,
-        outgoing: Mapping[int, Sequence[FlatArray]],
-        incoming: Mapping[int, Sequence[FlatArray]],
-        note: int,
-    ) -> bool:
-        header = _HEADER.pack(self._turn, note)
-        for other, peer in self._peers.items():
-            peer.send(b"".join([header, *map(as_bytes, outgoing[other])]))
-        for other, peer in self._peers.items():
-            record = peer.receive()
-            if not record.startswith(header):
-                return False
-            start = len(header)
-            for array in incoming[other]:
-                as_bytes(array)[:] = record[start : start + array.nbytes]
-                start += array.nbytes
-        return True
 
-    def _swap_in_chunks(
-        self,
-        outgoing: Mapping[int, Sequence[FlatArray]],
-        incoming: Mapping[int, Sequence[FlatArray]],
-        note: int,
-    ) -> bool:
-        self._put_headers(note)
-        for other, peer in self._peers.items():
-            for chunk in _chunks(outgoing[other], _MAX_CHUNK_BYTES):
-                peer.put(chunk)
-        if not self._headers_are_same(note):
-            return False
-        self._receive_in_turn(incoming)
-        self._flush()
-        return True
+def _are_small(arrays: Sequence[FlatArray]) -> bool:
+    return _num_bytes(arrays) <= _SMALL_BYTES
 
-    def _all_reduce_by_owners(
-        self,
-        combination: Combination,
-        operands: Sequence[FlatArray],
-        results: Sequence[FlatArray],
-        note: int,
-    ) -> bool:
-        parts = [cut(array.size, self._num_hosts) for array in operands]
-        chunk_bytes = _chunk_bytes(_num_bytes(operands) // self._num_hosts)
-        self._put_headers(note)
-        for other, peer in self._peers.items():
-            for chunk in _chunks(_part_of(operands, parts, other), chunk_bytes):
-                peer.put(chunk)
-        if not self._headers_are_same(note):
-            return False
-        own_operands = _chunks(_part_of(operands, parts, self._host), chunk_bytes)
-        own_results = _chunks(_part_of(results, parts, self._host), chunk_bytes)
-        buffers: dict[int, FlatArray] = {
-            other: np.empty(chunk_bytes, np.uint8) for other in self._peers
-        }
-        for operand, result in zip(own_operands, own_results, strict=True):
-            brought = {}
-            for other, peer in self._peers.items():
-                brought[other] = [buffers[other][: operand.nbytes].view(operand.dtype)]
-                peer.receive_into(brought[other][0])
-            self.combine(combination, [operand], brought, [result])
-            for peer in self._peers.values():
-                peer.put(result)
-        sums = {other: _part_of(results, parts, other) for other in self._peers}
-        self._receive_in_turn(sums, chunk_bytes)
-        self._flush()
-        return True
 
-    def _receive_in_turn(
-        self, incoming: Mapping[int, Sequence[FlatArray]], chunk_bytes: int = _MAX_CHUNK_BYTES
-    ) -> None:
-        """Receives a chunk of each host in turn: one from which nothing is taken stops sending."""
-        arriving = {other: list(_chunks(incoming[other], chunk_bytes)) for other in self._peers}
-        for position in range(max(map(len, arriving.values()))):
-            for other, chunks in arriving.items():
-                if position < len(chunks):
-                    self._peers[other].receive_into(chunks[position])
+def _together(arrays: Sequence[FlatArray]) -> Sequence[FlatArray]:
+    """Returns small arrays as one: each would take calls of the system of its own."""
+    if len(arrays) == 1 or not _are_small(arrays):
+        return arrays
+    return [np.frombuffer(b"".join(map(as_bytes, arrays)), np.uint8)]
 
-    def _put_headers(self, note: int) -> None:
-        for peer in self._peers.values():
-            peer.put(np.frombuffer(_HEADER.pack(self._turn, note), np.uint8))
 
-    def _headers_are_same(self, note: int) -> bool:
-        header = _HEADER.pack(self._turn, note)
-        received = np.empty(len(header), np.uint8)
-        for peer in self._peers.values():
-            peer.receive_into(received)
-            if received.tobytes() != header:
-                return False
-        return True
-
-    def _flush(self) -> None:
-        # The memory of a program is not its own any more when its turn is over.
-        for peer in self._peers.values():
-            peer.flush()
+def _take_apart(joined: FlatArray, arrays: Sequence[FlatArray]) -> None:
+    start = 0
+    for array in arrays:
+        array.view(np.uint8)[:] = joined[start : start + array.nbytes]
+        start += array.nbytes
 
 
 def _num_bytes(arrays: Sequence[FlatArray]) -> int:
     return sum(array.nbytes for array in arrays)
-
-
-def _part_of(
-    arrays: Sequence[FlatArray], parts: Sequence[list[slice]], host: int
-) -> list[FlatArray]:
-    return [array[owned[host]] for array, owned in zip(arrays, parts, strict=True)]
-
-
-def _chunk_bytes(part_bytes: int) -> int:
-    """Returns how large chunks are, given what a host owns: the sums of one travel while others arrive."""
-    wanted = part_bytes // _CHUNKS_PER_PART // 64 * 64
-    return min(_MAX_CHUNK_BYTES, max(_MIN_CHUNK_BYTES, wanted))
-
-
-def _chunks(arrays: Sequence[FlatArray], chunk_bytes: int) -> Iterator[FlatArray]:
-    for array in arrays:
-        step = chunk_bytes // array.dtype.itemsize
-        for start in range(0, array.size, step):
-            yield array[start : start + step]

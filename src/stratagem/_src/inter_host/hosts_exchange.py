@@ -7,6 +7,7 @@ are computed once and copied, so all workers have the same bits.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from stratagem._src.inter_host.host_layout import HostLayout
 from stratagem._src.inter_host.host_link import HostLink
+from stratagem._src.inter_host.owned_reduction import Chunk
 from stratagem._src.shared_memory.area import OwnArea, PeerArea
 from stratagem._src.shared_memory.combination import Combination, combine
 from stratagem._src.shared_memory.exchanged_array import (
@@ -51,6 +53,7 @@ class HostsExchange:
         self._host = layout.host_of(rank)
         self._group = LocalGroup(layout.local_rank(rank), areas)
         self._link = link
+        self._scratch = np.empty(0, np.uint8)
 
     @property
     def num_processes(self) -> int:
@@ -120,8 +123,12 @@ class HostsExchange:
         if self._group.size == 1:
             return self._reduce_alone(combination, places, note)
         divided = [(place, self._lanes(place.arrays[0].size, is_small)) for place in places]
-        for place in places:
-            combine(combination, place.arrays, place.seen_in(self._group.own))
+        for place, parts in divided:
+            mine = place.seen_in(self._group.own)
+            for local, part in enumerate(parts):
+                # A single device brings what this process carries itself where it is.
+                if local != self._group.rank or len(place.arrays) > 1:
+                    combine(combination, [array[part] for array in place.arrays], mine[part])
         if (problem := self._group.bring()) is not None:
             return problem
         if self._link is not None:
@@ -158,19 +165,54 @@ class HostsExchange:
         note: int,
         link: HostLink,
     ) -> str | None:
-        operands, results = [], []
-        for place, parts in divided:
-            part = parts[self._group.rank]
-            operand = np.empty(part.stop - part.start, place.arrays[0].dtype)
-            combine(combination, [place.seen_in(a)[part] for a in self._group.areas], operand)
-            operands.append(operand)
-            results.append(place.results[0][part])
-        if (problem := link.all_reduce(combination, operands, results, note)) is not None:
-            return problem
-        # The addends of others in this part have been read, by this process alone.
-        for (place, parts), result in zip(divided, results, strict=True):
-            place.seen_in(self._group.own)[parts[self._group.rank]] = result
-        return None
+        mine = [parts[self._group.rank] for _, parts in divided]
+        operands = self._scratch_for(
+            [
+                (part.stop - part.start, p.arrays[0].dtype)
+                for part, (p, _) in zip(mine, divided, strict=True)
+            ]
+        )
+        results = [place.results[0][part] for part, (place, _) in zip(mine, divided, strict=True)]
+        areas = [
+            place.seen_in(self._group.own)[part]
+            for part, (place, _) in zip(mine, divided, strict=True)
+        ]
+        brought = [
+            [place.seen_in(area)[part] for area in self._group.areas]
+            for part, (place, _) in zip(mine, divided, strict=True)
+        ]
+        for of_place, part, (place, _) in zip(brought, mine, divided, strict=True):
+            if len(place.arrays) == 1:
+                of_place[self._group.rank] = place.arrays[0][part]
+        prepared: set[tuple[int, int]] = set()
+        preparing = threading.Lock()
+
+        def prepare(chunk: Chunk) -> None:
+            """Combines what the processes of this host have, while other chunks travel."""
+            with preparing:
+                if (key := (chunk.array, chunk.part.start)) not in prepared:
+                    addends = [array[chunk.part] for array in brought[chunk.array]]
+                    combine(combination, addends, chunk.of(operands))
+                    prepared.add(key)
+
+        def publish(chunk: Chunk) -> None:
+            # The addends of others in this part have been read, by this process alone.
+            chunk.of(areas)[:] = chunk.of(results)
+
+        return link.all_reduce(combination, operands, results, note, prepare, publish)
+
+    def _scratch_for(self, wanted: Sequence[tuple[int, Any]]) -> list[np.ndarray[Any, Any]]:
+        """Returns arrays of sizes and dtypes, in memory that is kept: new memory costs page faults."""
+        starts, total = [], 0
+        for size, dtype in wanted:
+            starts.append(total)
+            total += -(-size * dtype.itemsize // 64) * 64
+        if len(self._scratch) < total:
+            self._scratch = np.empty(total, np.uint8)
+        return [
+            self._scratch[start : start + size * dtype.itemsize].view(dtype)
+            for start, (size, dtype) in zip(starts, wanted, strict=True)
+        ]
 
     def _lanes(self, size: int, is_small: bool) -> list[slice]:
         """Returns which part of an array each process of this host carries between hosts."""

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from typing import Any
 
 from stratagem._src.cluster.environment_variables import is_set, read_address, read_integer
-from stratagem._src.cluster.errors import EnvironmentVariableError
 from stratagem._src.transport import Credentials, Identity, Message
+from stratagem._src.transport.secret import read_secret
 
 __all__ = [
     "COUNT_VARIABLE",
     "ISLAND_VARIABLE",
+    "SECRET_FILE_VARIABLE",
     "SECRET_VARIABLE",
     "SERVER",
     "SERVER_VARIABLE",
     "IslandPlace",
     "island_credentials",
     "read_body",
+    "read_island_secret",
     "with_body",
 ]
 
@@ -27,8 +28,8 @@ ISLAND_VARIABLE = "STRATAGEM_ISLAND"
 COUNT_VARIABLE = "STRATAGEM_ISLANDS"
 SERVER_VARIABLE = "STRATAGEM_ISLANDS_SERVER"
 SECRET_VARIABLE = "STRATAGEM_ISLANDS_SECRET"
+SECRET_FILE_VARIABLE = "STRATAGEM_ISLANDS_SECRET_FILE"
 SERVER = Identity("island-server")
-_FEWEST_CHARACTERS = 16
 _FIX = (
     "'stratagem run --islands N' sets it; elsewhere set it in every task of the island, see the page "
     "about islands."
@@ -67,23 +68,26 @@ class IslandPlace:
 def island_credentials() -> Credentials:
     """Returns what islands and their server prove to each other.
 
-    It is ``STRATAGEM_ISLANDS_SECRET``, which islands of different clusters share, or else the secret of
-    the cluster, and TLS files as everywhere.
+    It is the secret that islands of different clusters share, in ``STRATAGEM_ISLANDS_SECRET`` or the file
+    that ``STRATAGEM_ISLANDS_SECRET_FILE`` names, or else the secret of the cluster; and TLS files as
+    everywhere.
 
     Raises:
         EnvironmentVariableError: If what is set cannot be used.
     """
     credentials = Credentials.from_environment()
-    if not is_set(SECRET_VARIABLE):
+    if not (is_set(SECRET_VARIABLE) or is_set(SECRET_FILE_VARIABLE)):
         return credentials
-    secret = os.environ[SECRET_VARIABLE].strip()
-    if len(secret) < _FEWEST_CHARACTERS:
-        raise EnvironmentVariableError(
-            SECRET_VARIABLE,
-            f"<{len(secret)} characters>",
-            f"a secret of at least {_FEWEST_CHARACTERS} characters",
-        )
-    return dataclasses.replace(credentials, secret=secret)
+    return dataclasses.replace(credentials, secret=read_island_secret())
+
+
+def read_island_secret() -> str:
+    """Returns the secret that islands of different clusters share.
+
+    Raises:
+        EnvironmentVariableError: If there is none, its file cannot be read, or it is too short.
+    """
+    return read_secret(SECRET_VARIABLE, SECRET_FILE_VARIABLE, "the secret that all islands share")
 
 
 def with_body(body: dict[str, Any], arrays: Any = ()) -> Message:

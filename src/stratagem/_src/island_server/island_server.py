@@ -57,7 +57,7 @@ class IslandServer:
     ) -> None:
         self._rounds = OuterRounds(num_islands, heartbeat_timeout, log)
         self._changed = threading.Condition()
-        self._layout: tuple[int, str] | None = None
+        self._layouts: dict[int, str] = {}
         self._contributions: dict[int, Arrays] = {}
         self._mean: tuple[int, tuple[int, ...], Arrays] | None = None
         self._state: tuple[int, dict[str, Any], Arrays] | None = None
@@ -150,14 +150,14 @@ class IslandServer:
             return session
 
     def _check_layout(self, island: int, layout: str) -> None:
-        if self._layout is None or self._layout[0] == island:
-            self._layout = (island, layout)
-        elif self._layout[1] != layout:
-            raise InvalidArgumentError(
-                "All islands must give LocalUpdates the same variables, sync_every, overlap_steps and "
-                f"outer_optimizer, got {layout} on island {island} and {self._layout[1]} on island "
-                f"{self._layout[0]}."
-            )
+        for other in self._rounds.present():
+            if other != island and self._layouts[other] != layout:
+                raise InvalidArgumentError(
+                    "All islands must give LocalUpdates the same variables, sync_every, overlap_steps and "
+                    f"outer_optimizer, got {layout} on island {island} and {self._layouts[other]} on "
+                    f"island {other}."
+                )
+        self._layouts[island] = layout
 
     def _hear(self, body: dict[str, Any], _: Message) -> Message:
         with self._changed:
@@ -231,6 +231,9 @@ class IslandServer:
 
     def _leave(self, body: dict[str, Any], _: Message) -> Message:
         with self._changed:
+            if self._rounds.donor() == body["session"]:
+                # An island that has just returned needs its state, and would begin anew without it.
+                return with_body({"donate_round": self._rounds.round})
             self._rounds.leave(body["session"], time.monotonic())
             self._after_change()
         return with_body({})
@@ -252,8 +255,13 @@ class IslandServer:
         return True
 
     def _not_yet(self) -> Message:
-        idle = self._rounds.seconds_without_progress(time.monotonic())
-        return with_body({"waits_for": self._rounds.waited_for(), "idle_seconds": idle})
+        return with_body(
+            {
+                "waits_for": self._rounds.waited_for(),
+                "idle_seconds": self._rounds.seconds_without_progress(time.monotonic()),
+                "patience": self._rounds.patience(),
+            }
+        )
 
     def _after_change(self) -> None:
         closed = self._rounds.closed

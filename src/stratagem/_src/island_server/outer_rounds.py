@@ -43,6 +43,7 @@ class Attendance:
         takes_state: Whether it still needs the outer state of the others.
         contributed: When it contributed to the present round, if it did.
         why_gone: Why it is gone, for its own error.
+        is_replaced: Whether another process has joined with the number of the island.
     """
 
     island: int
@@ -57,6 +58,7 @@ class Attendance:
     takes_state: bool = False
     contributed: float | None = None
     why_gone: str = ""
+    is_replaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class OuterRounds:
             )
         for former in self._present():
             if former.island == island:
+                former.is_replaced = True
                 self._end(former, "joined again")
         self._last_session += 1
         session = self._last_session
@@ -218,6 +221,7 @@ class OuterRounds:
 
         Raises:
             UnavailableError: If it is gone.
+            InvalidArgumentError: If another process has joined in its place.
         """
         return self._of(session)
 
@@ -237,6 +241,14 @@ class OuterRounds:
     def seconds_without_progress(self, now: float) -> float:
         """Returns for how long no member has made a step."""
         return min((now - island.progressed for island in self._members()), default=0.0)
+
+    def patience(self) -> float:
+        """Returns for how many seconds members that do not contribute are waited for."""
+        return max((island.timeout for island in self._members()), default=0.0)
+
+    def present(self) -> list[int]:
+        """Returns the islands that wait or take part."""
+        return [island.island for island in self._present()]
 
     def donor(self) -> int | None:
         """Returns the session of the member that is to give its state for others, if some need it."""
@@ -273,7 +285,7 @@ class OuterRounds:
 
     def _is_overdue(self, members: list[Attendance], now: float) -> bool:
         first = min((m.contributed for m in members if m.contributed is not None), default=None)
-        return first is not None and now - first > max(m.timeout for m in members)
+        return first is not None and now - first > self.patience()
 
     def _close(self) -> None:
         order = sorted(self._contributions)
@@ -323,6 +335,13 @@ class OuterRounds:
         if island is None:
             raise UnavailableError(
                 f"The server of the islands does not know the session {session}."
+            )
+        if island.is_replaced:
+            # Were it to join again, the two would take each other's place for ever. A process that has
+            # lost its connection and joins again never asks with its former session.
+            raise InvalidArgumentError(
+                f"Each island must have a number of its own, but another process has joined as island "
+                f"{island.island}. Start each island once, with its own STRATAGEM_ISLAND."
             )
         if island.standing is Standing.GONE:
             raise UnavailableError(island.why_gone)

@@ -23,6 +23,7 @@ __all__ = ["IslandClient", "Outcome"]
 
 _log = logging.getLogger("stratagem")
 _SECONDS_BETWEEN_ATTEMPTS = 0.5
+_SECONDS_FOR_THE_SERVER_TO_DROP = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,8 @@ class IslandClient:
         Raises:
             UnavailableError: If the server cannot be reached for ``timeout`` seconds.
             DeadlineExceededError: If no member makes a step for so long.
+            InvalidArgumentError: If islands have other variables or settings, or another process has the
+                number of this island.
         """
         while True:
             try:
@@ -210,7 +213,10 @@ class IslandClient:
                 return answer
             names = ", ".join(f"island {number}" for number in said["waits_for"])
             self.waits_for = names or "an outer step of the others"
-            if said["idle_seconds"] > self._timeout:
+            # The server drops a member that is late at its next tick. Only after that is it certain that
+            # nobody goes on.
+            patience = max(self._timeout, said["patience"]) + _SECONDS_FOR_THE_SERVER_TO_DROP
+            if said["idle_seconds"] > patience:
                 raise DeadlineExceededError(
                     f"Island {self._place.island} waited for {self.waits_for}, but no island has made a "
                     f"step for {said['idle_seconds']:.0f} s (timeout_seconds={self._timeout:g})."

@@ -32,10 +32,9 @@ def make_callback(islands: LocalUpdates) -> Any:
                     "sync_every must be a multiple of the model's steps_per_execution, got "
                     f"{islands.sync_every} and {self._steps_of_batch}."
                 )
-            islands.track_default(self.model.trainable_variables)
-            islands.join()
             steps, epochs = self.params.get("steps"), self.params.get("epochs")
-            self._total = steps * epochs if steps and epochs else None
+            num_steps = steps * epochs if steps and epochs else None
+            self._total = islands.begin_fit(self.model.trainable_variables, num_steps)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             """Counts the steps of a batch."""

@@ -101,6 +101,7 @@ class LocalUpdates:
         self._flight: _Flight | None = None
         self._num_steps = 0
         self._last_outer = 0
+        self._steps_of_fits = 0
         self._seconds_waiting = 0.0
         if variables is not None:
             self._track(variables)
@@ -188,6 +189,8 @@ class LocalUpdates:
             ContextError: If it has not joined, or a checkpoint was restored since.
             UnavailableError, DeadlineExceededError: If the server of the islands is lost for longer than
                 ``timeout_seconds``.
+            InvalidArgumentError: If parameters are not finite at an outer step, or another process has
+                joined with the number of this island.
         """
         self._check_joined()
         self._num_steps += 1
@@ -240,10 +243,22 @@ class LocalUpdates:
         """
         return make_callback(self)
 
-    def track_default(self, variables: Any) -> None:
-        """Takes these variables if none were given; ``keras_callback`` calls it."""
+    def begin_fit(self, variables: Any, num_steps: int | None) -> int | None:
+        """Joins, and returns the step at which a Keras ``fit`` of so many steps ends.
+
+        ``keras_callback`` calls it. It takes the variables if none were given.
+        """
         if not self._variables:
             self._track(variables)
+        if self._joined:
+            # Keras calls no callback when an exception or Ctrl-C ends ``fit``.
+            self._close()
+        self.join()
+        if num_steps is None:
+            return None
+        # Counts what was asked for, not what was done: an island that returns has the steps of the others.
+        self._steps_of_fits += num_steps
+        return self._steps_of_fits
 
     # --- outer steps ----------------------------------------------------------------------------------
 
@@ -254,6 +269,7 @@ class LocalUpdates:
                 "the other islands know. Call leave(), restore, and join() again."
             )
         sent = self._values()
+        self._check_finite(sent)
         self._flight = _Flight(self._num_steps + overlap_steps, self._num_steps, sent)
         if overlap_steps:
             for variable, value in zip(self._sent_variables, sent, strict=True):
@@ -262,6 +278,17 @@ class LocalUpdates:
         self._flight.future = self._begin_round(sent)
         if not overlap_steps:
             self._land()
+
+    def _check_finite(self, sent: Sequence[Array]) -> None:
+        """Refuses parameters that would make those of all islands NaN."""
+        for leaf, value in zip(self._variables, sent, strict=True):
+            if not np.isfinite(value).all():
+                raise InvalidArgumentError(
+                    "Parameters must be finite at an outer step, got NaN or infinity in "
+                    f"{variable_of(leaf).name!r} of island {self.island} at step {self._num_steps}. The "
+                    "other islands did not get them. Restore a checkpoint, and lower the learning rate or "
+                    "clip gradients."
+                )
 
     def _begin_round(self, sent: list[Array]) -> concurrent.futures.Future[Outcome]:
         client, state = self._client, self._state
@@ -393,7 +420,7 @@ class LocalUpdates:
         layout = {
             "variables": len(parameters),
             "shapes": _short(parameters),
-            "outer_optimizer": len(self._state.optimizer),
+            "outer_optimizer": self._outer_step.signature(self._state.parameters),
             "sync_every": self._sync_every,
             "overlap_steps": self._overlap_steps,
         }

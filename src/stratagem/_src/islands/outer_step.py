@@ -47,6 +47,20 @@ class OuterStep:
         leaves, self._structure = jax.tree.flatten(self._optimizer.init(list(parameters)))
         return OuterState(0, 0, tuple(parameters), tuple(map(np.asarray, leaves)))
 
+    def signature(self, parameters: Sequence[Array]) -> str:
+        """Returns what two updates of ones come to, which tells other settings of the optimizer apart.
+
+        Each island applies the outer optimizer itself: with another learning rate it would drift away from
+        the others without an error.
+        """
+        if self._optimizer is None:
+            return "none"
+        ones = tuple(np.ones_like(value) for value in parameters)
+        state = self.begin(ones)
+        for _ in range(2):  # the first does not show momentum
+            state = self.take(state, tuple(value * value.dtype.type(0.5) for value in ones), 0)
+        return f"{float(sum(np.mean(p, dtype=np.float64) for p in state.parameters)):.4g}"
+
     def take(self, state: OuterState, mean: Sequence[Array], num_steps: int) -> OuterState:
         """Returns the state after an outer step."""
         if self._optimizer is None:

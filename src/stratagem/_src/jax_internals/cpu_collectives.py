@@ -15,6 +15,8 @@ from typing import Any
 
 import jax
 
+from stratagem._src.jax_internals.xla_flags import patient_in_collectives
+
 __all__ = ["gloo_listens_at"]
 
 
@@ -53,7 +55,10 @@ def _uses_gloo() -> bool:
 
 def _make_client(host: str) -> Any:
     bridge = importlib.import_module("jax._src.xla_bridge")
-    return bridge.make_cpu_client(**_collectives(host))
+    # As the factory whose place this takes. A worker that has started alone before it joins has these
+    # flags for good; with others it would not find what the rest has compiled.
+    with patient_in_collectives():
+        return bridge.make_cpu_client(**_collectives(host))
 
 
 def _collectives(host: str) -> dict[str, Any]:

@@ -12,13 +12,21 @@ Everything here is private to JAX. ``available`` says whether this version of JA
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from stratagem._src.core.errors import UnsupportedError
+from stratagem._src.core.owned_memory import owned
+from stratagem._src.jax_internals.captured_values import (
+    Captures,
+    CaptureTrace,
+    captured_by_rules,
+    captured_in,
+    watching,
+)
 
 __all__ = [
     "Record",
@@ -32,7 +40,7 @@ __all__ = [
 ]
 
 try:
-    from jax._src import ad_util, core, source_info_util
+    from jax._src import ad_util, core, linear_util, source_info_util
     from jax._src.api_util import debug_info
     from jax._src.array import ArrayImpl
     from jax._src.interpreters import ad as ad_module
@@ -54,7 +62,9 @@ try:
         core.TraceTag,
         core.eval_jaxpr,
         core.new_jaxpr_eqn,
+        core.take_current_trace,
         core.trace_ctx.set_trace,
+        linear_util.WrappedFun.wrap,
         pe.DynamicJaxprTrace.new_arg,
         pe.DynamicJaxprTrace.to_jaxpr,
         pe.DynamicJaxprTracer,
@@ -66,6 +76,14 @@ try:
 except (ImportError, AttributeError) as error:  # pragma: no cover  (another version of JAX)
     _LinearizeTrace = object
     _MISSING = str(error)
+
+
+_JIT = ("jit", "pjit")
+_CAPTURED_BY_RULE = (
+    "GradientTape cannot differentiate a function that has a derivative of its own ({kind}) with respect "
+    "to a value that the function uses without being given it: the function's rule says nothing of that. "
+    "Pass the value as an argument, with a derivative in the rule, or capture jax.lax.stop_gradient of it."
+)
 
 
 def available() -> bool:
@@ -85,7 +103,7 @@ def make_current(trace: Any) -> None:
 
 def base_of(trace: Any) -> Any:
     """Returns the trace that computes what recording traces inside of it record."""
-    while isinstance(trace, RecordingTrace):
+    while isinstance(trace, (RecordingTrace, CaptureTrace)):
         trace = trace.parent_trace
     return trace
 
@@ -171,14 +189,30 @@ class Record:
         if _has_no_tangent(value):
             return value
         value = another_object(value)
+        scalar = core.ShapedArray((), value.dtype)
         with core.set_current_trace(self._program):
-            anchor = self._program.new_arg(
-                core.ShapedArray((), value.dtype), source_info_util.current()
-            )
-            tangent = _refused().bind(anchor, shape=value.shape, reason=reason)
+            anchor = self._program.new_arg(scalar, source_info_util.current())
         self._refused.add(anchor.val)
-        self._entries[id(value)] = (value, tangent)
+        self._entries[id(value)] = (value, self._not_recorded(value, [anchor], reason))
         return value
+
+    def refuse_of(self, value: Any, alias: Any, captured: Sequence[Any], reason: str) -> None:
+        """Notes that ``alias`` is ``value``, and how it depends on ``captured`` is not recorded.
+
+        Differentiating what is computed from it with respect to something on which ``captured`` depend
+        raises ``UnsupportedError``, with the reason; otherwise its derivative is that of ``value``.
+        """
+        known = self.tangent(value)
+        tangent = self._not_recorded(alias, [self.tangent(each) for each in captured], reason)
+        if known is not None:
+            with core.set_current_trace(self._program):
+                tangent = ad_util.add_jaxvals_p.bind(known, tangent)
+        self._entries[id(alias)] = (alias, tangent)
+
+    def _not_recorded(self, value: Any, anchors: Sequence[Any], reason: str) -> Any:
+        aval = core.typeof(value).to_tangent_aval()
+        with core.set_current_trace(self._program):
+            return _refused().bind(*anchors, aval=aval, reason=reason)
 
     def equal(self, value: Any, other: Any) -> None:
         """Notes that ``value`` is another object for the same as ``other``."""
@@ -223,12 +257,12 @@ def _refused() -> Any:
     """Returns an operation of the linear program that has no transpose."""
     primitive = core.Primitive("not_recorded")
 
-    def abstract_result(anchor: Any, *, shape: tuple[int, ...], reason: str) -> Any:
-        return core.ShapedArray(shape, anchor.dtype)
+    def abstract_result(*anchors: Any, aval: Any, reason: str) -> Any:
+        return aval
 
-    def transposed(cotangent: Any, anchor: Any, *, shape: tuple[int, ...], reason: str) -> Any:
+    def transposed(cotangent: Any, *anchors: Any, aval: Any, reason: str) -> Any:
         if type(cotangent) is ad.Zero:
-            return [ad.Zero(anchor.aval)]
+            return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in anchors]
         raise UnsupportedError(reason)
 
     primitive.def_abstract_eval(abstract_result)
@@ -327,7 +361,12 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
         return self.open and not self.record.paused
 
     def to_primal_tangent_pair(self, val: Any) -> tuple[Any, Any]:
-        """Returns a value and its derivative, which is symbolically zero if the record does not know it."""
+        """Returns a value and its derivative, which is symbolically zero if the record does not know it.
+
+        A NumPy array that can be changed becomes a copy: the record uses it when a gradient is asked for.
+        """
+        if isinstance(val, np.ndarray):
+            val = owned(val)
         tangent = self.record.tangent(val) if self._records() else None
         return (val, ad.p2tz(val)) if tangent is None else (val, tangent)
 
@@ -341,21 +380,65 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
     def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
         """Computes an operation, and notes its derivative if it has one."""
         if self._records():
-            captured = _captured(params)
+            captured = captured_in(params)
             if captured and any(self.record.tangent(const) is not None for const in captured):
                 return self._inline(primitive, tracers, params)
-        results = super().process_primitive(primitive, tracers, params)
+            known = [self.record.tangent(tracer) is not None for tracer in tracers]
+            lost = [tracers[position] for position in captured_by_rules(params, known)]
+            if lost and primitive.name in _JIT:
+                return self._inline(primitive, tracers, params)
+            if (
+                lost
+                and primitive.name == "cond"
+                and isinstance(base_of(self), pe.DynamicJaxprTrace)
+            ):
+                # JAX would make a program of it that cannot be compiled.
+                raise UnsupportedError(_CAPTURED_BY_RULE.format(kind="jax.custom_jvp"))
+            results = super().process_primitive(primitive, tracers, params)
+            if lost:
+                left = [self._left(result) for result in results]
+                return self._without_captured(left, lost, "jax.custom_jvp")
+        else:
+            results = super().process_primitive(primitive, tracers, params)
         if primitive.multiple_results:
             return [self._left(result) for result in results]
         return self._left(results)
 
-    def process_custom_jvp_call(self, *args: Any, **kwargs: Any) -> Any:
+    def process_custom_jvp_call(
+        self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any
+    ) -> Any:
         """Computes a function that has a derivative of its own."""
-        return [self._left(result) for result in super().process_custom_jvp_call(*args, **kwargs)]
+        captures = Captures(self.knows, self.alias)
+        fun, jvp = watching(fun, captures), watching(jvp, captures)
+        results = super().process_custom_jvp_call(primitive, fun, jvp, tracers, **params)
+        left = [self._left(result) for result in results]
+        return self._without_captured(left, captures.close(), "jax.custom_jvp")
 
-    def process_custom_vjp_call(self, *args: Any, **kwargs: Any) -> Any:
+    def process_custom_vjp_call(
+        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any
+    ) -> Any:
         """Likewise."""
-        return [self._left(result) for result in super().process_custom_vjp_call(*args, **kwargs)]
+        captures = Captures(self.knows, self.alias)
+        fun, fwd = watching(fun, captures), watching(fwd, captures)
+        results = super().process_custom_vjp_call(primitive, fun, fwd, bwd, tracers, **params)
+        left = [self._left(result) for result in results]
+        return self._without_captured(left, captures.close(), "jax.custom_vjp")
+
+    def _without_captured(
+        self, results: Sequence[Any], captured: list[Any], kind: str
+    ) -> list[Any]:
+        """Returns results whose derivatives with respect to captured values are not known."""
+        if not captured:
+            return list(results)
+        reason = _CAPTURED_BY_RULE.format(kind=kind)
+        made = []
+        for result in results:
+            alias = result
+            if not _has_no_tangent(result):
+                alias = self.alias(result)
+                self.record.refuse_of(result, alias, captured, reason)
+            made.append(alias)
+        return made
 
     def process_call(self, *args: Any, **kwargs: Any) -> Any:
         """Computes a function as a whole."""
@@ -390,17 +473,44 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
     def _inline(self, primitive: Any, tracers: Any, params: Any) -> Any:
         """Computes a compiled function that has watched values in it, operation by operation."""
         jaxpr = params.get("jaxpr")
-        if primitive.name not in ("jit", "pjit") or not isinstance(jaxpr, core.ClosedJaxpr):
+        if primitive.name not in _JIT or not isinstance(jaxpr, core.ClosedJaxpr):
             raise UnsupportedError(
                 f"GradientTape cannot differentiate {primitive.name} with respect to an array that the "
                 "functions in it use without being given it. Pass the array as an argument."
             )
         with core.set_current_trace(self):
-            return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *tracers)
+            return self._evaluated(jaxpr.jaxpr, [*jaxpr.consts, *tracers])
+
+    def _evaluated(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
+        """Computes a jaxpr one equation after the other, each of which this trace hears of."""
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], operands, strict=True))
+        for eqn in jaxpr.eqns:
+            given = [v for v in dict.fromkeys(eqn.invars) if not isinstance(v, core.Literal)]
+            made = [v for v in eqn.outvars if not isinstance(v, core.DropVar)]
+            one = jaxpr.replace(
+                constvars=(),
+                invars=given,
+                outvars=made,
+                eqns=[eqn],
+                debug_info=jaxpr.debug_info.with_unknown_names(),
+            )
+            results = core.eval_jaxpr(one, (), *(env[v] for v in given))
+            # Its first operands are what it captures, which its rule is not told.
+            if eqn.primitive.name == "custom_jvp_call":
+                consts = [env.get(v) for v in eqn.invars[: eqn.params["num_consts"]]]
+                lost = [const for const in consts if self.record.tangent(const) is not None]
+                results = self._without_captured(results, lost, "jax.custom_jvp")
+            env.update(zip(made, results, strict=True))
+        return [v.val if isinstance(v, core.Literal) else env[v] for v in jaxpr.outvars]
 
 
-def another_object(value: Any) -> Any:
-    """Returns another object for the same array; nothing is copied."""
+def another_object(value: Any, kind: Any = None) -> Any:
+    """Returns another object for the same array; nothing is copied.
+
+    Args:
+        value: The array.
+        kind: Of which class it is to be, derived from that of a traced array.
+    """
     if isinstance(value, ArrayImpl):
         return ArrayImpl(
             value.aval, value.sharding, value._arrays, committed=value._committed, _skip_checks=True
@@ -412,35 +522,10 @@ def another_object(value: Any) -> Any:
         # JAX forgets a constant when the first tracer of it is gone.
         with core.set_current_trace(base_of(current_trace())):
             return copy_p.bind(value)
-    made = object.__new__(type(value))
+    made = object.__new__(type(value) if kind is None else kind)
     for cls in type(value).__mro__:
         names = cls.__dict__.get("__slots__", ())
         for name in (names,) if isinstance(names, str) else names:
             if name != "__weakref__" and hasattr(value, name):
                 setattr(made, name, getattr(value, name))
     return made
-
-
-_CAPTURED: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
-
-
-def _captured(params: dict[str, Any]) -> list[Any]:
-    """Returns the arrays that functions in an operation's parameters use without being given them."""
-    found: list[Any] = []
-    for jaxpr in _jaxprs(params):
-        known = _CAPTURED.get(jaxpr)
-        if known is None:
-            known = list(getattr(jaxpr, "consts", ()))
-            for eqn in jaxpr.eqns:
-                known.extend(_captured(eqn.params))
-            _CAPTURED[jaxpr] = known
-        found.extend(known)
-    return found
-
-
-def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
-    for param in params.values():
-        if isinstance(param, (core.ClosedJaxpr, core.Jaxpr)):
-            yield param
-        elif isinstance(param, (tuple, list)):
-            yield from (p for p in param if isinstance(p, (core.ClosedJaxpr, core.Jaxpr)))

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["added_to_xla_flags", "be_patient_in_collectives"]
+__all__ = ["added_to_xla_flags", "be_patient_in_collectives", "patient_in_collectives"]
 
 _PATIENCE = {
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
@@ -39,6 +39,15 @@ def added_to_xla_flags(*flags: str) -> Iterator[None]:
             os.environ["XLA_FLAGS"] = before
 
 
+@contextlib.contextmanager
+def patient_in_collectives() -> Iterator[None]:
+    """Lets collectives of a CPU backend that starts in this block wait."""
+    chosen = os.environ.get("XLA_FLAGS", "")
+    added = [f"{name}={value}" for name, value in _PATIENCE.items() if name not in chosen]
+    with added_to_xla_flags(*added):
+        yield
+
+
 def be_patient_in_collectives() -> None:
     """Lets collectives on CPU wait, in a backend that JAX starts from now on.
 
@@ -55,9 +64,7 @@ def be_patient_in_collectives() -> None:
 
     @functools.wraps(make)
     def make_patient(*args: Any, **kwargs: Any) -> Any:
-        chosen = os.environ.get("XLA_FLAGS", "")
-        added = [f"{name}={value}" for name, value in _PATIENCE.items() if name not in chosen]
-        with added_to_xla_flags(*added):
+        with patient_in_collectives():
             return make(*args, **kwargs)
 
     factories["cpu"] = dataclasses.replace(registered, factory=make_patient)

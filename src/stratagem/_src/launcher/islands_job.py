@@ -1,4 +1,4 @@
-"""``run_islands``: several islands on this machine, each with a launcher of its own."""
+"""Islands of a job: several on this machine, each with a launcher of its own, or one on any back end."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ import signal
 import sys
 from pathlib import Path
 
+from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.environment_variables import is_set
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.island_server.island_messages import (
     COUNT_VARIABLE,
     ISLAND_VARIABLE,
+    SECRET_FILE_VARIABLE,
     SECRET_VARIABLE,
     SERVER_VARIABLE,
+    read_island_secret,
 )
 from stratagem._src.island_server.island_server import IslandServer
 from stratagem._src.launcher.backends.backend import task_program
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import Interrupted, Report
-from stratagem._src.launcher.guarded_process import GuardedProcess
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_flags import job_flags
 from stratagem._src.launcher.signal_pipe import SignalPipe
+from stratagem._src.launcher.supervised_process import SupervisedProcess
 from stratagem._src.launcher.task_ending import exit_code_of
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.launcher.task_output import TaskOutput
 from stratagem._src.transport import Credentials
 from stratagem._src.transport.secret import new_secret
 
-__all__ = ["check_islands", "island_flags", "run_islands"]
+__all__ = ["check_islands", "island_flags", "one_island", "run_islands"]
 
-_CHUNK = 1 << 16
 _SIGNALLED = 128
 _START_AGAIN = 75
 _SECONDS_FOR_LAUNCHERS = 5.0
@@ -85,12 +88,19 @@ def check_islands(job: JobDescription, num_islands: int) -> None:
     Raises:
         LaunchError: If not.
     """
+    _check_island(job, num_islands)
+    if job.dashboard:
+        raise LaunchError(
+            "--dashboard must be left out with --islands: each island is a job of its own."
+        )
+
+
+def _check_island(job: JobDescription, num_islands: int) -> None:
     if num_islands < 1:
         raise LaunchError(f"--islands must be at least 1, got {num_islands}.")
     refused = {
         "--ps": job.tasks.ps,
         "--evaluator": job.tasks.evaluator,
-        "--dashboard": job.dashboard,
         "--workers MIN:N": job.rules.min_workers,
     }
     for flag, given in refused.items():
@@ -117,6 +127,47 @@ def island_flags(job: JobDescription, island: int) -> list[str]:
     return job_flags(dataclasses.replace(job, log_dir=log_dir, events=events, rules=rules))
 
 
+def one_island(
+    job: JobDescription, island: int, num_islands: int, server: str, inherits: bool
+) -> JobDescription:
+    """Returns the job of one island, for any back end, whose islands meet at a server that runs already.
+
+    Args:
+        job: What each island runs.
+        island: Which one this is.
+        num_islands: How many there are.
+        server: ``host:port`` of ``stratagem island-server``.
+        inherits: Whether tasks get the environment of this process from this process itself. A scheduler
+            keeps environments where others can read them, so there the secret must be in a file.
+
+    Raises:
+        LaunchError: If it cannot run as an island.
+        EnvironmentVariableError: If there is no secret that islands share.
+    """
+    _check_island(job, num_islands)
+    if not 0 <= island < num_islands:
+        raise LaunchError(
+            f"--island must be from 0 to --islands less one, got {island} of {num_islands}."
+        )
+    read_island_secret()
+    variables = {
+        COUNT_VARIABLE: str(num_islands),
+        ISLAND_VARIABLE: str(island),
+        SERVER_VARIABLE: str(Address.parse(server)),
+    }
+    if is_set(SECRET_FILE_VARIABLE):
+        variables[SECRET_FILE_VARIABLE] = os.environ[SECRET_FILE_VARIABLE]
+    if not inherits and is_set(SECRET_VARIABLE):
+        raise LaunchError(
+            f"The secret of islands must be in a file where a scheduler starts the tasks, got "
+            f"{SECRET_VARIABLE}. Unset it, and set {SECRET_FILE_VARIABLE} to a path that every task sees."
+        )
+    suffix = f"-island-{island}"
+    name = job.name[: 40 - len(suffix)].rstrip("-") + suffix
+    environment = {**job.environment, **variables}
+    return dataclasses.replace(job, name=name, environment=environment)
+
+
 class _Islands:
     """The launchers of the islands, as processes of this one.
 
@@ -138,7 +189,7 @@ class _Islands:
         self._loop = loop
         self._console = console
         self._restarts = [0] * num_islands
-        self._running: dict[int, tuple[GuardedProcess, TaskOutput]] = {}
+        self._running: dict[int, SupervisedProcess] = {}
         self._has_succeeded = False
         self._code: int | None = None
         task_program(job)  # checks what can be checked before anything starts
@@ -156,56 +207,29 @@ class _Islands:
             is_insisting = self._code is not None and number == signal.SIGINT
             self._end_all(exit_code_of(-number), signal.SIGKILL if is_insisting else number)
             return
-        for process, _ in self._running.values():
-            process.send_signal(number)
+        for running in self._running.values():
+            running.process.send_signal(number)
 
     def close(self) -> None:
         """Ends whatever still runs at once."""
-        for process, _ in self._running.values():
-            process.stop(signal.SIGKILL, 0.0)
-        for island in list(self._running):
-            self._forget(island)
+        for running in self._running.values():
+            running.process.stop(signal.SIGKILL, 0.0)
+        while self._running:
+            self._running.popitem()[1].close()
 
     def _start(self, island: int) -> None:
         flags = island_flags(self._job, island)
         command = [sys.executable, "-m", "stratagem", "run", "--on=local", *flags]
         environment = {**os.environ, **self._variables, ISLAND_VARIABLE: str(island)}
-        process = GuardedProcess(command, environment)
         output = TaskOutput(Task("island", island), self._console, None)
-        self._running[island] = (process, output)
-        self._loop.add_reader(process.stdout, lambda: self._read(process.stdout, output, False))
-        self._loop.add_reader(process.stderr, lambda: self._read(process.stderr, output, True))
-        self._loop.add_reader(process.control, lambda: self._hear(island))
+        self._running[island] = SupervisedProcess(
+            command, environment, self._loop, output, lambda: self._ended(island)
+        )
 
-    def _read(self, file: int, output: TaskOutput, is_error: bool) -> bool:
-        try:
-            chunk = os.read(file, _CHUNK)
-        except BlockingIOError:
-            return False
-        if not chunk:
-            self._loop.remove_reader(file)
-            return False
-        output.feed(chunk, is_error)
-        return True
-
-    def _hear(self, island: int) -> None:
-        process, _ = self._running[island]
-        if process.read_control():
-            self._ended(island, self._forget(island))
-
-    def _forget(self, island: int) -> int:
-        process, output = self._running.pop(island)
-        for file, is_error in ((process.stdout, False), (process.stderr, True)):
-            while self._read(file, output, is_error):
-                continue
-            self._loop.remove_reader(file)
-        self._loop.remove_reader(process.control)
-        process.close()
-        output.close()
-        return -signal.SIGKILL if process.returncode is None else process.returncode
-
-    def _ended(self, island: int, returncode: int) -> None:
-        code = exit_code_of(returncode)
+    def _ended(self, island: int) -> None:
+        running = self._running.pop(island)
+        running.close()
+        code = exit_code_of(running.returncode)
         if self._code is None and code:
             self._lost_or_failed(island, code)
         elif code == 0:
@@ -222,6 +246,11 @@ class _Islands:
         if code <= _SIGNALLED and code != _START_AGAIN:
             self._console.message(f"island {island} failed with exit code {code}; all are ended")
             self._end_all(code, signal.SIGTERM)
+        elif self._has_succeeded:
+            # Those that could give it their state have ended: it would train from the beginning.
+            self._console.message(
+                f"island {island} was lost (exit code {code}) after another has finished; it stays away"
+            )
         elif self._restarts[island] < self._job.rules.max_worker_restarts:
             self._restarts[island] += 1
             self._console.message(
@@ -233,5 +262,5 @@ class _Islands:
 
     def _end_all(self, code: int, number: int) -> None:
         self._code = code if self._code is None else self._code
-        for process, _ in self._running.values():
-            process.stop(number, self._job.rules.grace_seconds + _SECONDS_FOR_LAUNCHERS)
+        for running in self._running.values():
+            running.process.stop(number, self._job.rules.grace_seconds + _SECONDS_FOR_LAUNCHERS)

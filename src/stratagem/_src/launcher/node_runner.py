@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ from stratagem._src.launcher.events import (
     TakeUpAgain,
     TaskEnded,
 )
-from stratagem._src.launcher.guarded_process import GuardedProcess
 from stratagem._src.launcher.job_observer import OBSERVATION
+from stratagem._src.launcher.supervised_process import SupervisedProcess
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_ending import TaskEnding
 from stratagem._src.launcher.task_environment import task_environment
@@ -38,8 +37,6 @@ from stratagem._src.observation.collector_address import collector_variables
 
 __all__ = ["JobNode", "NodeRunner"]
 
-_CHUNK = 64 * 1024
-
 
 @dataclass(frozen=True)
 class JobNode:
@@ -48,12 +45,6 @@ class JobNode:
     rank: int
     host: str
     counts: TaskCounts
-
-
-@dataclass
-class _Running:
-    process: GuardedProcess
-    output: TaskOutput
 
 
 class NodeRunner:
@@ -90,7 +81,7 @@ class NodeRunner:
         self._secret_of = secret_of
         self._console = console
         self._ports = HeldPorts(0)
-        self._running: dict[Task, _Running] = {}
+        self._running: dict[Task, SupervisedProcess] = {}
         self._is_stopping = False
         self._attempt: Start | None = None
         self._secret = ""
@@ -172,26 +163,9 @@ class NodeRunner:
             append=again,
             when_incomplete=self._logs_are_incomplete,
         )
-        process = GuardedProcess(self._program.command, environment)
-        self._running[task] = _Running(process, output)
-        self._watch(task, process, output)
-
-    def _watch(self, task: Task, process: GuardedProcess, output: TaskOutput) -> None:
-        self._loop.add_reader(process.stdout, lambda: self._read(process.stdout, output, False))
-        self._loop.add_reader(process.stderr, lambda: self._read(process.stderr, output, True))
-        self._loop.add_reader(process.control, lambda: self._hear(task))
-
-    def _read(self, file: int, output: TaskOutput, is_error: bool) -> bool:
-        """Takes in some output; returns whether there was any."""
-        try:
-            chunk = os.read(file, _CHUNK)
-        except BlockingIOError:
-            return False
-        if not chunk:
-            self._loop.remove_reader(file)
-            return False
-        output.feed(chunk, is_error)
-        return True
+        self._running[task] = SupervisedProcess(
+            self._program.command, environment, self._loop, output, lambda: self._ended(task)
+        )
 
     def _logs_are_incomplete(self, error: OSError) -> None:
         if not self._logs_lack_something:
@@ -201,10 +175,7 @@ class NodeRunner:
                 f"{error.strerror}. The job goes on."
             )
 
-    def _hear(self, task: Task) -> None:
-        running = self._running[task]
-        if not running.process.read_control():
-            return
+    def _ended(self, task: Task) -> None:
         ending = self._forget(task)
         self.endings.append(ending)
         self._report(TaskEnded(ending))
@@ -212,15 +183,8 @@ class NodeRunner:
 
     def _forget(self, task: Task) -> TaskEnding:
         running = self._running.pop(task)
-        process = running.process
-        for file, is_error in ((process.stdout, False), (process.stderr, True)):
-            while self._read(file, running.output, is_error):
-                continue
-            self._loop.remove_reader(file)
-        self._loop.remove_reader(process.control)
-        process.close()
-        returncode = -signal.SIGKILL if process.returncode is None else process.returncode
-        return TaskEnding(task, returncode, process.ended_as_told, running.output.close())
+        printed = running.close()
+        return TaskEnding(task, running.returncode, running.process.ended_as_told, printed)
 
     def _stop(self, order: Stop) -> None:
         self._is_stopping = True

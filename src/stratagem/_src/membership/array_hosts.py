@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stratagem._src.cluster.listening import is_own_address
+from stratagem._src.cluster.interfaces import is_outer_address, is_own_address, resolve
 from stratagem._src.core.boot_id import boot_id
 
 __all__ = ["HostOffer", "choose_host", "offer_of"]
@@ -48,10 +47,12 @@ def offer_of(cluster_host: str | None, own: str, server: str) -> HostOffer:
         own: The address of this machine on the connection to the membership server.
         server: The address of the other end of that.
     """
-    found = [] if cluster_host is None else _resolve(cluster_host)
-    addresses = [address for address in found if is_outer(address) and is_own_address(address)]
+    found = [] if cluster_host is None else resolve(cluster_host)
+    addresses = [
+        address for address in found if is_outer_address(address) and is_own_address(address)
+    ]
     # A name that other hosts resolve may mean loopback here, or a proxy in front of this host.
-    if not addresses and is_outer(own):
+    if not addresses and is_outer_address(own):
         addresses = [own]
     return HostOffer(_machine(), tuple(addresses), server)
 
@@ -75,7 +76,7 @@ def choose_host(me: int, offers: Sequence[HostOffer], server_at: int) -> str | N
     if len(machines) == 1 and "" not in machines:
         return LOOPBACK
     # The leader reaches its own server by loopback if its name resolves to that. Others know it better.
-    seen = tuple(dict.fromkeys(offer.server for offer in offers if is_outer(offer.server)))
+    seen = tuple(dict.fromkeys(offer.server for offer in offers if is_outer_address(offer.server)))
     addresses = [
         offer.addresses or (seen if offer.machine == offers[server_at].machine else ())
         for offer in offers
@@ -87,25 +88,8 @@ def choose_host(me: int, offers: Sequence[HostOffer], server_at: int) -> str | N
     return addresses[me][0] if addresses[me] else None
 
 
-def is_outer(address: str) -> bool:
-    """Returns whether other machines could reach an address."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:  # with a scope, such as fe80::1%eth0
-        return False
-    return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
-
-
 def _version(address: str) -> int:
     return ipaddress.ip_address(address).version
-
-
-def _resolve(host: str) -> list[str]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:  # such a name need not resolve here
-        return []
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _machine() -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from stratagem._src.cluster.errors import RendezvousError
+from stratagem._src.membership.diagnosis import SILENT_SECONDS
 from stratagem._src.membership.equal_values import distinct, num_common, runs_of
 from stratagem._src.membership.worker_status import PeerView, WorkerStatus, views_to_json
 
@@ -53,11 +54,18 @@ class Board:
         """Whether something has happened since the last ``tick`` that all should know soon."""
         return self._has_news
 
-    def is_over(self, now: float) -> bool:
-        """Returns whether nobody is there any more, after somebody was."""
-        somebody_came = self._num_absent < self._num_workers
+    def is_over(self, now: float, *, leader_has_ended: bool = False) -> bool:
+        """Returns whether nobody is there any more, after somebody was.
+
+        Args:
+            now: The time.
+            leader_has_ended: Then nobody needs the server who has not sent heartbeats for their timeout:
+                it has given up too, or will not find its leader again.
+        """
+        limit = SILENT_SECONDS if leader_has_ended else _FORGOTTEN_SECONDS
+        somebody_came = leader_has_ended or self._num_absent < self._num_workers
         return somebody_came and not any(
-            view.is_there and now - heard <= _FORGOTTEN_SECONDS
+            view.is_there and now - heard <= limit
             for view, heard in zip(self._views, self._heard, strict=True)
         )
 

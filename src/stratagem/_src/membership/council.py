@@ -10,6 +10,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from stratagem._src.cluster.address import Address
@@ -58,6 +59,7 @@ class Council:
     Args:
         me: This process. It answers at its address.
         credentials: What the processes prove to each other.
+        peers: The hosts of all of them.
 
     Attributes:
         generation: The generation that this process is in, or was in last.
@@ -72,7 +74,7 @@ class Council:
         PermissionDeniedError: If it is not loopback and nobody has anything to prove.
     """
 
-    def __init__(self, me: Member, credentials: Credentials) -> None:
+    def __init__(self, me: Member, credentials: Credentials, peers: Iterable[str] = ()) -> None:
         self.me: Member = me
         self.generation: Generation | None = None
         self.newcomers: Newcomers = Newcomers()
@@ -86,7 +88,7 @@ class Council:
         self._callers: dict[str, Caller] = {}
         handlers = {"ask": self._ask, "ready": self._ready, "knock": self._knock}
         handlers |= {"pause": self._pause}
-        self._endpoint = Endpoint(me.address, handlers, credentials, COUNCIL)
+        self._endpoint = Endpoint(me.address, handlers, credentials, COUNCIL, peers=peers)
         self._endpoint.start()
 
     def close(self) -> None:

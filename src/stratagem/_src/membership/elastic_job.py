@@ -18,6 +18,7 @@ from stratagem._src.membership.diagnosis import SILENT_SECONDS
 from stratagem._src.membership.generation import Generation, Member, in_order, new_incarnation
 from stratagem._src.membership.host import MeetingHost
 from stratagem._src.membership.join import DEFAULT_TIMEOUT_SECONDS, WorkerName
+from stratagem._src.membership.program_folder import keep_programs
 from stratagem._src.membership.succession import GiveUp, Go, Succession
 from stratagem._src.mesh.backend_lifetime import end_backend_lifetime
 from stratagem._src.mesh.devices import name_processes
@@ -71,12 +72,13 @@ class ElasticJob:
         assert mine.address is not None
         me = Member(mine.job, mine.index, mine.address, new_incarnation())
         self._credentials = Credentials.from_environment()
-        self.council: Council = Council(me, self._credentials)
+        self.council: Council = Council(me, self._credentials, join.hosts_of(names))
         self._reached = time.monotonic()
         self._host: MeetingHost | None = None
         self._background = Background("the elastic job")
         self._closed = threading.Event()
         join.leave_at_exit()
+        keep_programs()
         generation = self._gather()
         if generation is None:
             self.is_waiting = True
@@ -263,11 +265,21 @@ class ElasticJob:
         return decided
 
     def _look_for_others(self, succession: Succession) -> None:
-        for member in succession.generation.members:
-            if member == self.me or succession.has_ended(member):
-                continue
-            if succession.is_ready(member, time.monotonic()):
-                continue
+        """Asks the members that have not said that they can go on what has become of them.
+
+        A silent one keeps whoever asks it for seconds. So it is asked only if everybody else is ready,
+        and this part of the members is too small to go on, unless it is known that the others ended.
+        """
+        now = time.monotonic()
+        missing = [
+            member
+            for member in succession.generation.members
+            if member != self.me
+            and not succession.has_ended(member)
+            and not succession.is_ready(member, now)
+        ]
+        awaited = [member for member in missing if not succession.is_silent(member, now)]
+        for member in awaited or missing:
             answer = self.council.call(member.address, "ask")
             if answer is None or answer["by"] != member.incarnation:
                 self._note_end(member, succession)
@@ -297,7 +309,9 @@ class ElasticJob:
         meeting, self._host = "", None
         if len(members) > 1:
             where = Address(Address.parse(self.me.address).host, 0)
-            self._host = MeetingHost(where, len(members), self._credentials)
+            self._host = MeetingHost(
+                where, len(members), self._credentials, join.hosts_of(self.planned)
+            )
             meeting = str(self._host.address)
         generation = Generation(number, self.me.incarnation, members, meeting)
         self.council.adopt(generation)

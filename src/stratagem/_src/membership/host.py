@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
@@ -36,6 +37,7 @@ class MeetingHost:
         address: Where workers meet; port 0 for any that is free.
         num_workers: How many there are.
         credentials: What they prove to each other. The process finds them as this one did.
+        peers: The hosts of the workers, as far as they are known.
 
     Attributes:
         address: Where workers meet.
@@ -45,22 +47,30 @@ class MeetingHost:
         PermissionDeniedError: If the address is not loopback and nobody has anything to prove.
     """
 
-    def __init__(self, address: Address, num_workers: int, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        address: Address,
+        num_workers: int,
+        credentials: Credentials,
+        peers: Iterable[str] = (),
+    ) -> None:
         credentials.for_host(address.host)
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_REMEMBERED_LINES)
-        with _listen(address) as listener:
-            self.address = Address(address.host, listener.getsockname()[1])
+        with contextlib.ExitStack() as stack:
+            listeners = [stack.enter_context(each) for each in _listen(address, peers)]
+            descriptors = [listener.fileno() for listener in listeners]
+            self.address = Address(address.host, listeners[0].getsockname()[1])
             self.process = subprocess.Popen(
                 # Not the folder where the program was started: it may hold anything.
                 [sys.executable, "-P", "-m", _MODULE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=[listener.fileno()],
+                pass_fds=descriptors,
                 env=_environment(),
             )
             settings = {
-                "listener": listener.fileno(),
+                "listeners": descriptors,
                 "address": str(self.address),
                 "num_workers": num_workers,
             }
@@ -102,9 +112,9 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(address: Address, peers: Iterable[str]) -> list[socket.socket]:
     try:
-        return listen(address)
+        return listen(address, peers)
     except OSError as error:
         raise LaunchError(
             f"The leader must listen on its address {address}, but: {error.strerror or error}. End what "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -37,6 +37,7 @@ __all__ = [
     "DEFAULT_TIMEOUT_SECONDS",
     "JoinedCluster",
     "WorkerName",
+    "hosts_of",
     "join_cluster",
     "joined_cluster",
     "leave_at_exit",
@@ -121,7 +122,9 @@ def join_cluster(
     assert leader is not None  # with several processes there is one
     coordinator = Address.parse(leader)
     credentials = Credentials.from_environment()
-    host = MeetingHost(coordinator, len(workers), credentials) if process_id == 0 else None
+    host = None
+    if process_id == 0:
+        host = MeetingHost(coordinator, len(workers), credentials, hosts_of(workers))
     return meet(
         workers,
         process_id,
@@ -289,6 +292,11 @@ def name_workers(resolver: ClusterResolver) -> tuple[tuple[WorkerName, ...], int
         WorkerName(job, index, spec.task_address(job, index)) for job, index in worker_tasks(spec)
     )
     return workers, resolver.process_id
+
+
+def hosts_of(workers: Iterable[WorkerName]) -> list[str]:
+    """Returns the hosts of workers, as far as they are known."""
+    return [Address.parse(worker.address).host for worker in workers if worker.address is not None]
 
 
 def _connect(

@@ -1,8 +1,9 @@
 """The meeting point: a small process beside the leader's.
 
 It is a process of its own so that the workers can still hear of each other, and JAX's clients of its
-coordination service do not abort theirs, when the leader dies. It ends when the last worker has gone.
-It does not import JAX, to be there at once.
+coordination service do not abort theirs, when the leader dies. The leader's port is free
+when the leader has ended. The process ends when the last worker has gone, or after the leader when all
+that are left have missed heartbeats for their timeout. It does not import JAX, to be there at once.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class MeetingServer:
                 )
                 begun = time.monotonic()
                 self._tell(self._board.tick(begun))
-                if self._board.is_over(begun) or self._is_deserted:
+                is_over = self._board.is_over(begun, leader_has_ended=self._leader_is_gone)
+                if is_over or self._is_deserted:
                     return
             # More may happen meanwhile, of which all are then told at once. With many workers, to tell
             # takes a while: it must leave time for those who come and speak.
@@ -184,7 +186,7 @@ def _open(settings: dict[str, Any], place: PrivateSocket, server: MeetingServer)
         Credentials.from_environment(),
         MEETING,
         server.serve,
-        listening=socket.socket(fileno=settings["listener"]),
+        listening=[socket.socket(fileno=number) for number in settings["listeners"]],
     )
     listener.start()
     # Meanwhile workers come.
@@ -196,6 +198,8 @@ def _open(settings: dict[str, Any], place: PrivateSocket, server: MeetingServer)
     def watch_leader() -> None:
         with contextlib.suppress(OSError):
             sys.stdin.read()
+        # At once: the next job may have its leader here. Workers that are still connected stay so.
+        listener.release_port()
         server.leader_is_gone()
 
     Background("the meeting point").start(watch_leader, name="watch-leader")

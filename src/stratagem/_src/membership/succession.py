@@ -9,6 +9,7 @@ them the first member must be among them: another such part cannot exist.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stratagem._src.membership.generation import Generation, Member, in_order
@@ -17,10 +18,6 @@ __all__ = ["GiveUp", "Go", "Newcomers", "Succession", "Verdict", "Wait"]
 
 _FRESH_SECONDS = 3.0
 """Who asks to be let in, or says that it can go on, says so several times a second while it waits."""
-
-
-_ASKED_SECONDS = 2.0
-"""How long a member is asked that had missed heartbeats for the whole timeout already: twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +96,10 @@ class Succession:
     def suspect(self, incarnation: str) -> None:
         """Notes that a member was silent for the heartbeat timeout when the generation was over.
 
-        It need not be silent for as long again: it is asked for a moment, and has to answer.
+        It is not waited for again. If it has come back, it says so before the others have all met, or
+        finds that they have gone on.
         """
-        heard = self._began - self._silent_seconds + _ASKED_SECONDS
-        self._heard.setdefault(incarnation, heard)
+        self._heard.setdefault(incarnation, -math.inf)
 
     def ended(self, incarnation: str) -> None:
         """Notes that the process of a member has ended, for sure."""

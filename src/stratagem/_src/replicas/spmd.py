@@ -37,6 +37,7 @@ from stratagem._src.mesh.logical_devices import (
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.replicas.channel import Channel
 from stratagem._src.values.distributed_values import is_value_leaf
+from stratagem._src.values.host_arrays import taken
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.values.regroup import is_array, map_values
@@ -329,9 +330,8 @@ def _placed(value: Any, group: ReplicaGroup) -> Any:
     if is_tracer(value):
         return value
     # A copy of what is captured: as it is while the function is traced.
-    return evaluate_now(
-        lambda: group.replicate(value if isinstance(value, jax.Array) else jnp.array(value))
-    )
+    taken_value = value if isinstance(value, jax.Array) else taken(value)
+    return evaluate_now(lambda: group.replicate(jnp.asarray(taken_value)))
 
 
 def _unwrap(leaf: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,8 +22,10 @@ from stratagem._src.shared_memory.shared_exchange import ArrayExchange
 
 __all__ = [
     "can_exchange",
+    "current_number",
     "exchange_in_program",
     "num_sharing_processes",
+    "number_of_trace",
     "pass_after",
     "token_after",
     "use_exchange",
@@ -34,6 +38,28 @@ _meeting: DeviceMeeting | None = None
 
 _number = 0
 """Of the exchange: a program of workers that have parted since may still run, and come to it late."""
+
+
+class _Trace(threading.local):
+    number: Any = None
+
+
+_trace = _Trace()
+
+
+def current_number() -> np.ndarray[Any, Any]:
+    """Returns the number of the exchange, as an array that programs can take."""
+    return np.array([_number], np.int32)
+
+
+@contextlib.contextmanager
+def number_of_trace(number: Any) -> Iterator[None]:
+    """Has programs that are traced meanwhile take the number of their exchange from an argument."""
+    before, _trace.number = _trace.number, number
+    try:
+        yield
+    finally:
+        _trace.number = before
 
 
 def use_exchange(exchange: ArrayExchange | None) -> None:
@@ -88,9 +114,12 @@ def exchange_in_program(
         return jax.ShapeDtypeStruct(shape, array.dtype)
 
     shapes = [result(array) for array in arrays]
-    how = np.array([combination, num_devices, _number], np.int32)
+    how = np.array([combination, num_devices], np.int32)
+    number = current_number() if _trace.number is None else _trace.number
     place = jnp.reshape(device, (1,)).astype(np.int32)
-    *results, after = call_host(_EXCHANGE, [*shapes, _TOKEN_SHAPE], *arrays, how, place, token)
+    *results, after = call_host(
+        _EXCHANGE, [*shapes, _TOKEN_SHAPE], *arrays, how, number, place, token
+    )
     return results, after
 
 
@@ -119,12 +148,12 @@ def _register() -> None:
 def _run_exchange(
     operands: list[np.ndarray[Any, Any]], results: list[np.ndarray[Any, Any]]
 ) -> str | None:
-    *arrays, how, place, _ = operands
+    *arrays, how, number, place, _ = operands
     *exchanged, token = results
     token[:] = 0
-    kind, num_devices, number = how.tolist()
+    kind, num_devices = how.tolist()
     meeting = _meeting
-    if meeting is None or number != _number:
+    if meeting is None or int(number[0]) != _number:
         return ABANDONED
     combination = Combination(kind)
     with span(f"exchange {combination.name}", "collective", arrays=len(arrays)):

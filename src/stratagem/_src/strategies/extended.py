@@ -273,7 +273,7 @@ class StrategyExtended:
                 results[position] = reduce_alone(op, only_value(value, self._group))
             elif is_per_replica(value):
                 distributed.append(position)
-            elif op is not ReduceOp.MEAN and self._group.spans_processes:
+            elif self._group.spans_processes:
                 values = [
                     *values[:position],
                     once_per_worker(value, self._group, op),

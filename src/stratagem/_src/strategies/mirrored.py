@@ -86,7 +86,18 @@ class MirroredExtended(StrategyExtended):
         options["initial_value"] = value = initial_array(options["initial_value"], options["dtype"])
         if not value.ndim or value.size < placement.min_size:
             return MirroredVariable(self._strategy, **options)
+        if options["trainable"] is not False:
+            self._check_sends_own_dtype()
         return FullyShardedVariable(self._strategy, **options)
+
+    def _check_sends_own_dtype(self) -> None:
+        options = self.gradient_options
+        if options is not None and options.dtype is not None:
+            raise UnsupportedError(
+                "Gradients of fully sharded variables are summed in their own dtype, got "
+                f"CommunicationOptions(dtype={options.dtype!r}). Leave dtype out, or create the variable "
+                "outside of FullySharded; Optimizer(shard_state=True) shards its state with either."
+            )
 
     def check_divides_variables(self, what: str) -> None:
         """Checks that values travel in a way that is known to add them up.

@@ -13,6 +13,7 @@ from stratagem._src.collectives.replica_programs import spmd_map
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.tracing import is_tracer
 from stratagem._src.mesh.program_queue import process_watch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.host_arrays import taken
@@ -50,11 +51,23 @@ def reduce_along(
             return extended.reduce_value(op, value)  # which refuses
         array = jnp.asarray(taken(value))
         dtype = _result_dtype(op, array.dtype)
-        partial = _partial(op, array, axes)
-        result = _combine(op, dtype, [partial], partial[1], lambda x: x[0])
-        # Each worker has a value of its own; a mean is as in tf.distribute that of one that all have.
-        is_shared = op is ReduceOp.MEAN or not group.spans_processes
-        return result if is_shared else extended.reduce_value(op, result)
+        partial, count = _partial(op, array, axes)
+        if not group.spans_processes:
+            return _combine(op, dtype, [(partial, count)], count, lambda parts: parts[0])
+        # Each worker has a value of its own, of the same shape where it is traced.
+        num_workers = group.size // group.local_size
+        total = (
+            count * num_workers
+            if is_tracer(array)
+            else _count_everywhere(group, [(partial, count)])
+        )
+        return _combine(
+            op,
+            dtype,
+            [(partial, count)],
+            total,
+            lambda parts: extended.reduce_value(_across(op), parts[0]),
+        )
     if isinstance(value, SpmdPerReplica):
         return _reduce_along_spmd(extended, op, value.local, axes)
     if value.staged:

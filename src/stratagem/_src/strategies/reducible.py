@@ -42,7 +42,7 @@ def once_per_worker(value: Any, group: ReplicaGroup, op: ReduceOp) -> PerReplica
     """Returns a value of this process such that a reduction over all replicas counts it once.
 
     It is the value of the process's first replica. In a sum the other replicas have zero; in an extremum
-    they may have the same.
+    they may have the same, and in a mean too, for every process has as many.
     """
     array = jnp.asarray(operand_of(value))
     others = jnp.zeros_like(array) if op is ReduceOp.SUM else array

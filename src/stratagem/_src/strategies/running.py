@@ -43,6 +43,8 @@ def call_for_each_replica(
     """Returns the merged results of ``fn`` in every replica of ``group``."""
     frame = state.current_frame()
     staged = frame is not None or under_jit()
+    if frame is not None:
+        frame.note_step(fn)
     steps = None if staged else compiled_step(fn)
     if steps is not None:
         return steps.run(strategy, fn, tuple(args), kwargs)

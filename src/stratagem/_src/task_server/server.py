@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_def import ClusterDef, ServerDef
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import TaskError
@@ -89,7 +90,7 @@ class Server:
         cluster = ClusterSpec(self._definition.cluster)
         address = cluster.task_address(job_name, self._definition.task_index)
         own = Identity.of_task(job_name, self._definition.task_index)
-        self._endpoint = Endpoint(address, handlers, credentials, own)
+        self._endpoint = Endpoint(address, handlers, credentials, own, peers=_hosts(cluster))
         if start:
             self.start()
 
@@ -143,3 +144,11 @@ class Server:
     def __repr__(self) -> str:
         task = f"/job:{self._definition.job_name}/task:{self._definition.task_index}"
         return f"Server({task}, {self.target})"
+
+
+def _hosts(cluster: ClusterSpec) -> list[str]:
+    return [
+        Address.parse(cluster.task_address(job, index)).host
+        for job in cluster.jobs
+        for index in cluster.task_indices(job)
+    ]

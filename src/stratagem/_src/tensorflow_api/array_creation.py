@@ -12,6 +12,7 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.execution.dataset_loops.range_loops import looped_over, traced_range
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
     available,
@@ -223,6 +224,9 @@ def range(
 ) -> jax.Array:
     """Returns the numbers from ``start`` to below ``limit``; of ``range(n)`` those from 0 to below ``n``.
 
+    In a compiled function, ``for _ in tf.range(n)`` with a ``strategy.run`` or another compiled function in
+    its body runs as a Python loop around compiled steps: nothing is unrolled. There ``n`` may be traced.
+
     Raises:
         TracedValueError: If a number is traced: the size of the result must be known.
 
@@ -233,6 +237,10 @@ def range(
     """
     if limit is None:
         start, limit = 0, start
+    if any(known(part) is None for part in (start, limit, delta)):
+        stand_in = traced_range()
+        if stand_in is not None:
+            return stand_in  # type: ignore[return-value]
     if dtype is None:
         parts = [_unless_traced(part) for part in (start, limit, delta)]
         dtype = max((tensor(part).dtype for part in parts), key=_breadth)
@@ -249,7 +257,7 @@ def range(
             f"{first}, {last} and {step}."
         )
     if dtype.kind in "iu":
-        return jnp.arange(first, last, step, dtype=available(dtype))
+        return looped_over(jnp.arange(first, last, step, dtype=available(dtype)))
     count = int(np.ceil((last - first) / step))
     return jnp.asarray(first + step * np.arange(count), available(dtype))
 

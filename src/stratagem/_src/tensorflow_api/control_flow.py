@@ -1,4 +1,4 @@
-"""Control flow, gradients and scopes: loops over arrays, branches, ``custom_gradient``, ``device``."""
+"""Control flow and scopes: loops over arrays, branches, ``stop_gradient``."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tracing import under_jit
 from stratagem._src.execution.conditionals import cond
 from stratagem._src.tensorflow_api.conversion import integer, known, tensor
+from stratagem._src.tensorflow_api.tensor_array import TensorArray
 
 __all__ = [
     "case",
     "control_dependencies",
-    "custom_gradient",
     "executing_eagerly",
     "foldl",
     "foldr",
-    "grad_pass_through",
     "group",
     "inside_function",
     "map_fn",
-    "name_scope",
     "no_op",
-    "recompute_grad",
     "scan",
     "stop_gradient",
     "switch_case",
@@ -229,6 +226,13 @@ def while_loop(
         while (most is None or done < most) and bool(cond(*values)):
             values, done = next_of(*values), done + 1
         return type(loop_vars)(values) if isinstance(loop_vars, list) else values
+    if any(isinstance(one, TensorArray) and one.element_shape is None for one in values):
+        # XLA's loops carry arrays of fixed shapes: the body says which.
+        after = jax.eval_shape(next_of, *values)
+        values = tuple(
+            old.of_shape(new.element_shape) if isinstance(old, TensorArray) else old
+            for old, new in zip(values, after, strict=True)
+        )
     limit = np.iinfo(np.int32).max if most is None else most
     _, result = jax.lax.while_loop(
         lambda state: (state[0] < limit) & jnp.asarray(cond(*state[1])),
@@ -304,77 +308,6 @@ def case(
     return result()
 
 
-def custom_gradient(f: Any = None) -> Callable[..., Any]:
-    """Gives a function its own gradient: it returns its result, and a function from gradients to gradients.
-
-    Args:
-        f: A function of arrays that returns ``(result, grad_fn)``. ``grad_fn`` gets the gradient of each
-            result and returns that of each argument. Gradients of ``variables`` are not supported.
-
-    Differs from TensorFlow: variables that ``f`` reads get no gradient; pass their values as arguments.
-
-    JAX equivalent: ``jax.custom_vjp``.
-
-    >>> double = custom_gradient(lambda x: (x * 2, lambda upstream: upstream * 10))
-    >>> jax.grad(double)(1.0)
-    Array(10., dtype=float32, weak_type=True)
-    """
-    if f is None:
-        return custom_gradient
-    made: Callable[..., Any] = f
-
-    @functools.wraps(made)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        @jax.custom_vjp
-        def forward(*arrays: Any) -> Any:
-            return made(*arrays, **kwargs)[0]
-
-        def keep(*arrays: Any) -> Any:
-            return made(*arrays, **kwargs)[0], arrays
-
-        def backward(arrays: Any, upstream: Any) -> Any:
-            gradient = made(*arrays, **kwargs)[1]
-            found = (
-                gradient(*upstream) if isinstance(upstream, (list, tuple)) else gradient(upstream)
-            )
-            found = list(found) if isinstance(found, (list, tuple)) else [found]
-            return tuple(
-                jax.tree.map(jnp.zeros_like, array) if one is None else one
-                for one, array in zip(found, arrays, strict=True)
-            )
-
-        forward.defvjp(keep, backward)
-        return forward(*[tensor(arg) for arg in args])
-
-    return call
-
-
-def recompute_grad(f: Any) -> Callable[..., Any]:
-    """Returns a function whose intermediate values are computed again for its gradient, and not kept.
-
-    JAX equivalent: ``jax.checkpoint``.
-
-    >>> float(jax.grad(recompute_grad(lambda x: x * x))(3.0))
-    6.0
-    """
-    return jax.checkpoint(f)
-
-
-def grad_pass_through(f: Any) -> Callable[..., Any]:
-    """Returns a function whose gradient is that of the identity.
-
-    >>> float(jax.grad(grad_pass_through(lambda x: x * 9))(3.0))
-    1.0
-    """
-
-    @functools.wraps(f)
-    def call(x: Any) -> Any:
-        x = tensor(x)
-        return x + jax.lax.stop_gradient(tensor(f(x)) - x)
-
-    return call
-
-
 def executing_eagerly() -> bool:
     """Returns whether functions run now, and are not being traced for compilation.
 
@@ -418,17 +351,6 @@ def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManag
     return contextlib.nullcontext()
 
 
-def name_scope(name: str) -> contextlib.AbstractContextManager[Any]:
-    """Gives operations in a block a name that profiles and compiled programs show.
-
-    JAX equivalent: ``jax.named_scope``.
-
-    >>> with name_scope("layer"):
-    ...     pass
-    """
-    return jax.named_scope(name)
-
-
 def _is_numbers(value: Any) -> bool:
     leaves = jax.tree.leaves(value)
     return isinstance(value, (list, tuple)) and all(
@@ -439,8 +361,12 @@ def _is_numbers(value: Any) -> bool:
 def _arrays(value: Any, *, in_list: bool = True) -> Any:
     """Returns a structure of arrays; a list of numbers is one array."""
     if isinstance(value, (dict, tuple)) or (isinstance(value, list) and not _is_numbers(value)):
-        return structures.map_structure(tensor, value)
-    return tensor(value)
+        return structures.map_structure(_array, value)
+    return _array(value)
+
+
+def _array(value: Any) -> Any:
+    return value if isinstance(value, TensorArray) else tensor(value)
 
 
 def _one(value: Any) -> tuple[Any, ...]:

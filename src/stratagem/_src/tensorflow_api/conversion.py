@@ -131,6 +131,9 @@ def _of_python(value: Any, dtype: Any) -> Any:
         raise ValueError("None is not an array. Give an array, a number, or a list of numbers.")
     try:
         array = np.asarray(value)
+        if array.dtype.kind == "S":
+            # NumPy's own strings of bytes lose zeros at their end.
+            array = np.asarray(value, np.object_)
     except ValueError as error:
         raise ValueError(
             f"Lists must be nested evenly to become an array, got {value!r}: {error}."

@@ -25,6 +25,7 @@ from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.this_thread import THIS_THREAD, ThreadState
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.current_strategy import context
+from stratagem._src.execution.conditionals import BranchFrame
 from stratagem._src.execution.tracing_frames import GradientFrame, ReplicaFrame
 from stratagem._src.jax_internals.recording_trace import (
     Record,
@@ -319,14 +320,20 @@ class GradientTape:
         read = value if part is None else part
         if is_tracer(read) and not any(read._trace is level for level in self._levels):
             inner = THIS_THREAD.state.state_frames[self._depth :]
-            # What value_and_grad differentiates, and what replicas are given, was read before: by them.
+            # What value_and_grad differentiates, and what replicas and branches are given, was read before:
+            # by them.
             given = (
-                GradientFrame
+                (GradientFrame,)
                 if variable.split_in_program is not None
                 or isinstance(variable, RemotelyHeldVariable)
-                else (GradientFrame, ReplicaFrame)
+                else (GradientFrame, ReplicaFrame, BranchFrame)
             )
-            if not inner or not all(isinstance(frame, given) for frame in inner):
+            if any(isinstance(f, BranchFrame) and id(variable) in f.written for f in inner):
+                entry.not_seen = (
+                    "it is read in a branch of tf.cond after the branch has assigned it. Read it before, "
+                    "or after the conditional"
+                )
+            elif not inner or not all(isinstance(frame, given) for frame in inner):
                 entry.not_seen = (
                     "it is read in a function that is traced apart from the tape's block, as the one given "
                     "to strategy.run is. Open the tape inside that function"

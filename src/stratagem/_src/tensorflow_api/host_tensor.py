@@ -24,6 +24,10 @@ class HostTensor(np.ndarray[Any, Any]):
     @classmethod
     def of(cls, value: Any) -> Self:
         """Returns ``value`` as such an array."""
+        if isinstance(value, bytes):  # NumPy's own strings of bytes lose zeros at their end
+            made = np.empty((), np.object_)
+            made[()] = value
+            return made.view(cls)
         return np.asarray(value).view(cls)
 
     def numpy(self) -> Any:

@@ -24,11 +24,13 @@ _NAMES = {
     ),
     "clipping": ("clip_by_global_norm clip_by_norm clip_by_value"),
     "control_flow": (
-        "case control_dependencies custom_gradient executing_eagerly foldl foldr "
-        "grad_pass_through group inside_function map_fn name_scope no_op recompute_grad "
-        "scan stop_gradient switch_case vectorized_map while_loop"
+        "case control_dependencies executing_eagerly foldl foldr group inside_function "
+        "map_fn no_op scan stop_gradient switch_case vectorized_map while_loop"
     ),
+    "custom_gradients": ("custom_gradient grad_pass_through recompute_grad"),
+    "debugging": ("Assert assert_equal assert_greater assert_less assert_rank"),
     "dtypes": ("DType as_dtype cast complex double half newaxis saturate_cast"),
+    "host_calls": ("device get_logger init_scope numpy_function py_function timestamp"),
     "host_tensor": ("Tensor"),
     "linalg": ("eig eigvals einsum matmul norm tensordot"),
     "math_binary": (
@@ -44,6 +46,11 @@ _NAMES = {
         "argmax argmin cumsum reduce_all reduce_any reduce_logsumexp reduce_max "
         "reduce_mean reduce_min reduce_prod reduce_sum"
     ),
+    "random_stateful": ("random_normal_initializer random_uniform_initializer"),
+    "module": ("Module name_scope"),
+    "printing": ("print"),
+    "strings": ("as_string"),
+    "tensor_array": ("TensorArray"),
 }
 TOP_NAMES: dict[str, str] = {
     name: f"stratagem._src.tensorflow_api.{file}"

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core import structures
-from stratagem._src.core.errors import ShapeMismatchError, VariableError
+from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of
@@ -39,6 +39,7 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
     Raises:
         VariableError: If they are no pairs, or a variable has two gradients.
         ShapeMismatchError: If a gradient has another shape than its variable.
+        InvalidArgumentError: If it is complex and the variable is not.
     """
     gradients, variables = [], []
     for pair in grads_and_vars:
@@ -58,6 +59,7 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
                 f"{' The gradient comes first.' if swapped else ''}"
             )
         _check_shape(gradient, variable)
+        _check_is_real(gradient, variable)
         gradients.append(gradient)
         variables.append(variable)
     check_distinct(variables)
@@ -83,6 +85,16 @@ def _check_shape(gradient: Any, variable: Variable) -> None:
             f"A gradient has the shape of its variable, got {np.shape(value)} for {variable.name!r} of "
             f"shape {shape}. Give each variable the gradient that value_and_grad returns for it, or use "
             "jnp.broadcast_to where one number is meant for all elements."
+        )
+
+
+def _check_is_real(gradient: Any, variable: Variable) -> None:
+    value = array_of(gradient.values if isinstance(gradient, IndexedSlices) else gradient)
+    is_complex = np.issubdtype(getattr(value, "dtype", np.float32), np.complexfloating)
+    if is_complex and not np.issubdtype(variable.dtype, np.complexfloating):
+        raise InvalidArgumentError(
+            f"The gradient of {variable.name!r}, which is {np.dtype(variable.dtype).name}, is real, got "
+            f"{value.dtype.name}: its imaginary part would be dropped. Give its jnp.real if that is meant."
         )
 
 

@@ -78,7 +78,12 @@ class LocalOptimizerStep:
         else:
             self._assign(*self._step(dense, self._state.read(), values))
 
-    def accumulate(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+    def accumulate(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Variable],
+        options: CommunicationOptions | None = None,
+    ) -> None:
         """Adds up gradients, and updates the variables when there are enough of them.
 
         So the replicas exchange gradients once for each update, and not in each of the calls for it.
@@ -86,6 +91,7 @@ class LocalOptimizerStep:
         Args:
             gradients: Arrays, of each replica apart or of all together.
             variables: The variables.
+            options: How sums of each replica travel.
         """
         self._state.build(variables)
         self._state.accumulate(gradients)
@@ -94,7 +100,7 @@ class LocalOptimizerStep:
 
         def step() -> None:
             values = self._beside_state(variables)
-            sums = self._state.take_sums()
+            sums = self._state.take_sums(options)
             self._assign(*self._step_with_sums(sums, self._state.read(), values))
 
         def keep() -> None:

@@ -298,7 +298,8 @@ class Optimizer:
                 self._apply([strategy.extended.first_replica(v) for v in values], variables)
             elif accumulates:
                 self._check_here(variables)
-                self._updates_here.accumulate(values, variables)
+                options = strategy.extended.gradient_options
+                self._updates_here.accumulate(values, variables, options)
             else:
                 self._reduce_and_apply(strategy, values, variables)
 

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, VariableError
+from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.strategies.extended import StrategyExtended
@@ -28,7 +30,7 @@ from stratagem._src.variables import access
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded import MIN_SIZE, FullySharded, placing
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
-from stratagem._src.variables.sync_on_read_variable import counting_once
+from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counting_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
@@ -137,9 +139,21 @@ class StateVariables:
         for variable, gradient in zip(self._accumulators, gradients, strict=True):
             variable.assign_add(gradient)
 
-    def take_sums(self) -> list[Any]:
-        """Returns the sums over the replicas, which begin again with zero."""
-        sums = [variable.read_value() for variable in self._accumulators]
+    def take_sums(self, options: CommunicationOptions | None = None) -> list[Any]:
+        """Returns the sums over the replicas, which begin again with zero.
+
+        Args:
+            options: How each replica's sums travel.
+        """
+        held = self._accumulators
+        if options is not None and options.dtype is not None:
+            replicas = [v for v in held if isinstance(v, SyncOnReadVariable)]
+            assert len(replicas) == len(held), "only replicas whose sums are apart exchange them"
+            values = [variable.per_replica() for variable in replicas]
+            runtime = replicas[0].strategy.extended
+            sums = runtime.reduce_values(ReduceOp.SUM, values, options)
+        else:
+            sums = [variable.read_value() for variable in held]
         for variable, total in zip(self._accumulators, sums, strict=True):
             variable.assign(jnp.zeros_like(total))
         return sums

@@ -9,6 +9,7 @@ It stands on plain sockets, and with encryption answers about four times as many
 Flight does without (benchmarks/transport.py, which also shows what encryption costs).
 """
 
+from stratagem._src.transport.bulk_channel import BulkChannel
 from stratagem._src.transport.byte_stream import PeerGone
 from stratagem._src.transport.caller import Caller
 from stratagem._src.transport.cipher import TamperedError
@@ -22,6 +23,7 @@ from stratagem._src.transport.message import Handler, Message
 from stratagem._src.transport.wire_format import Kind
 
 __all__ = [
+    "BulkChannel",
     "Caller",
     "Connection",
     "Credentials",

@@ -38,6 +38,9 @@ class ByteStream:
 
     Args:
         connected: The socket, which the stream closes.
+
+    Attributes:
+        wakes_for_bulk: Whether ``wake_for`` has an effect, and less than was asked for is all there is.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -46,7 +49,7 @@ class ByteStream:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _probe_when_silent(connected)
         # Other systems may wait for more than their buffers hold.
-        self._wakes_for_bulk = sys.platform == "linux"
+        self.wakes_for_bulk: bool = sys.platform == "linux"
         self._fewest_to_wake = 1
         self._arrival = self._waiting_for(select.POLLIN)
         # The child's own handle: what is sent there would be sent in the parent's name, and the peer could
@@ -135,15 +138,51 @@ class ByteStream:
             PeerGone: If the other end has closed the connection.
             OSError: If the connection breaks.
         """
-        if self._wakes_for_bulk and fewest != self._fewest_to_wake:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, fewest)
-            self._fewest_to_wake = fewest
+        self.wake_for(fewest)
         while True:
             self._wait(self._arrival, deadline)
             try:
                 return _received(self._socket.recv_into(view))
             except BlockingIOError:
                 continue
+
+    def fileno(self) -> int:
+        """Returns the descriptor to poll, for who waits for several streams at once."""
+        return int(self._socket.fileno())
+
+    def wake_for(self, num_bytes: int) -> None:
+        """Asks the system to call the stream readable only when so many bytes have come."""
+        if self.wakes_for_bulk and num_bytes != self._fewest_to_wake:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
+            self._fewest_to_wake = num_bytes
+
+    def limit_unsent(self, num_bytes: int) -> None:
+        """Lets the system take no more than so many bytes that it cannot send yet, where it knows how."""
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, num_bytes)
+
+    def try_send(self, pieces: Sequence[memoryview]) -> int:
+        """Sends what there is room for and returns how many bytes; 0 if there is none.
+
+        Raises:
+            OSError: If the connection breaks.
+        """
+        try:
+            return int(self._socket.sendmsg(pieces))
+        except BlockingIOError:
+            return 0
+
+    def try_receive_into(self, view: memoryview) -> int:
+        """Receives what has come and returns how many bytes; 0 if nothing has.
+
+        Raises:
+            PeerGone: If the other end has closed the connection.
+            OSError: If the connection breaks.
+        """
+        try:
+            return _received(self._socket.recv_into(view))
+        except BlockingIOError:
+            return 0
 
     def is_silent(self) -> bool:
         """Returns whether the other end is there and has sent nothing that was not received."""
@@ -195,7 +234,7 @@ class TLSByteStream(ByteStream):
 
     def __init__(self, connected: ssl.SSLSocket, deadline: float) -> None:
         super().__init__(connected)
-        self._wakes_for_bulk = False  # it reads records of its own size
+        self.wakes_for_bulk = False  # it reads records of its own size
         self._lock = threading.Lock()
         self._attempt(connected.do_handshake, deadline)
         self._certificate = connected.getpeercert(binary_form=True)
@@ -214,6 +253,22 @@ class TLSByteStream(ByteStream):
     def receive_into(self, view: memoryview, deadline: float | None, fewest: int = 1) -> int:
         """Receives some bytes and returns how many."""
         return _received(self._attempt(self._socket.recv_into, deadline, view))
+
+    def try_send(self, pieces: Sequence[memoryview]) -> int:
+        """Sends some of the first piece and returns how many bytes; 0 if there is no room."""
+        try:
+            with self._lock:
+                return int(self._socket.send(pieces[0][:_TLS_PIECE_BYTES]))
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+
+    def try_receive_into(self, view: memoryview) -> int:
+        """Receives what has come and returns how many bytes; 0 if nothing has."""
+        try:
+            with self._lock:
+                return _received(self._socket.recv_into(view))
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
 
     def is_silent(self) -> bool:
         """Returns whether the other end is there and has sent nothing that was not received."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.forking import ProcessOwner
+from stratagem._src.transport.bulk_channel import BulkChannel
 from stratagem._src.transport.byte_stream import ByteStream
 from stratagem._src.transport.identity import Identity
 from stratagem._src.transport.message import Message
@@ -141,23 +142,14 @@ class Connection:
         self._reader.read_into(view[len(early) :], deadline)
         return head.kind, method, Message(body, layout.cut(buffer))
 
-    def send_record(self, data: bytes | memoryview, deadline: float) -> None:
-        """Sends at most a mebibyte as it is; the other end receives it by one of the next two methods."""
-        self._owner.check()
-        with self._sending:
-            self._writer.write([data], deadline)
+    def as_bulk(self) -> BulkChannel:
+        """Returns the connection for arrays of one thread. It carries nothing else from now on.
 
-    def receive_record(self, deadline: float) -> bytes:
-        """Waits for a record and returns it."""
+        Encrypted as the connection is.
+        """
         self._owner.check()
-        with self._receiving:
-            return self._reader.read(deadline)
-
-    def receive_record_into(self, view: memoryview, deadline: float) -> None:
-        """Waits for a record, and fills memory of its size with it."""
-        self._owner.check()
-        with self._receiving:
-            self._reader.read_into(view, deadline)
+        assert self._reader.is_empty, "a message was sent to a connection for arrays"
+        return BulkChannel(self._stream, self._writer.cipher, self._reader.cipher)
 
     def send_bytes(self, data: bytes, deadline: float) -> None:
         """Sends bytes as they are."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.transport.connection import Connection
@@ -36,7 +35,7 @@ class Endpoint:
         handlers: What answers each method.
         credentials: What peers have to prove.
         own: Whom peers have to want.
-        listening: A socket that listens there already.
+        peers: The hosts of the others, as for ``Listener``.
 
     Raises:
         PermissionDeniedError: If there is neither secret nor TLS and the address is not loopback.
@@ -49,10 +48,10 @@ class Endpoint:
         credentials: Credentials,
         own: Identity,
         *,
-        listening: socket.socket | None = None,
+        peers: Iterable[str] = (),
     ) -> None:
         self._handlers = dict(handlers)
-        self._listener = Listener(address, credentials, own, self._serve, listening=listening)
+        self._listener = Listener(address, credentials, own, self._serve, peers=peers)
 
     @property
     def address(self) -> str:

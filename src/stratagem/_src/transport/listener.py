@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.listening import listen
@@ -58,13 +58,14 @@ class Listener:
     (None, None)
 
     Args:
-        address: ``host:port``; port 0 chooses one. An address that this machine has is bound alone; a name
-            means all interfaces, since what others reach a task by is often not what it can bind.
+        address: ``host:port``; port 0 chooses one. An address that this machine has is bound alone; of a
+            name, what ``addresses_of`` says.
         credentials: What peers have to prove.
         own: Whom peers have to want.
         serve: Called with each connection whose peer has proved itself. The connection is closed when
             it returns. What it raises ends this connection only.
-        listening: A socket that listens there already.
+        listening: Sockets that listen there already.
+        peers: The hosts of the others, where they are known: by which interface they are reached.
 
     Raises:
         PermissionDeniedError: If there is neither secret nor TLS and the address is not loopback.
@@ -77,14 +78,16 @@ class Listener:
         own: Identity,
         serve: Callable[[Connection], None],
         *,
-        listening: socket.socket | None = None,
+        listening: Sequence[socket.socket] = (),
+        peers: Iterable[str] = (),
     ) -> None:
         self._address = Address.parse(address)
         self._credentials = credentials.for_host(self._address.host)
         self._own = own
         self._serve = serve
         self._given = listening
-        self._listening: socket.socket | None = None
+        self._peers = tuple(peers)
+        self._listening: Sequence[socket.socket] = ()
         self._lock = threading.Lock()
         self._connections: dict[Connection, BackgroundThread] = {}
         self._unauthenticated = Admission(_MAX_UNAUTHENTICATED)
@@ -103,7 +106,7 @@ class Listener:
     @property
     def was_started(self) -> bool:
         """Whether it listens, or did."""
-        return self._listening is not None
+        return bool(self._listening)
 
     def start(self) -> None:
         """Begins to listen.
@@ -115,9 +118,10 @@ class Listener:
         if self.was_started or self._stopped.is_set():
             raise RuntimeError(f"The endpoint at {self.address} was started before.")
         self._credentials.check()
-        self._listening = self._given or _listen(self._address)
-        self._address = Address(self._address.host, self._listening.getsockname()[1])
-        self._acceptor.start(self._accept, self._listening, name="listener-accept")
+        self._listening = self._given or _listen(self._address, self._peers)
+        self._address = Address(self._address.host, self._listening[0].getsockname()[1])
+        for listening in self._listening:
+            self._acceptor.start(self._accept, listening, name="listener-accept")
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until it is shut down, and returns whether it is.
@@ -130,17 +134,23 @@ class Listener:
         self._acceptor.check()
         return is_over
 
+    def release_port(self) -> None:
+        """Stops listening, so that another process can; connections that have been let in stay."""
+        self._stop()
+        self._acceptor.join(_SECONDS_TO_SHUT_DOWN)
+        for listening in self._listening:
+            listening.close()
+
     def shutdown(self) -> None:
         """Stops listening and ends every connection; what is being served has five seconds to end."""
         if not self._acceptor.process.is_here:
             return
         with self._lock:
             was_shut_down, self._was_shut_down = self._was_shut_down, True
-        self._stop()
-        if was_shut_down or self._listening is None:
+        if was_shut_down or not self._listening:
+            self._stop()
             return
-        self._acceptor.join(_SECONDS_TO_SHUT_DOWN)
-        self._listening.close()
+        self.release_port()
         with self._lock:
             connections = dict(self._connections)
         for connection in connections:
@@ -153,13 +163,13 @@ class Listener:
 
     def _end_in_child(self) -> None:
         """Lets go of the port, which must be free when the parent has ended."""
-        if self._listening is not None:
-            self._listening.close()
+        for listening in self._listening:
+            listening.close()
 
     def _stop(self) -> None:
-        if self._listening is not None:
+        for listening in self._listening:
             with contextlib.suppress(OSError):
-                self._listening.shutdown(socket.SHUT_RDWR)
+                listening.shutdown(socket.SHUT_RDWR)
         self._stopped.set()
 
     def _accept(self, listening: socket.socket) -> None:
@@ -242,9 +252,9 @@ def _turn_away(connected: socket.socket) -> None:
     connected.close()
 
 
-def _listen(wanted: Address) -> socket.socket:
+def _listen(wanted: Address, peers: Sequence[str]) -> list[socket.socket]:
     try:
-        return listen(wanted)
+        return listen(wanted, peers)
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise UnavailableError(

@@ -27,16 +27,19 @@ class WireRecordWriter:
 
     Args:
         stream: Where records go.
+
+    Attributes:
+        cipher: What encrypts; ``None`` in the clear.
     """
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
-        self._cipher: Cipher | None = None
+        self.cipher: Cipher | None = None
         self._sealed = memoryview(bytearray())
 
     def protect(self, key: bytes | None) -> None:
         """Encrypts all that follows; with no key, sends it in the clear."""
-        self._cipher = None if key is None else Cipher(key)
+        self.cipher = None if key is None else Cipher(key)
 
     def write(self, pieces: Sequence[Piece], deadline: float | None) -> None:
         """Sends pieces of memory one after the other. The reader has to expect the same cuts.
@@ -58,17 +61,17 @@ class WireRecordWriter:
                 self._send(self._large(record[0]), deadline)
 
     def _small(self, record: Piece) -> bytes:
-        sealed = record if self._cipher is None else self._cipher.encrypt(record)
+        sealed = record if self.cipher is None else self.cipher.encrypt(record)
         return b"".join((_HEADER.pack(len(record)), sealed))
 
     def _large(self, record: Piece) -> list[Piece]:
-        if self._cipher is None:
+        if self.cipher is None:
             return [_HEADER.pack(len(record)), record]
         end = _HEADER_BYTES + len(record) + TAG_BYTES
         if len(self._sealed) < end:
             self._sealed = memoryview(bytearray(end))
         _HEADER.pack_into(self._sealed, 0, len(record))
-        self._cipher.encrypt_into(record, self._sealed[_HEADER_BYTES:end])
+        self.cipher.encrypt_into(record, self._sealed[_HEADER_BYTES:end])
         return [self._sealed[:end]]
 
     def _send(self, pieces: list[Piece], deadline: float | None) -> None:
@@ -86,17 +89,20 @@ class WireRecordReader:
 
     Args:
         stream: Where records come from.
+
+    Attributes:
+        cipher: What decrypts; ``None`` in the clear.
     """
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
-        self._cipher: Cipher | None = None
+        self.cipher: Cipher | None = None
         self._ahead = memoryview(bytearray(_SMALL_BYTES))
         self._start = self._end = 0
 
     def protect(self, key: bytes | None) -> None:
         """Takes all that follows for encrypted, or with no key for sent in the clear."""
-        self._cipher = None if key is None else Cipher(key)
+        self.cipher = None if key is None else Cipher(key)
 
     @property
     def is_empty(self) -> bool:
@@ -124,12 +130,12 @@ class WireRecordReader:
             ValueError: If the other end is of another version.
         """
         sealed_bytes = self._next_size(_MOST_BYTES, deadline)
-        if self._cipher is not None:
+        if self.cipher is not None:
             sealed_bytes += TAG_BYTES
         self._receive(sealed_bytes, deadline)
         sealed = self._ahead[self._start : self._start + sealed_bytes]
         self._start += sealed_bytes
-        return bytes(sealed) if self._cipher is None else self._cipher.decrypt(sealed)
+        return bytes(sealed) if self.cipher is None else self.cipher.decrypt(sealed)
 
     def read_into(self, view: memoryview, deadline: float | None) -> None:
         """Fills memory with the next records, which fit into it.
@@ -155,10 +161,10 @@ class WireRecordReader:
         return int(size)
 
     def _open_into(self, view: memoryview, deadline: float | None) -> None:
-        if self._cipher is not None:
+        if self.cipher is not None:
             size = len(view) + TAG_BYTES
             self._receive(size, deadline)
-            self._cipher.decrypt_into(self._ahead[self._start : self._start + size], view)
+            self.cipher.decrypt_into(self._ahead[self._start : self._start + size], view)
             self._start += size
             return
         filled = min(len(view), self._end - self._start)

@@ -23,28 +23,35 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def read_secret() -> str:
+def read_secret(
+    variable: str = SECRET_VARIABLE,
+    file_variable: str = FILE_VARIABLE,
+    should_hold: str = "the secret that the nodes of a job share",
+) -> str:
     """Returns the secret that the environment gives, directly or as the path of a file.
+
+    Args:
+        variable: The variable that holds the secret.
+        file_variable: The one that holds the path of a file with it.
+        should_hold: What the secret is, for errors.
 
     Raises:
         EnvironmentVariableError: If there is none, its file cannot be read, or it is too short. The
             message does not contain it.
     """
-    if is_set(SECRET_VARIABLE) or not is_set(FILE_VARIABLE):
+    if is_set(variable) or not is_set(file_variable):
         secret = read_text(
-            SECRET_VARIABLE,
-            "the secret that the nodes of a job share",
-            f"Set it, or {FILE_VARIABLE}, to the same on every node.",
+            variable, should_hold, f"Set it, or {file_variable}, to the same on every node."
         )
-        source = SECRET_VARIABLE
+        source = variable
     else:
-        source = FILE_VARIABLE
-        path = os.environ[FILE_VARIABLE].strip()
+        source = file_variable
+        path = os.environ[file_variable].strip()
         try:
             secret = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise EnvironmentVariableError(
-                FILE_VARIABLE, path, f"the path of a readable text file ({error})"
+                file_variable, path, f"the path of a readable text file ({error})"
             ) from None
     if len(secret) < _FEWEST_CHARACTERS:
         raise EnvironmentVariableError(

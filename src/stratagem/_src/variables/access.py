@@ -152,6 +152,9 @@ class StateFrame(abc.ABC):
             "next(iterator) cannot be called here. Call it outside and pass the element."
         )
 
+    def note_step(self, fn: Any) -> None:  # noqa: B027  (most frames need not know)
+        """Notes that ``fn``, the function of a ``strategy.run`` or a compiled one, is called."""
+
     def refuse_to_loop(self, dataset: Any) -> None:  # noqa: B027  (most frames do not mind)
         """Called when a distributed dataset is iterated over; raises where that cannot be traced."""
 

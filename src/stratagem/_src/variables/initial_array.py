@@ -12,6 +12,7 @@ from stratagem._src.core.errors import NotAnArrayError, VariableError
 from stratagem._src.core.masked_arrays import check_not_masked
 from stratagem._src.core.narrowing import check_fits
 from stratagem._src.core.tracing import is_tracer
+from stratagem._src.data.plan.aligned import copy_of
 from stratagem._src.jax_internals.compile_time_eval import evaluate_now
 from stratagem._src.values.array_operators import ArrayOperators, array_of
 from stratagem._src.values.per_replica import PerReplica
@@ -56,5 +57,6 @@ def initial_array(value: Any, dtype: Any) -> Any:
 
 
 def _concrete(value: Any, dtype: Any) -> jax.Array:
-    # NumPy's memory may be changed by its owner later, so it is copied.
-    return evaluate_now(lambda: jnp.array(value, dtype, copy=not isinstance(value, jax.Array)))
+    # NumPy's memory may be changed by its owner later. JAX's own copy is made after it has returned.
+    own = copy_of(value) if isinstance(value, np.ndarray) else value
+    return evaluate_now(lambda: jnp.asarray(own, dtype))

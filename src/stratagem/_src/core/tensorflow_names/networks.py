@@ -3,13 +3,8 @@
 __all__ = ["NETWORKS"]
 
 NETWORKS: dict[str, str] = {
-    "image.convert_image_dtype": "x.astype(sg.float32) / 255, of bytes",
-    "image.flip_left_right": "jax.numpy.flip(x, axis=-2)",
-    "image.flip_up_down": "jax.numpy.flip(x, axis=-3)",
-    "image.random_flip_left_right": "jax.numpy.where(jax.random.bernoulli(key), jax.numpy.flip(x, axis=-2), x)",
-    "image.resize": "jax.image.resize(x, shape, 'bilinear', antialias=False), where shape is that of the result",
-    "image.rot90": "jax.numpy.rot90(x, axes=(-3, -2))",
-    "image.transpose": "jax.numpy.swapaxes(x, -3, -2)",
+    "image.extract_glimpse": "sg.image.crop_and_resize, or sg.image.extract_patches",
+    "image.non_max_suppression_padded": "sg.image.combined_non_max_suppression, which gives a fixed number of boxes",
+    "image.ssim_multiscale": "sg.image.ssim of images that jax.image.resize made smaller",
     "nn.ctc_loss": "optax.ctc_loss",
-    "nn.dropout": "jax.numpy.where(jax.random.bernoulli(key, keep, x.shape), x / keep, 0), with a key for each replica from jax.random.fold_in",
 }

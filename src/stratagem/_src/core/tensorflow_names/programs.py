@@ -10,32 +10,19 @@ _VISIBLE = (
 _ERRORS = "ValueError, TypeError and RuntimeError, and those of sg.errors"
 
 _TOP = {
-    "Assert": "assert, or jax.experimental.checkify.check in compiled code",
     "CriticalSection": "threading.Lock",
     "DeviceSpec": "a string such as 'GPU:0', or jax.Device",
     "Graph": _NO_GRAPH,
-    "Module": (
-        "a dict, a list or a plain class that holds sg.Variable; sg.train.Checkpoint(model=vars(model)) "
-        "saves what a plain class holds"
-    ),
     "Operation": _NO_GRAPH,
     "RegisterGradient": "jax.custom_vjp",
     "Session": _NO_GRAPH,
     "SparseTensorSpec": "sg.TensorSpec of the values and of the indices",
     "TypeSpec": "sg.TensorSpec",
-    "assert_equal": "assert, or jax.experimental.checkify.check in compiled code",
-    "device": "jax.default_device(device), a context manager too",
-    "get_logger": "logging.getLogger('stratagem')",
     "global_variables_initializer": "nothing: a variable has its value when it is made",
     "gradients": "sg.GradientTape, or sg.value_and_grad",
     "hessians": "jax.hessian(f)(x)",
-    "init_scope": "jax.ensure_compile_time_eval()",
     "nondifferentiable_batch_function": "jax.vmap",
-    "numpy_function": "jax.pure_callback(fn, result_shape_dtypes, *args)",
     "placeholder": "an argument of a function: sg.function",
-    "print": "jax.debug.print('{x}', x=x), which also prints from compiled code",
-    "py_function": "jax.pure_callback, or jax.experimental.io_callback if it has effects",
-    "timestamp": "time.time()",
     "trainable_variables": "a list of yours: [v for v in variables if v.trainable]",
     "tuple": "a Python tuple",
     "types.experimental": "jax.typing.ArrayLike, jax.Array and the classes of sg",
@@ -50,7 +37,6 @@ _MODULES = {
     "autograph": (
         "jax.lax.cond, jax.lax.while_loop and jax.numpy.where: Python's if and while are not rewritten"
     ),
-    "compat": "the names of TensorFlow 2: there is no tf.compat.v1, and sessions have no equal",
     "contrib": "nothing: TensorFlow itself has dropped it",
     "dtensor": "jax.sharding.Mesh and jax.sharding.NamedSharding",
     "estimator": "a loop of your own over sg.function, or Keras",
@@ -61,24 +47,14 @@ _MODULES = {
     "layers": "sg.keras.layers or flax.nnx",
     "lite": "jax.export.export(jax.jit(f))(*args), and tools that read StableHLO",
     "logging": "logging.getLogger('stratagem')",
-    "lookup.StaticHashTable": "a dict, in Dataset.map",
     "losses": "optax.losses, or sg.keras.losses",
     "optimizers": "sg.train.Optimizer(optax.adam(0.001)), or sg.keras.optimizers",
     "ragged": "a list of arrays, or padded arrays: Dataset.padded_batch of sg.data",
     "quantization": "qwix or aqt, libraries for JAX, or model.quantize of sg.keras",
     "raw_ops": "jax.numpy and jax.lax",
-    "strings": "methods of bytes and str, in Dataset.map",
-    "sysconfig": "jax.print_environment_info()",
-    "test": "pytest, and sg.testing.run_cluster for programs of several processes",
-    "version": "sg.__version__ and jax.__version__",
     "xla.experimental": "sg.function, which always compiles with XLA",
 }
 _DEBUGGING = {
-    "debugging.assert_all_finite": "jax.numpy.isfinite(x).all(), or jax.debug_nans",
-    "debugging.assert_equal": "numpy.testing.assert_array_equal outside of compiled code",
-    "debugging.assert_near": "numpy.testing.assert_allclose outside of compiled code",
-    "debugging.assert_shapes": "assert x.shape == shape, for shapes are known while a function is traced",
-    "debugging.check_numerics": "jax.numpy.isfinite(x).all(), or jax.debug_nans",
     "debugging.enable_check_numerics": "jax.debug_nans(True)",
     "debugging.experimental": "jax.debug",
     "debugging.set_log_device_placement": "x.sharding and x.devices() of a jax.Array",
@@ -135,23 +111,41 @@ _METHODS_BY_NOW = (
     "ignore_errors load sample_from_datasets save scan snapshot take_while unique"
 )
 _IO = {
-    "gfile": "open, os, glob and shutil, Python's own",
-    "io.decode_csv": "sg.data.CsvDataset",
-    "io.decode_image": "PIL.Image.open(io.BytesIO(data)), in Dataset.map",
-    "io.decode_jpeg": "PIL.Image.open(io.BytesIO(data)), in Dataset.map",
-    "io.decode_png": "PIL.Image.open(io.BytesIO(data)), in Dataset.map",
-    "io.decode_raw": "numpy.frombuffer(data, dtype)",
-    "io.gfile": "open, os, glob and shutil, Python's own",
-    "io.matching_files": "sg.data.Dataset.list_files(pattern)",
-    "io.parse_tensor": "numpy.load(io.BytesIO(data))",
-    "io.read_file": "open(name, 'rb').read(), Python's own",
-    "io.serialize_tensor": "numpy.save(file, x)",
-    "io.write_file": "open(name, 'wb').write(data), Python's own",
+    "gfile": "sg.io.gfile",
+    "io.RaggedFeature": "sg.io.VarLenFeature",
+    "io.SparseFeature": "sg.io.VarLenFeature for the indices and for the values",
+    "io.decode_proto": "the message's own class, of the protobuf library, in Dataset.map",
+    "io.parse_sequence_example": "sg.io.parse_single_example, of records that are a tf.train.Example",
+    "io.parse_single_sequence_example": "sg.io.parse_single_example, of records that are a tf.train.Example",
+}
+_COMPAT = {
+    "compat.v1.Session": _NO_GRAPH,
+    "compat.v1.app": "absl.app, or plain Python: if __name__ == '__main__'",
+    "compat.v1.disable_eager_execution": _NO_GRAPH,
+    "compat.v1.disable_v2_behavior": _NO_GRAPH,
+    "compat.v1.flags": "argparse, or absl.flags",
+    "compat.v1.get_variable": "sg.Variable",
+    "compat.v1.global_variables_initializer": "nothing: a variable has its value when it is made",
+    "compat.v1.placeholder": "an argument of a function: sg.function",
+    "compat.v1.set_random_seed": "jax.random.key(seed)",
+    "compat.v1.train": "sg.train and sg.keras.optimizers",
+    "compat.v1.variable_scope": "objects of yours that hold each sg.Variable: sg.Module",
+}
+_STRINGS = {
+    "lookup.experimental.DenseHashTable": "sg.lookup.experimental.MutableHashTable",
+    "strings.to_hash_bucket": "sg.strings.to_hash_bucket_fast, which gives other numbers",
+    "strings.to_hash_bucket_strong": "sg.strings.to_hash_bucket_fast, which gives other numbers",
+    "strings.unicode_decode_with_offsets": "sg.strings.unicode_decode",
+    "strings.unicode_script": "unicodedata.name of each character, in Dataset.map",
+    "strings.unicode_split_with_offsets": "sg.strings.unicode_split",
+    "sysconfig.get_include": "nothing: there are no C++ headers",
+    "sysconfig.get_lib": "nothing: there is no library to link with",
+    "test.TestCase": "pytest, and sg.testing.run_cluster for programs of several processes",
+    "test.main": "pytest",
 }
 _TRAIN = {
     "train.AdamOptimizer": "sg.train.Optimizer(optax.adam(rate))",
     "train.Coordinator": "threads of your own, and threading.Event",
-    "train.ExponentialMovingAverage": "optax.incremental_update(new, average, 1 - decay)",
     "train.GradientDescentOptimizer": "sg.train.Optimizer(optax.sgd(rate))",
     "train.MomentumOptimizer": "sg.train.Optimizer(optax.sgd(rate, momentum))",
     "train.MonitoredTrainingSession": "a loop, and sg.train.Checkpoint",
@@ -172,8 +166,7 @@ _METRICS_OF_KERAS = (
     "TopKCategoricalAccuracy TrueNegatives TruePositives"
 )
 _NAMES_OF_ERRORS = (
-    "AbortedError AlreadyExistsError FailedPreconditionError InternalError OpError "
-    "ResourceExhaustedError UnimplementedError UnknownError"
+    "AbortedError InternalError OpError ResourceExhaustedError UnimplementedError UnknownError"
 )
 
 PROGRAMS: dict[str, str] = (
@@ -187,6 +180,8 @@ PROGRAMS: dict[str, str] = (
         for name in _METHODS_BY_NOW.split()
     }
     | _IO
+    | _COMPAT
+    | _STRINGS
     | _TRAIN
     | _DISTRIBUTE
     | {

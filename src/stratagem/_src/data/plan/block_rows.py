@@ -46,10 +46,12 @@ class BlockRows(Stream):
 
     def __next__(self) -> Any:
         """Returns a row."""
-        if not self._refill():
+        if self._position >= self._size and not self._refill():
             raise StopIteration
-        self._advance(1)
-        return row(self._block, self._position - 1)
+        position = self._position
+        self._position = position + 1
+        self._given += 1
+        return row(self._block, position)
 
     def next_rows(self, count: int) -> Any | None:
         """Returns slices of the blocks."""

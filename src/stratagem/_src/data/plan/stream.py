@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, Self
 
 from stratagem._src.data.plan.rows import num_rows, stack_elements
@@ -38,6 +39,13 @@ class Stream(ABC):
     @abstractmethod
     def set_state(self, state: State) -> None:
         """Makes a new stream go on where the saved one stood."""
+
+    def elements(self) -> Iterator[Any]:
+        """Returns an iterator over what is left, which may take fewer calls of Python for each element.
+
+        After an error it may be of no use. Nothing else may take elements while it is in use.
+        """
+        return self
 
     def next_rows(self, count: int) -> Any | None:
         """Returns the next ``count`` elements as rows: fewer only at the end, ``None`` for none."""

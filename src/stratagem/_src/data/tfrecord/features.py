@@ -1,4 +1,4 @@
-"""What to expect in a ``tf.train.Example``: ``FixedLenFeature`` and ``VarLenFeature``."""
+"""What to expect in a ``tf.train.Example``: features of fixed and of variable length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.data.conversion import to_array
 from stratagem._src.data.tensor_spec import STRING, as_dtype
 
-__all__ = ["FixedLenFeature", "VarLenFeature"]
+__all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "VarLenFeature"]
 
 _DTYPES = (STRING, np.dtype(np.int64), np.dtype(np.float32))
 
@@ -71,3 +71,36 @@ class VarLenFeature:
 
     def __init__(self, dtype: Any) -> None:
         self.dtype: np.dtype[Any] = _feature_dtype(dtype)
+
+
+class FixedLenSequenceFeature:
+    """A feature with any number of rows of one shape.
+
+    >>> from stratagem.io import FixedLenSequenceFeature
+    >>> FixedLenSequenceFeature([4], "float32", allow_missing=True).shape
+    TensorShape([4])
+
+    Args:
+        shape: The shape of a row.
+        dtype: int64, float32 or string.
+        allow_missing: Must be true: a record without the feature has no rows.
+        default_value: What rows are filled with in a batch where others have more; default zeros, or
+            empty strings.
+    """
+
+    def __init__(
+        self, shape: Any, dtype: Any, allow_missing: bool = False, default_value: Any = None
+    ) -> None:
+        self.shape: TensorShape = TensorShape(shape)
+        self.dtype: np.dtype[Any] = _feature_dtype(dtype)
+        if not self.shape.is_fully_defined():
+            raise InvalidArgumentError(
+                f"The shape of a row of a FixedLenSequenceFeature must be fully known, got {self.shape}."
+            )
+        if not allow_missing:
+            raise InvalidArgumentError(
+                "A FixedLenSequenceFeature of a tf.train.Example needs allow_missing=True: a record "
+                "without the feature has no rows."
+            )
+        filling = b"" if self.dtype == STRING else 0
+        self.default: Any = filling if default_value is None else to_array(default_value)[()]

@@ -11,7 +11,11 @@ from stratagem._src.core.errors import DataLossError, InvalidArgumentError
 from stratagem._src.data.conversion import to_array
 from stratagem._src.data.tensor_spec import STRING
 from stratagem._src.data.tfrecord.example_message import messages
-from stratagem._src.data.tfrecord.features import FixedLenFeature, VarLenFeature
+from stratagem._src.data.tfrecord.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    VarLenFeature,
+)
 
 __all__ = ["SparseValues", "parse_example", "parse_single_example"]
 
@@ -21,7 +25,8 @@ _LISTS = {
     np.dtype(np.int64): "int64_list",
 }
 
-Specs = Mapping[str, FixedLenFeature | VarLenFeature]
+Feature = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature
+Specs = Mapping[str, Feature]
 
 
 class SparseValues(NamedTuple):
@@ -47,10 +52,13 @@ class SparseValues(NamedTuple):
         return dense
 
 
-def parse_single_example(serialized: bytes, features: Specs) -> dict[str, Any]:
+def parse_single_example(
+    serialized: bytes, features: Specs, example_names: Any = None, name: str | None = None
+) -> dict[str, Any]:
     """Returns the features of one serialized ``tf.train.Example``.
 
-    A ``FixedLenFeature`` gives an array of its shape, a ``VarLenFeature`` a vector.
+    A ``FixedLenFeature`` gives an array of its shape, a ``VarLenFeature`` a vector, a
+    ``FixedLenSequenceFeature`` as many rows as there are.
 
     Differs from TensorFlow: a ``VarLenFeature`` of one example is a dense vector, not a sparse one.
 
@@ -69,7 +77,9 @@ def parse_single_example(serialized: bytes, features: Specs) -> dict[str, Any]:
     return _parse(serialized, features, "")
 
 
-def parse_example(serialized: Any, features: Specs) -> dict[str, Any]:
+def parse_example(
+    serialized: Any, features: Specs, example_names: Any = None, name: str | None = None
+) -> dict[str, Any]:
     """Returns the features of a batch of serialized ``tf.train.Example`` messages.
 
     A ``FixedLenFeature`` gives an array with a leading dimension, a ``VarLenFeature`` gives
@@ -86,6 +96,8 @@ def parse_example(serialized: Any, features: Specs) -> dict[str, Any]:
     Args:
         serialized: A vector of ``bytes``.
         features: What to expect, by name.
+        example_names: Ignored.
+        name: Ignored.
     """
     _check_specs(features)
     records = to_array(serialized)
@@ -102,6 +114,8 @@ def parse_example(serialized: Any, features: Specs) -> dict[str, Any]:
         column = [row[name] for row in parsed]
         if isinstance(spec, VarLenFeature):
             result[name] = _sparse(column, spec.dtype)
+        elif isinstance(spec, FixedLenSequenceFeature):
+            result[name] = _padded(column, spec)
         else:
             shape = (len(column), *spec.shape)
             dense = np.empty(shape, spec.dtype)
@@ -115,15 +129,18 @@ def _check_specs(features: Specs) -> None:
     if not isinstance(features, Mapping) or not features:
         raise InvalidArgumentError(f"features must be a dict of name to feature, got {features!r}.")
     for name, spec in features.items():
-        if not isinstance(spec, FixedLenFeature | VarLenFeature):
+        if not isinstance(spec, Feature):
             raise InvalidArgumentError(
-                f"features[{name!r}] must be a FixedLenFeature or a VarLenFeature, got {spec!r}."
+                f"features[{name!r}] must be a FixedLenFeature, a FixedLenSequenceFeature or a "
+                f"VarLenFeature, got {spec!r}."
             )
 
 
 def _parse(serialized: Any, features: Specs, where: str) -> dict[str, Any]:
     from google.protobuf.message import DecodeError
 
+    if isinstance(serialized, np.ndarray):  # of one string: bytes() would be those of a pointer
+        serialized = serialized.item()
     try:
         example = messages().Example.FromString(bytes(serialized))
     except DecodeError as error:
@@ -132,7 +149,7 @@ def _parse(serialized: Any, features: Specs, where: str) -> dict[str, Any]:
     return {name: _values(found.get(name), name, spec, where) for name, spec in features.items()}
 
 
-def _values(feature: Any, name: str, spec: FixedLenFeature | VarLenFeature, where: str) -> Any:
+def _values(feature: Any, name: str, spec: Feature, where: str) -> Any:
     expected = _LISTS[spec.dtype]
     kind = None if feature is None else feature.WhichOneof("kind")
     if kind is not None and kind != expected:
@@ -146,6 +163,13 @@ def _values(feature: Any, name: str, spec: FixedLenFeature | VarLenFeature, wher
         values = np.fromiter(items, spec.dtype, len(items))
     if isinstance(spec, VarLenFeature):
         return values
+    if isinstance(spec, FixedLenSequenceFeature):
+        size = spec.shape.num_elements()
+        if not size or len(values) % size:
+            raise InvalidArgumentError(
+                f"{where}Feature {name!r} must have rows of {size} values, got {len(values)} values."
+            )
+        return values.reshape(-1, *spec.shape)
     if kind is None or (spec.default is not None and not len(values)):
         if spec.default is None:
             raise InvalidArgumentError(
@@ -160,6 +184,17 @@ def _values(feature: Any, name: str, spec: FixedLenFeature | VarLenFeature, wher
         )
     shape: Any = tuple(spec.shape)
     return values.reshape(shape)[()]
+
+
+def _padded(
+    column: list[np.ndarray[Any, Any]], spec: FixedLenSequenceFeature
+) -> np.ndarray[Any, Any]:
+    longest = max((len(rows) for rows in column), default=0)
+    shape: Any = (len(column), longest, *spec.shape)
+    result = np.full(shape, spec.default, spec.dtype)
+    for number, rows in enumerate(column):
+        result[number, : len(rows)] = rows
+    return result
 
 
 def _sparse(column: list[np.ndarray[Any, Any]], dtype: np.dtype[Any]) -> SparseValues:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import itertools
 import struct
+from collections.abc import Iterator
 from operator import length_hint
 from typing import Any, Self
 
@@ -87,6 +88,13 @@ class TFRecordReader:
         if not self._read_block():
             raise StopIteration
         return next(self._rest)
+
+    def elements(self) -> Iterator[bytes]:
+        """Returns an iterator over the records that are left, as of ``Stream``."""
+        return itertools.chain.from_iterable(iter(self._next_part, None))
+
+    def _next_part(self) -> Iterator[bytes] | None:
+        return self._rest if length_hint(self._rest) or self._read_block() else None
 
     def take(self, count: int) -> list[bytes]:
         """Returns the next ``count`` records: fewer only at the end."""

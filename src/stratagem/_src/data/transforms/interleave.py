@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from stratagem._src.core.errors import DataLossError
@@ -137,6 +138,20 @@ class _InterleaveStream(Stream):
                     self._next_turn()
             return element
         raise StopIteration
+
+    def elements(self) -> Iterator[Any]:
+        if len(self._cycle) > 1:
+            return self
+        given: _Open | None = None
+
+        def next_part() -> Iterator[Any] | None:
+            nonlocal given
+            if given is not None and given is self._cycle[0]:
+                self._end_turn(given)
+            given = self._only()
+            return None if given is None else given.stream.elements()
+
+        return itertools.chain.from_iterable(iter(next_part, None))
 
     def next_rows(self, count: int) -> Any | None:
         if len(self._cycle) > 1:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core.background import Background
+from stratagem._src.core.this_thread import THIS_THREAD
 
 __all__ = ["ParallelCall", "ParallelCalls"]
 
@@ -87,6 +88,7 @@ class ParallelCalls:
         self._background.join_or_leave(_SECONDS_TO_END)
 
     def _work(self) -> None:
+        THIS_THREAD.state.reads_ahead = True
         while (call := self._queue.get()) is not None:
             try:
                 if not self._closed:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stratagem._src.core.background import Background
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.this_thread import THIS_THREAD
 from stratagem._src.data.checks import as_integer
 from stratagem._src.data.options import AUTOTUNE
 from stratagem._src.data.plan.anchors import Anchors
@@ -103,6 +104,7 @@ class _Buffer:
         self._error: BaseException | None = None
 
     def _fill(self) -> None:
+        THIS_THREAD.state.reads_ahead = True
         try:
             while self._wait_for_room():
                 element = next(self._source)

@@ -29,6 +29,7 @@ from stratagem._src.execution.program import Program
 from stratagem._src.execution.static_key import static_key
 from stratagem._src.execution.trace import TracedFunction, build_program, trace_function
 from stratagem._src.execution.trace_key import own_results, trace_key
+from stratagem._src.execution.tracing_frames import code_of
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 
 __all__ = ["StepCache", "compiled_step", "looping"]
@@ -104,7 +105,7 @@ class StepCache:
         needs = list(inputs.needs)
         place = (static_key(strategy, needs), inputs.key, jax_settings.current_settings())
         # Which numbers change is remembered by the code of the step; a wrong guess costs a compilation.
-        which = (_code_of(fn), place)
+        which = (code_of(fn), place)
         before = self._liftings.get(which)
         lifting = NumberLifting(before)
         traced = _trace(strategy, fn, inputs, lifting, may_create=before is None)
@@ -159,7 +160,7 @@ class _TraceCost:
         mean, all_seconds = self._seconds / self._count, now - self._started
         if mean > self._MIN_MEAN_SECONDS and self._seconds > self._MIN_FRACTION * all_seconds:
             _log.warning(
-                "A loop over a dataset in an sg.function traces %s in every iteration, which takes %.0f ms "
+                "A loop in an sg.function traces %s in every iteration, which takes %.0f ms "
                 "of %.0f ms. Make it an sg.function to trace it once; values that it captures are then "
                 "those of the first trace.",
                 getattr(fn, "__qualname__", repr(fn)),
@@ -196,14 +197,6 @@ def _remember(known: collections.OrderedDict[Any, Any], key: Any, value: Any) ->
     known.move_to_end(key)
     if len(known) > _MAX_PROGRAMS:
         known.popitem(last=False)
-
-
-def _code_of(fn: Any) -> Any:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    fn = getattr(fn, "__func__", fn)
-    code = getattr(fn, "__code__", None)
-    return code if code is not None else getattr(type(fn).__call__, "__code__", type(fn))
 
 
 class _Active(threading.local):

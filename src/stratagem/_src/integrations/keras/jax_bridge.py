@@ -35,6 +35,7 @@ def bridge_jax() -> None:
     OPTIMIZER.apply = optimizing.apply
     keras.optimizers.LossScaleOptimizer.apply = optimizing.apply_scaled
     keras.random.SeedGenerator.next = seeds.next_seed
+    keras.utils.set_random_seed = seeds.set_random_seed
     keras.Layer.__call__ = call_layer
     keras.Layer._maybe_build = building.maybe_build
     keras.Layer.add_loss = layer_losses.add_loss

@@ -32,6 +32,7 @@ __all__ = [
     "NEXT_SEED",
     "OPTIMIZER",
     "OWN_LOSSES",
+    "SET_RANDOM_SEED",
     "STATE_TO_SAVE",
     "checkpointed_arrays",
     "in_stateless_scope",
@@ -53,6 +54,7 @@ OPTIMIZER: Any = next(cls for cls in keras.Optimizer.__mro__ if "apply" in vars(
 APPLY: Callable[..., Any] = OPTIMIZER.apply
 APPLY_SCALED: Callable[..., Any] = keras.optimizers.LossScaleOptimizer.apply
 NEXT_SEED: Callable[..., Any] = keras.random.SeedGenerator.next
+SET_RANDOM_SEED: Callable[[int], None] = keras.utils.set_random_seed
 LAYER_NEW: Callable[..., Any] = keras.Layer.__new__
 CALL_LAYER: Callable[..., Any] = keras.Layer.__call__
 ADD_WEIGHT: Callable[..., Any] = keras.Layer.add_weight

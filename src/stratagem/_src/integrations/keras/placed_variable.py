@@ -16,8 +16,10 @@ from stratagem._src.integrations.keras.replicas import eager_replica, one_of_sev
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.variables import access as state
+from stratagem._src.variables.atomicity import STORAGE_LOCK
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counting_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
@@ -128,13 +130,21 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
             self._create_twin(value)
 
     def _eager_value(self, twin: Variable) -> Any:
-        if self.taken is not None and (taken := self.taken.value()) is not None:
-            return taken
+        taken = self.taken
+        if taken is not None and (value := taken.value()) is not None:
+            return value
         if (known := self.known_value()) is not None:
             return known
         # Not refused inside jax.jit and the like, as for variables of ours: Keras reads weights in
         # lax.scan (recurrent layers) and while it infers shapes.
-        return twin._eager_value()
+        if not isinstance(twin, MirroredVariable):
+            return twin._eager_value()
+        # Another thread may take the array just now, and then its first step would donate what is read
+        # here. Under the lock it is either still the variable's, which notes that it is shared, or taken.
+        with STORAGE_LOCK:
+            if self.taken is None or self.taken is taken:
+                return twin._eager_value()
+        return self._eager_value(twin)
 
     def _direct_assign(self, value: Any) -> None:
         self._check_aggregated("assign")

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import keras
 
-from stratagem._src.integrations.keras.keras_internals import NEXT_SEED, in_stateless_scope
+from stratagem._src.integrations.keras.keras_internals import (
+    NEXT_SEED,
+    SET_RANDOM_SEED,
+    in_stateless_scope,
+)
 from stratagem._src.integrations.keras.plain_variables import placed
 from stratagem._src.integrations.keras.replicas import one_of_several
+from stratagem._src.tensorflow_api.random_seeds import set_seed
 
-__all__ = ["next_seed"]
+__all__ = ["next_seed", "set_random_seed"]
+
+
+@functools.wraps(SET_RANDOM_SEED)
+def set_random_seed(seed: int) -> None:
+    """Takes the place of ``keras.utils.set_random_seed``, which sets ``tf.random``'s seed too."""
+    SET_RANDOM_SEED(seed)
+    set_seed(seed)
 
 
 def next_seed(generator: Any, ordered: bool = True) -> Any:

@@ -11,6 +11,7 @@ import jax
 from jax.extend.core import Var
 
 from stratagem._src.batch_parallel.divided_program import divide
+from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.program_queue import (
@@ -119,7 +120,9 @@ class StepProgram:
         )
 
         donates = self._gives_away and not has_callbacks
-        program = _Jitted(divided, guarded, jax.tree.structure(shapes), donates=donates)
+        program = _Jitted(
+            divided, guarded, jax.tree.structure(shapes), self._group, donates=donates
+        )
         program.compile(state, batch)
         kinds = [(array.shape, str(array.dtype)) for array in (*states, *batches)]
         kinds.append((tuple(split), "split"))
@@ -135,6 +138,7 @@ class _Jitted:
         compute: Takes their arrays, and returns those of the results.
         jaxpr: What it computes.
         structure: Of the results.
+        group: The replicas.
         donates: Whether the state is given away.
     """
 
@@ -143,6 +147,7 @@ class _Jitted:
         compute: Callable[..., list[Any]],
         jaxpr: Any,
         structure: Any,
+        group: ReplicaGroup,
         *,
         donates: bool,
     ) -> None:
@@ -157,7 +162,7 @@ class _Jitted:
             results = compute(*jax.tree.leaves((state, batch)))
             return [result for result, kept in zip(results, returned, strict=True) if kept is None]
 
-        self.jitted = jax.jit(step, donate_argnums=0 if donates else ())
+        self.jitted = jit_with_exchanges(step, group, donate_argnums=(0,) if donates else ())
         self._returned = returned
         self._structure = structure
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import keras
 
-from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError
 from stratagem._src.current_strategy import context
 from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
 from stratagem._src.integrations.keras.batch_callbacks import install_batch_callbacks
@@ -236,6 +236,14 @@ def _putting_back_state(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _train_function(model: Any, strategy: Strategy) -> StepFunction:
+    options = strategy.extended.gradient_options
+    if options is not None and options.dtype is not None and strategy.replica_group.size > 1:
+        # Its gradients are sums among others of one whole program, such as those of a BatchNormalization.
+        raise UnsupportedError(
+            "Keras' own training step sums gradients in their own dtype, got "
+            f"CommunicationOptions(dtype={options.dtype!r}). Leave dtype out for fit and train_on_batch, "
+            "or write the step with strategy.run and optimizer.apply, which send gradients in that dtype."
+        )
     return StepFunction(model, model.train_step, TRAIN_PARTS, strategy)
 
 

@@ -1,0 +1,246 @@
+"""``custom_gradient``, ``recompute_grad``, ``grad_pass_through``: functions with gradients of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
+from stratagem._src.core.this_thread import THIS_THREAD
+from stratagem._src.core.tracing import under_trace
+from stratagem._src.execution.tracing_frames import GradientFrame
+from stratagem._src.tensorflow_api.conversion import tensor
+from stratagem._src.variables import access as state
+from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["custom_gradient", "grad_pass_through", "recompute_grad"]
+
+
+def custom_gradient(f: Any = None) -> Callable[..., Any]:
+    """Gives a function its own gradient: it returns its result, and a function from gradients to gradients.
+
+    Args:
+        f: A function of arrays that returns ``(result, grad_fn)``. ``grad_fn`` gets the gradient of each
+            result and returns that of each argument. If ``f`` reads trainable variables, ``grad_fn`` gets
+            them as ``variables=`` too, and returns ``(gradients of arguments, gradients of variables)``.
+
+    Differs from TensorFlow: ``f`` is called more than once for each call, and must not assign variables.
+
+    JAX equivalent: ``jax.custom_vjp``.
+
+    >>> double = custom_gradient(lambda x: (x * 2, lambda upstream: upstream * 10))
+    >>> jax.grad(double)(1.0)
+    Array(10., dtype=float32, weak_type=True)
+
+    With a variable:
+
+    >>> import stratagem as tf
+    >>> w = tf.Variable(3.0)
+    >>> @tf.custom_gradient
+    ... def scaled(x):
+    ...     def gradient(upstream, variables):
+    ...         return upstream * w, [100 * upstream * x]
+    ...     return x * w, gradient
+    >>> with tf.GradientTape() as tape:
+    ...     y = scaled(tf.constant(2.0))
+    >>> float(tape.gradient(y, w))
+    200.0
+    """
+    if f is None:
+        return custom_gradient
+    made: Callable[..., Any] = f
+
+    @functools.wraps(made)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        parent = state.current_frame()
+        arrays = [tensor(arg) for arg in args]
+        if parent is None and not state.records() and not under_trace():
+            return made(*arrays, **kwargs)[0]
+        variables = _variables_read(functools.partial(made, **kwargs), arrays, parent)
+
+        def computed(
+            arrays: Sequence[Any], values: Sequence[Any], use: Callable[[Any], Any]
+        ) -> Any:
+            """Returns ``use`` of what the function returns, for these values of the variables."""
+            frame = GradientFrame(parent)
+            frame.differentiate(variables, values)
+            with _without_tapes(), state.enter(frame) if variables else contextlib.nullcontext():
+                result = use(made(*arrays, **kwargs))
+            if frame.written:
+                raise _no_assignment(frame.written.values())
+            return result
+
+        @jax.custom_vjp
+        def forward(arrays: list[Any], values: list[Any]) -> Any:
+            return computed(arrays, values, lambda made: made[0])
+
+        def keep(arrays: list[Any], values: list[Any]) -> Any:
+            return forward(arrays, values), (arrays, values)
+
+        def backward(kept: tuple[list[Any], list[Any]], upstream: Any) -> Any:
+            arrays, values = kept
+            given = upstream if isinstance(upstream, (list, tuple)) else [upstream]
+
+            def differentiate(results: Any) -> tuple[Any, Any]:
+                _, gradient = results
+                if not variables:
+                    return gradient(*given), []
+                if not _takes_variables(gradient):
+                    raise InvalidArgumentError(
+                        "The gradient function of a tf.custom_gradient must have an argument "
+                        "'variables' if the function reads trainable variables, and this one reads "
+                        f"{_names(variables)}. Return (gradients of arguments, gradients of variables) "
+                        "from it, or pass the variables' values as arguments."
+                    )
+                of_arguments, of_variables = gradient(*given, variables=list(variables))
+                return of_arguments, of_variables
+
+            return tuple(
+                _gradients(found, of)
+                for found, of in zip(computed(arrays, values, differentiate), kept, strict=True)
+            )
+
+        forward.defvjp(keep, backward)
+        return forward(arrays, [variable.read_value() for variable in variables])
+
+    return call
+
+
+def _gradients(found: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Returns a gradient for each of ``arrays``; none is zero."""
+    found = list(found) if isinstance(found, (list, tuple)) else [found]
+    if not arrays or (len(found) == 1 and found[0] is None):
+        found = [None] * len(arrays)
+    if len(found) != len(arrays):
+        raise InvalidArgumentError(
+            "The gradient function of a tf.custom_gradient must return a gradient for each argument, and "
+            f"for each variable, got {len(found)} for {len(arrays)}."
+        )
+    return [
+        jax.tree.map(jnp.zeros_like, array)
+        if one is None
+        else jax.tree.map(lambda g, a: jnp.asarray(g, a.dtype), one, array)
+        for one, array in zip(found, arrays, strict=True)
+    ]
+
+
+class _ReadsFrame(GradientFrame):
+    """Notes which variables are read."""
+
+    def __init__(self, parent: state.StateFrame | None) -> None:
+        super().__init__(parent)
+        self.read_here: dict[int, Variable] = {}
+
+    def read(self, variable: Variable) -> Any:
+        """Returns the value, and notes the variable."""
+        self.read_here[id(variable)] = variable
+        return super().read(variable)
+
+    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+        """Likewise."""
+        self.read_here[id(variable)] = variable
+        return super().rows(variable, indices)
+
+
+def _variables_read(
+    fn: Callable[..., Any], arrays: Sequence[Any], parent: state.StateFrame | None
+) -> list[Variable]:
+    """Returns the variables that a function reads and that have gradients."""
+    frame = _ReadsFrame(parent)
+
+    def traced(arrays: Sequence[Any]) -> None:
+        frame.open()
+        with state.enter(frame):
+            fn(*arrays)
+
+    with _without_tapes() as tapes:
+        if under_trace():
+            jax.eval_shape(traced, arrays)
+        else:
+            # As it is: eagerly, Python may look at values.
+            traced(arrays)
+    if frame.written:
+        raise _no_assignment(frame.written.values())
+    found = [
+        variable
+        for variable in frame.read_here.values()
+        if jnp.issubdtype(variable.dtype, jnp.inexact)
+        and (variable.trainable or any(tape.watches(variable) for tape in tapes))
+    ]
+    remote = [variable for variable in found if isinstance(variable, RemotelyHeldVariable)]
+    if remote:
+        raise UnsupportedError(
+            "A function with tf.custom_gradient cannot read variables on parameter servers, and this one "
+            f"reads {_names(remote)}. Read them before, and pass the values as arguments."
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _without_tapes() -> Iterator[list[Any]]:
+    """Hides the tapes of this thread: they hear of the variables where the function is called."""
+    thread = THIS_THREAD.state
+    tapes, thread.tapes = thread.tapes, []
+    try:
+        yield tapes
+    finally:
+        if tapes:
+            thread.will_enter()
+        thread.tapes = tapes
+
+
+def _takes_variables(gradient: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(gradient).parameters.values()
+    return any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _names(variables: Sequence[Variable]) -> str:
+    return ", ".join(repr(variable.name) for variable in variables)
+
+
+def _no_assignment(variables: Any) -> VariableError:
+    return VariableError(
+        f"A function with tf.custom_gradient must not assign variables, and this one assigns "
+        f"{_names(list(variables))}. Return the value and assign it outside."
+    )
+
+
+def recompute_grad(f: Any) -> Callable[..., Any]:
+    """Returns a function whose intermediate values are computed again for its gradient, and not kept.
+
+    Differs from TensorFlow: this is so in compiled functions; eagerly ``f`` is called as it is.
+
+    JAX equivalent: ``jax.checkpoint``.
+
+    >>> float(jax.grad(recompute_grad(lambda x: x * x))(3.0))
+    6.0
+    """
+    recomputed = jax.checkpoint(f)
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return recomputed(*args, **kwargs) if under_trace() else f(*args, **kwargs)
+
+    return call
+
+
+def grad_pass_through(f: Any) -> Callable[..., Any]:
+    """Returns a function whose gradient is that of the identity.
+
+    >>> float(jax.grad(grad_pass_through(lambda x: x * 9))(3.0))
+    1.0
+    """
+
+    @functools.wraps(f)
+    def call(x: Any) -> Any:
+        x = tensor(x)
+        return x + jax.lax.stop_gradient(tensor(f(x)) - x)
+
+    return call

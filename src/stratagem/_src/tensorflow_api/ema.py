@@ -1,0 +1,123 @@
+"""``tf.train.ExponentialMovingAverage``: averages of variables that follow them slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.tensorflow_api.conversion import is_float, tensor
+from stratagem._src.variables.stand_ins import variable_of
+from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable_options import VariableAggregation
+
+__all__ = ["ExponentialMovingAverage"]
+
+
+class ExponentialMovingAverage:
+    """Keeps an average of each variable: ``average = decay * average + (1 - decay) * variable``.
+
+    Call ``apply`` after each step, also in replicas and in compiled code; for the first time where
+    variables can be made. Averages are ordinary variables: put them into a checkpoint.
+
+    Differs from TensorFlow: averages are of variables only, not of other arrays, and ``zero_debias`` is
+    refused.
+
+    JAX equivalent: ``optax.incremental_update``.
+
+    >>> import stratagem as sg
+    >>> weight = sg.Variable(1.0)
+    >>> ema = ExponentialMovingAverage(decay=0.9)
+    >>> ema.apply([weight])
+    >>> _ = weight.assign(2.0)
+    >>> ema.apply([weight])
+    >>> round(float(ema.average(weight)), 4)
+    1.1
+
+    Args:
+        decay: How much of the average stays in each step.
+        num_updates: If given, the decay is at most ``(1 + num_updates) / (10 + num_updates)``.
+        zero_debias: Refused.
+        name: The end of the averages' names.
+    """
+
+    def __init__(
+        self,
+        decay: Any,
+        num_updates: Any = None,
+        zero_debias: bool = False,
+        name: str = "ExponentialMovingAverage",
+    ) -> None:
+        if zero_debias:
+            raise InvalidArgumentError(
+                "ExponentialMovingAverage with zero_debias=True is not known here: averages of variables "
+                "begin at their values, where TensorFlow does not use it either. Leave it out."
+            )
+        self._decay = decay
+        self._num_updates = num_updates
+        self._name = name
+        self._averages: list[tuple[Variable, Variable]] = []
+
+    @property
+    def name(self) -> str:
+        """The end of the averages' names."""
+        return self._name
+
+    def apply(self, var_list: Sequence[Any] | None = None) -> None:
+        """Moves the averages towards the variables; makes those that do not exist yet.
+
+        Args:
+            var_list: The variables.
+        """
+        if var_list is None:
+            raise InvalidArgumentError(
+                "ExponentialMovingAverage.apply needs the variables: there is no collection of all of them."
+            )
+        decay = tensor(self._decay)
+        if self._num_updates is not None:
+            count = tensor(self._num_updates).astype(jnp.float32)
+            decay = jnp.minimum(decay, (1.0 + count) / (10.0 + count))
+        for given in var_list:
+            variable = variable_of(given)
+            average = self._made(variable)
+            factor = (1.0 - decay).astype(average.dtype)
+            average.assign_sub((average.read_value() - variable.read_value()) * factor)
+
+    def _made(self, variable: Any) -> Variable:
+        found = self.average(variable)
+        if found is not None:
+            return found
+        if not isinstance(variable, Variable):
+            raise TypeError(
+                f"ExponentialMovingAverage.apply takes variables, got {type(variable).__name__}."
+            )
+        if not is_float(variable.dtype):
+            raise TypeError(
+                f"Averages are of floating-point variables, got {variable.dtype} of {variable.name}."
+            )
+        made = Variable(
+            variable.read_value(),
+            trainable=False,
+            name=self.average_name(variable),
+            aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        self._averages.append((variable, made))
+        return made
+
+    def average(self, var: Any) -> Variable | None:
+        """Returns the variable that holds the average, or ``None`` if there is none."""
+        wanted = variable_of(var)
+        return next((average for variable, average in self._averages if variable is wanted), None)
+
+    def average_name(self, var: Any) -> str:
+        """Returns the name of the average of a variable."""
+        return f"{variable_of(var).name.partition(':')[0]}/{self._name}"
+
+    def variables_to_restore(
+        self, moving_avg_variables: Sequence[Any] | None = None
+    ) -> dict[str, Any]:
+        """Returns for each variable, by the name of its average, what to restore."""
+        given = [variable_of(one) for one in moving_avg_variables or [v for v, _ in self._averages]]
+        return {self.average_name(variable): variable for variable in given}

@@ -1,0 +1,443 @@
+"""``tf.io.gfile``: files of this machine by Python's own functions, others by fsspec.
+
+fsspec reaches ``gs://``, ``s3://``, ``hdfs://``, ``memory://`` and more, through libraries of its own that
+are installed for each; it is imported when such a path is first used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob as python_glob
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from stratagem._src.core.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    MissingExtraError,
+    NotFoundError,
+)
+
+__all__ = [
+    "FileStatistics",
+    "GFile",
+    "copy",
+    "exists",
+    "get_registered_schemes",
+    "glob",
+    "isdir",
+    "join",
+    "listdir",
+    "makedirs",
+    "mkdir",
+    "remove",
+    "rename",
+    "rmtree",
+    "stat",
+    "text_path",
+    "walk",
+]
+
+
+def text_path(path: Any) -> str:
+    """Returns a path, which may be bytes, a ``PathLike`` or an array of one string, as text."""
+    if isinstance(path, np.ndarray) and path.ndim == 0:
+        path = path.item()
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"A path must be a string, bytes or a PathLike, got {path!r}.") from None
+
+
+def _remote(path: str) -> Any:
+    """Returns the file system of a path with a scheme, or ``None`` for one of this machine."""
+    scheme, found, _ = path.partition("://")
+    if not found or scheme == "file":
+        return None
+    try:
+        import fsspec
+    except ImportError:
+        raise MissingExtraError(
+            f"Paths such as {scheme}:// need fsspec, which is not installed: pip install "
+            "'stratagem[files]'."
+        ) from None
+    try:
+        return fsspec.filesystem(scheme)
+    except (ImportError, ValueError) as error:
+        raise InvalidArgumentError(f"fsspec cannot reach {path!r}: {error}.") from None
+
+
+def _local(path: str) -> str:
+    return path.removeprefix("file://")
+
+
+@contextlib.contextmanager
+def _named_errors(path: str) -> Iterator[None]:
+    """Gives errors of the system the names that programs expect."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path}: no such file or directory.") from error
+    except FileExistsError as error:
+        raise AlreadyExistsError(f"{path} exists already.") from error
+
+
+class FileStatistics(NamedTuple):
+    """Length in bytes, time of the last change in nanoseconds, and whether it is a directory.
+
+    >>> FileStatistics(3, 0, False).length
+    3
+    """
+
+    length: int
+    mtime_nsec: int
+    is_directory: bool
+
+
+class GFile:
+    """A file of this machine or of one that fsspec reaches; opened when it is first used.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "notes.txt")
+    >>> with GFile(path, "w") as file:
+    ...     _ = file.write("two\\nlines\\n")
+    >>> [line for line in GFile(path)]
+    ['two\\n', 'lines\\n']
+
+    Args:
+        name: The path.
+        mode: As of ``open``: ``r``, ``w``, ``a``, with ``b`` for bytes and ``+`` for both ways.
+    """
+
+    def __init__(self, name: Any, mode: str = "r") -> None:
+        if mode.replace("b", "") not in ("r", "w", "a", "r+", "w+", "a+"):
+            raise InvalidArgumentError(
+                f"mode of a GFile must be r, w or a, with b or + or both, got {mode!r}."
+            )
+        self._name = text_path(name)
+        self._mode = mode
+        self._file: Any = None
+        if mode[0] != "r":
+            self._opened()  # as TensorFlow: what cannot be written fails where it is named
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self._name
+
+    @property
+    def mode(self) -> str:
+        """How it was opened."""
+        return self._mode
+
+    def _opened(self) -> Any:
+        if self._file is None:
+            system = _remote(self._name)
+            with _named_errors(self._name):
+                open_it: Callable[..., Any] = open if system is None else system.open
+                options = {} if "b" in self._mode else {"encoding": "utf-8", "newline": ""}
+                self._file = open_it(_local(self._name), self._mode, **options)
+        return self._file
+
+    def read(self, n: int = -1) -> Any:
+        """Returns the rest of the file, or ``n`` characters or bytes of it."""
+        return self._opened().read(n)
+
+    def readline(self) -> Any:
+        """Returns the next line, with its end; an empty one at the end of the file."""
+        return self._opened().readline()
+
+    def readlines(self) -> list[Any]:
+        """Returns the lines that are left."""
+        return list(self._opened().readlines())
+
+    def write(self, file_content: Any) -> None:
+        """Writes text, or bytes."""
+        self._opened().write(file_content)
+
+    def seek(self, offset: int | None = None, whence: int = 0, position: int | None = None) -> None:
+        """Goes to a place: from the start, from here (``whence=1``) or from the end (``whence=2``)."""
+        place = offset if offset is not None else position
+        if place is None:
+            raise TypeError("GFile.seek needs an offset.")
+        self._opened().seek(place, whence)
+
+    def tell(self) -> int:
+        """Returns the place in the file."""
+        return int(self._opened().tell())
+
+    def seekable(self) -> bool:
+        """Returns ``True``."""
+        return True
+
+    def size(self) -> int:
+        """Returns the length in bytes."""
+        self.flush()
+        return stat(self._name).length
+
+    def flush(self) -> None:
+        """Hands what was written to the file system."""
+        if self._file is not None and self._mode != "r" and self._mode != "rb":
+            self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        line = self.readline()
+        if not line:
+            raise StopIteration
+        return line
+
+
+def exists(path: Any) -> bool:
+    """Returns whether there is a file or directory.
+
+    >>> exists("/nowhere")
+    False
+    """
+    name = text_path(path)
+    system = _remote(name)
+    return os.path.exists(_local(name)) if system is None else bool(system.exists(name))
+
+
+def isdir(path: Any) -> bool:
+    """Returns whether there is a directory.
+
+    >>> isdir("/")
+    True
+    """
+    name = text_path(path)
+    system = _remote(name)
+    return os.path.isdir(_local(name)) if system is None else bool(system.isdir(name))
+
+
+def stat(path: Any) -> FileStatistics:
+    """Returns the length and more of a file or directory.
+
+    >>> stat("/").is_directory
+    True
+    """
+    name = text_path(path)
+    system = _remote(name)
+    with _named_errors(name):
+        if system is None:
+            found = os.stat(_local(name))
+            is_directory = os.path.isdir(_local(name))
+            return FileStatistics(found.st_size, found.st_mtime_ns, is_directory)
+        about = system.info(name)
+        try:
+            changed = int(system.modified(name).timestamp() * 1e9)
+        except (NotImplementedError, FileNotFoundError):
+            changed = 0
+        return FileStatistics(about.get("size") or 0, changed, about["type"] == "directory")
+
+
+def glob(pattern: Any) -> list[str]:
+    """Returns the paths that match a pattern, or one of a list of patterns.
+
+    >>> glob("/nowhere*")
+    []
+    """
+    patterns = pattern if isinstance(pattern, (list, tuple)) else [pattern]
+    found: list[str] = []
+    for name in map(text_path, patterns):
+        system = _remote(name)
+        if system is None:
+            found += sorted(python_glob.glob(_local(name)))
+        else:
+            found += [system.unstrip_protocol(one) for one in sorted(system.glob(name))]
+    return found
+
+
+def listdir(path: Any) -> list[str]:
+    """Returns the names in a directory.
+
+    >>> listdir("/nowhere")
+    Traceback (most recent call last):
+    ...
+    stratagem._src.core.errors.NotFoundError: /nowhere: no such directory.
+    """
+    name = text_path(path)
+    if not isdir(name):
+        raise NotFoundError(f"{name}: no such directory.")
+    system = _remote(name)
+    if system is None:
+        return os.listdir(_local(name))
+    return [one.rstrip("/").rpartition("/")[2] for one in system.ls(name, detail=False)]
+
+
+def mkdir(path: Any) -> None:
+    """Makes a directory, whose parent exists, unless it exists.
+
+    >>> mkdir("/")
+    """
+    name = text_path(path)
+    if isdir(name):
+        return
+    system = _remote(name)
+    with _named_errors(name):
+        if system is None:
+            os.mkdir(_local(name))
+        else:
+            system.mkdir(name, create_parents=False)
+
+
+def makedirs(path: Any) -> None:
+    """Makes a directory and those around it, unless they exist.
+
+    >>> makedirs("/")
+    """
+    name = text_path(path)
+    system = _remote(name)
+    with _named_errors(name):
+        if system is None:
+            os.makedirs(_local(name), exist_ok=True)
+        else:
+            system.makedirs(name, exist_ok=True)
+
+
+def remove(path: Any) -> None:
+    """Deletes a file.
+
+    >>> remove("/nowhere")
+    Traceback (most recent call last):
+    ...
+    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    """
+    name = text_path(path)
+    system = _remote(name)
+    with _named_errors(name):
+        if system is None:
+            os.remove(_local(name))
+        else:
+            system.rm_file(name)
+
+
+def rmtree(path: Any) -> None:
+    """Deletes a directory and all in it.
+
+    >>> rmtree("/nowhere")
+    Traceback (most recent call last):
+    ...
+    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    """
+    name = text_path(path)
+    system = _remote(name)
+    with _named_errors(name):
+        if system is None:
+            shutil.rmtree(_local(name))
+        else:
+            system.rm(name, recursive=True)
+
+
+def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
+    """Gives a file or directory another path.
+
+    >>> rename("/nowhere", "/elsewhere")
+    Traceback (most recent call last):
+    ...
+    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    """
+    source, target, system = _pair(src, dst, overwrite)
+    with _named_errors(source):
+        if system is None:
+            os.replace(_local(source), _local(target))
+        else:
+            system.mv(source, target, recursive=True)
+
+
+def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
+    """Copies a file; also from one file system to another.
+
+    >>> copy("/nowhere", "/elsewhere")
+    Traceback (most recent call last):
+    ...
+    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    """
+    source, target = text_path(src), text_path(dst)
+    if not overwrite and exists(target):
+        raise AlreadyExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
+    with GFile(source, "rb") as reading:
+        reading.read(0)  # so that a source that does not exist leaves no empty target
+        with GFile(target, "wb") as writing:
+            while part := reading.read(1 << 20):
+                writing.write(part)
+
+
+def _pair(src: Any, dst: Any, overwrite: bool) -> tuple[str, str, Any]:
+    source, target = text_path(src), text_path(dst)
+    if not overwrite and exists(target):
+        raise AlreadyExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
+    system, other = _remote(source), _remote(target)
+    if type(system) is not type(other):
+        raise InvalidArgumentError(
+            f"rename works within one file system, got {source!r} and {target!r}. Use copy and remove."
+        )
+    return source, target, system
+
+
+def walk(
+    top: Any, topdown: bool = True, onerror: Callable[[Any], Any] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yields each directory below ``top`` with the names of its directories and files.
+
+    >>> list(walk("/nowhere"))
+    []
+    """
+    name = text_path(top)
+    try:
+        names = sorted(listdir(name))
+    except NotFoundError as error:
+        if onerror is not None:
+            onerror(error)
+        return
+    folders = [one for one in names if isdir(join(name, one))]
+    here = (name, folders, [one for one in names if one not in folders])
+    if topdown:
+        yield here
+    for folder in folders:
+        yield from walk(join(name, folder), topdown, onerror)
+    if not topdown:
+        yield here
+
+
+def join(path: Any, *paths: Any) -> str:
+    """Returns paths joined by slashes; one that begins with a slash or has a scheme begins again.
+
+    >>> join("gs://bucket/data", "train", "0.png")
+    'gs://bucket/data/train/0.png'
+    """
+    whole = text_path(path)
+    for part in map(text_path, paths):
+        whole = part if "://" in part else os.path.join(whole, part)
+    return whole
+
+
+def get_registered_schemes() -> list[str]:
+    """Returns the schemes of paths: the empty one for this machine, and those that fsspec knows.
+
+    >>> "" in get_registered_schemes()
+    True
+    """
+    try:
+        import fsspec
+    except ImportError:
+        return ["", "file"]
+    return ["", *sorted(fsspec.available_protocols())]

@@ -1,0 +1,168 @@
+"""Python in a program: ``tf.numpy_function``, ``tf.py_function``, time, devices, the logger."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem._src.core.dtypes import is_host_only
+from stratagem._src.core.errors import DeviceError, TracedValueError
+from stratagem._src.core.tracing import under_jit
+from stratagem._src.current_strategy import context
+from stratagem._src.mesh.devices import parse_device
+from stratagem._src.tensorflow_api.conversion import as_dtype, known, tensor
+from stratagem._src.tensorflow_api.host_tensor import HostTensor
+
+__all__ = ["device", "get_logger", "init_scope", "numpy_function", "py_function", "timestamp"]
+
+
+def numpy_function(
+    func: Callable[..., Any] | None = None,
+    inp: Any = None,
+    Tout: Any = None,  # noqa: N803 (TensorFlow's name)
+    stateful: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Calls a function of NumPy arrays on the host, as in ``Dataset.map``.
+
+    Differs from TensorFlow: in compiled code it raises, for XLA needs the shape of what comes back:
+    ``jax.pure_callback`` is told.
+
+    >>> numpy_function(lambda x: x + 1, [np.array([1, 2], np.int32)], "int32")
+    HostTensor([2, 3], dtype=int32)
+
+    Args:
+        func: The function, which returns an array or a list of arrays.
+        inp: Its arguments.
+        Tout: The element types of what it returns: one, or a list of them.
+        stateful: Ignored.
+        name: Ignored.
+    """
+    return _called("numpy_function", func, [_known("numpy_function", x) for x in inp or []], Tout)
+
+
+def py_function(
+    func: Callable[..., Any] | None = None,
+    inp: Any = None,
+    Tout: Any = None,  # noqa: N803 (TensorFlow's name)
+    name: str | None = None,
+) -> Any:
+    """Calls a function of eager arrays on the host, as in ``Dataset.map``; see ``numpy_function``.
+
+    >>> py_function(lambda x: x.numpy() + 1, [np.array([1, 2], np.int32)], "int32")
+    HostTensor([2, 3], dtype=int32)
+    """
+    given = [HostTensor.of(_known("py_function", x)) for x in inp or []]
+    return _called("py_function", func, given, Tout)
+
+
+def _known(op: str, value: Any) -> np.ndarray[Any, Any]:
+    if not hasattr(value, "dtype"):
+        value = tensor(value)
+    array = known(value)
+    if array is None:
+        raise TracedValueError(
+            f"tf.{op} calls Python with values, and in compiled code there are none yet. Call it in "
+            "Dataset.map, or use jax.pure_callback(func, result_shape_dtypes, *args), which is told the "
+            "shape of what comes back."
+        )
+    return array
+
+
+def _called(op: str, func: Any, given: list[Any], types: Any) -> Any:
+    if func is None:
+        raise TypeError(f"tf.{op} needs a function, got None.")
+    found = func(*given)
+    if types is None or (isinstance(types, (list, tuple)) and not types):
+        return [] if types is not None else None
+    if not isinstance(types, (list, tuple)):
+        if isinstance(found, (list, tuple)) and len(found) == 1:
+            found = found[0]
+        return _of_type(op, found, types)
+    results = found if isinstance(found, (list, tuple)) else [found]
+    if len(results) != len(types):
+        raise TypeError(
+            f"func of tf.{op} returned {len(results)} values, and Tout names {len(types)}."
+        )
+    return [_of_type(op, one, dtype) for one, dtype in zip(results, types, strict=True)]
+
+
+def _of_type(op: str, value: Any, dtype: Any) -> HostTensor:
+    wanted = as_dtype(dtype)
+    array = np.asarray(tensor(value) if isinstance(value, (str, bytes)) else value)
+    if is_host_only(wanted) and is_host_only(array.dtype):
+        return HostTensor.of(np.asarray(tensor(array)))
+    if op == "numpy_function" and hasattr(value, "dtype") and array.dtype != wanted:
+        raise TypeError(
+            f"func of tf.{op} returned {array.dtype.name}, and Tout says {wanted.name}."
+        )
+    return HostTensor.of(array.astype(wanted))
+
+
+def timestamp(name: str | None = None) -> float:
+    """Returns the seconds since 1970; in compiled code that of tracing, so it is refused there.
+
+    >>> timestamp() > 1e9
+    True
+    """
+    if under_jit():
+        raise TracedValueError(
+            "tf.timestamp in compiled code would be the time when it was traced. Call it outside, or use "
+            "jax.experimental.io_callback."
+        )
+    return time.time()
+
+
+def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
+    """Makes arrays of a block on a device of this machine, if it has it.
+
+    A hint, as TensorFlow's is with soft placement: a device that is not there, in replicas and in compiled
+    code it has no effect, for the strategy and the compiler decide there.
+
+    JAX equivalent: ``jax.default_device``.
+
+    >>> with device("/CPU:0"):
+    ...     x = tensor([1.0])
+    """
+    if callable(device_name):
+        raise DeviceError("tf.device takes a name such as '/GPU:0', got a function.")
+    inside = not context.has_strategy() and not under_jit()
+    if device_name is None or not inside:
+        return contextlib.nullcontext()
+    name = str(device_name)
+    if not any(kind in name.upper() for kind in ("CPU", "GPU", "TPU", "CUDA", "ROCM")):
+        return contextlib.nullcontext()  # a job and a task only
+    found = parse_device(name if ":" in name.rpartition("/")[2] else f"{name}:0")
+    try:
+        devices = jax.local_devices(backend=found.platform)
+    except RuntimeError:
+        return contextlib.nullcontext()
+    if found.index >= len(devices):
+        return contextlib.nullcontext()
+    return jax.default_device(devices[found.index])
+
+
+def init_scope() -> contextlib.AbstractContextManager[Any]:
+    """Leaves the function that is being traced: what a block makes is known.
+
+    JAX equivalent: ``jax.ensure_compile_time_eval``.
+
+    >>> with init_scope():
+    ...     x = tensor([1.0])
+    """
+    return jax.ensure_compile_time_eval()
+
+
+def get_logger() -> logging.Logger:
+    """Returns the library's logger.
+
+    >>> get_logger().name
+    'stratagem'
+    """
+    return logging.getLogger("stratagem")

@@ -1,0 +1,141 @@
+"""``tf.image``: how different images are, and their gradients and edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.tensorflow_api.conversion import tensor
+from stratagem._src.tensorflow_api.image_arrays import opened
+from stratagem._src.tensorflow_api.image_color import convert_image_dtype
+
+__all__ = ["image_gradients", "psnr", "sobel_edges", "ssim", "total_variation"]
+
+
+def total_variation(images: Any, name: str | None = None) -> jax.Array:
+    """Returns the sum of differences between neighboring pixels, of each image.
+
+    >>> total_variation([[[1.0], [3.0]]])
+    Array(2., dtype=float32)
+    """
+    array = tensor(opened("total_variation", images, ranks=(3, 4))[1])
+    rows, columns = jnp.diff(array, axis=-3), jnp.diff(array, axis=-2)
+    axes = (-3, -2, -1)
+    return jnp.abs(rows).sum(axes, dtype=array.dtype) + jnp.abs(columns).sum(
+        axes, dtype=array.dtype
+    )
+
+
+def image_gradients(image: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns the differences to the pixel below, and to the pixel at the right; 0 at the edge.
+
+    >>> image_gradients([[[[1.0], [3.0]]]])[1][0, 0, :, 0]
+    Array([2., 0.], dtype=float32)
+    """
+    array = tensor(opened("image_gradients", image, ranks=(4,))[1])
+    down = jnp.pad(jnp.diff(array, axis=1), [(0, 0), (0, 1), (0, 0), (0, 0)])
+    right = jnp.pad(jnp.diff(array, axis=2), [(0, 0), (0, 0), (0, 1), (0, 0)])
+    return down, right
+
+
+def sobel_edges(image: Any) -> jax.Array:
+    """Returns Sobel's edge maps of each channel: vertical and horizontal ones in the last dimension.
+
+    >>> sobel_edges([[[[0.0], [1.0]], [[0.0], [1.0]]]]).shape
+    (1, 2, 2, 1, 2)
+    """
+    array = tensor(opened("sobel_edges", image, ranks=(4,))[1])
+    padded = jnp.pad(array, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
+    height, width = array.shape[1:3]
+    part = {
+        (row, column): padded[:, row : row + height, column : column + width]
+        for row in range(3)
+        for column in range(3)
+    }
+    vertical = sum(part[2, c] * w - part[0, c] * w for c, w in enumerate((1, 2, 1)))
+    horizontal = sum(part[r, 2] * w - part[r, 0] * w for r, w in enumerate((1, 2, 1)))
+    return jnp.stack([jnp.asarray(vertical), jnp.asarray(horizontal)], -1)
+
+
+def _floats(op: str, first: Any, second: Any, max_val: Any) -> tuple[jax.Array, jax.Array, Any]:
+    one, other = tensor(opened(op, first)[1]), tensor(opened(op, second)[1])
+    if one.ndim < 3 or other.ndim < 3 or one.shape[-3:] != other.shape[-3:]:
+        raise InvalidArgumentError(
+            f"tf.image.{op} needs images of one height, width and number of channels, got the shapes "
+            f"{one.shape} and {other.shape}."
+        )
+    largest = convert_image_dtype(tensor(max_val).astype(one.dtype), np.float32)
+    return convert_image_dtype(one, np.float32), convert_image_dtype(other, np.float32), largest
+
+
+def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> jax.Array:
+    """Returns the peak signal-to-noise ratio of each pair of images, in decibels.
+
+    >>> psnr([[[0.0]]], [[[0.1]]], 1.0).round(2)
+    Array(20., dtype=float32)
+    """
+    one, other, largest = _floats("psnr", a, b, max_val)
+    error = jnp.mean(jnp.square(one - other), (-3, -2, -1))
+    return 20 * jnp.log(largest) / jnp.log(10.0) - np.float32(10 / np.log(10)) * jnp.log(error)
+
+
+def ssim(
+    img1: Any,
+    img2: Any,
+    max_val: Any,
+    filter_size: int = 11,
+    filter_sigma: float = 1.5,
+    k1: float = 0.01,
+    k2: float = 0.03,
+    return_index_map: bool = False,
+) -> jax.Array:
+    """Returns the structural similarity of each pair of images, 1 for equal ones.
+
+    >>> image = tensor(np.ones((12, 12, 1), np.float32))
+    >>> ssim(image, image, 1.0)
+    Array(1., dtype=float32)
+
+    Args:
+        img1: Images.
+        img2: Images of the same height, width and channels.
+        max_val: The span of their values.
+        filter_size: Height and width of the window.
+        filter_sigma: Its deviation.
+        k1: A small number against division by zero.
+        k2: Another one.
+        return_index_map: Whether to return the value of each window rather than the mean.
+    """
+    one, other, largest = _floats("ssim", img1, img2, max_val)
+    if min(one.shape[-3:-1]) < filter_size:
+        raise InvalidArgumentError(
+            f"tf.image.ssim needs images of at least {filter_size} pixels, its filter_size; got the shape "
+            f"{one.shape}."
+        )
+    steps = np.arange(filter_size, dtype=np.float32) - np.float32((filter_size - 1) / 2)
+    window = np.exp(steps**2 * np.float32(-0.5 / filter_sigma**2))
+    window = (window / window.sum()).astype(np.float32)
+
+    def smooth(x: jax.Array) -> jax.Array:
+        for axis in (-3, -2):
+            places = range(x.shape[axis] - filter_size + 1)
+            x = sum(
+                jax.lax.slice_in_dim(x, k, k + len(places), axis=axis % x.ndim) * window[k]
+                for k in range(filter_size)
+            )
+        return x
+
+    c1, c2 = (k1 * largest) ** 2, (k2 * largest) ** 2
+    mean_one, mean_other = smooth(one), smooth(other)
+    both = mean_one * mean_other * 2
+    squares = jnp.square(mean_one) + jnp.square(mean_other)
+    luminance = (both + c1) / (squares + c1)
+    products = smooth(one * other) * 2
+    powers = smooth(jnp.square(one) + jnp.square(other))
+    similarity = luminance * (products - both + c2) / (powers - squares + c2)
+    if not return_index_map:
+        similarity = jnp.mean(similarity, (-3, -2))
+    return jnp.mean(similarity, -1)

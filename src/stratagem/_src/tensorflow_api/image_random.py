@@ -1,0 +1,408 @@
+"""``tf.image``: random flips, crops and colors, and their stateless forms.
+
+Random numbers are those of ``tf.random``: the same ``seed`` and ``tf.random.set_seed`` govern them. They
+are other numbers than TensorFlow's, of the same distributions.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.tensorflow_api import image_codecs, image_color
+from stratagem._src.tensorflow_api.conversion import integers, known, tensor
+from stratagem._src.tensorflow_api.host_tensor import HostTensor
+from stratagem._src.tensorflow_api.image_arrays import closed, opened
+
+__all__ = [
+    "random_brightness",
+    "random_contrast",
+    "random_crop",
+    "random_flip_left_right",
+    "random_flip_up_down",
+    "random_hue",
+    "random_jpeg_quality",
+    "random_saturation",
+    "sample_distorted_bounding_box",
+    "stateless_random_brightness",
+    "stateless_random_contrast",
+    "stateless_random_crop",
+    "stateless_random_flip_left_right",
+    "stateless_random_flip_up_down",
+    "stateless_random_hue",
+    "stateless_random_jpeg_quality",
+    "stateless_random_saturation",
+    "stateless_sample_distorted_bounding_box",
+]
+
+_Uniform = Callable[..., Any]
+"""A function of a shape and of ``minval``, ``maxval`` and ``dtype``."""
+
+
+def _stateful(seed: int | None) -> _Uniform:
+    # Imported when used: programs without random images do without random numbers.
+    return functools.partial(importlib.import_module("stratagem.random").uniform, seed=seed)
+
+
+def _stateless(seed: Any) -> _Uniform:
+    return functools.partial(
+        importlib.import_module("stratagem.random").stateless_uniform, seed=seed
+    )
+
+
+def random_flip_left_right(image: Any, seed: int | None = None) -> Any:
+    """Returns an image, or its mirror image, with equal chance; in a batch each by its own chance.
+
+    >>> random_flip_left_right(np.zeros((2, 3, 1), np.float32)).shape
+    (2, 3, 1)
+    """
+    return _flipped("random_flip_left_right", image, -2, _stateful(seed))
+
+
+def random_flip_up_down(image: Any, seed: int | None = None) -> Any:
+    """Returns an image, or it upside down, with equal chance; in a batch each by its own chance.
+
+    >>> random_flip_up_down(np.zeros((2, 3, 1), np.float32)).shape
+    (2, 3, 1)
+    """
+    return _flipped("random_flip_up_down", image, -3, _stateful(seed))
+
+
+def stateless_random_flip_left_right(image: Any, seed: Any) -> Any:
+    """Returns an image, or its mirror image; the same for the same ``seed``, two integers.
+
+    >>> stateless_random_flip_left_right(np.zeros((2, 3, 1), np.float32), (1, 2)).shape
+    (2, 3, 1)
+    """
+    return _flipped("stateless_random_flip_left_right", image, -2, _stateless(seed))
+
+
+def stateless_random_flip_up_down(image: Any, seed: Any) -> Any:
+    """Returns an image, or it upside down; the same for the same ``seed``, two integers.
+
+    >>> stateless_random_flip_up_down(np.zeros((2, 3, 1), np.float32), (1, 2)).shape
+    (2, 3, 1)
+    """
+    return _flipped("stateless_random_flip_up_down", image, -3, _stateless(seed))
+
+
+def _flipped(op: str, image: Any, axis: int, uniform: _Uniform) -> Any:
+    xp, array = opened(op, image, ranks=(3, 4))
+    shape = [] if array.ndim == 3 else [array.shape[0], 1, 1, 1]
+    chance = uniform(shape, minval=0.0, maxval=1.0)
+    drawn = known(chance)
+    flips = (chance if drawn is None else drawn) < 0.5
+    if drawn is None:
+        return jnp.where(flips, jnp.flip(tensor(array), axis), array)
+    return closed(xp.where(flips, xp.flip(array, axis), array))
+
+
+def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> Any:
+    """Returns an image with a random number from ``[-max_delta, max_delta)`` added.
+
+    >>> random_brightness(np.zeros((2, 3, 1), np.float32), 0.1).shape
+    (2, 3, 1)
+    """
+    return image_color.adjust_brightness(image, _delta("brightness", max_delta, _stateful(seed)))
+
+
+def stateless_random_brightness(image: Any, max_delta: float, seed: Any) -> Any:
+    """Returns an image with a random number added; the same for the same ``seed``.
+
+    >>> stateless_random_brightness(np.zeros((2, 3, 1), np.float32), 0.1, (1, 2)).shape
+    (2, 3, 1)
+    """
+    return image_color.adjust_brightness(image, _delta("brightness", max_delta, _stateless(seed)))
+
+
+def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Any:
+    """Returns an RGB image whose hue is turned by a random part of a full turn.
+
+    >>> random_hue(np.zeros((2, 3, 3), np.float32), 0.1).shape
+    (2, 3, 3)
+    """
+    return image_color.adjust_hue(image, _delta("hue", max_delta, _stateful(seed), 0.5))
+
+
+def stateless_random_hue(image: Any, max_delta: float, seed: Any) -> Any:
+    """Returns an RGB image whose hue is turned; the same for the same ``seed``.
+
+    >>> stateless_random_hue(np.zeros((2, 3, 3), np.float32), 0.1, (1, 2)).shape
+    (2, 3, 3)
+    """
+    return image_color.adjust_hue(image, _delta("hue", max_delta, _stateless(seed), 0.5))
+
+
+def _delta(op: str, largest: float, uniform: _Uniform, limit: float = float("inf")) -> Any:
+    if not 0 <= largest <= limit:
+        raise InvalidArgumentError(
+            f"max_delta of tf.image.random_{op} must be in [0, {limit}], got {largest}."
+        )
+    return uniform([], minval=-float(largest), maxval=float(largest))
+
+
+def random_contrast(image: Any, lower: float, upper: float, seed: int | None = None) -> Any:
+    """Returns an image whose contrast is multiplied by a random number from ``[lower, upper)``.
+
+    >>> random_contrast(np.zeros((2, 3, 1), np.float32), 0.5, 1.5).shape
+    (2, 3, 1)
+    """
+    return image_color.adjust_contrast(image, _factor("contrast", lower, upper, _stateful(seed)))
+
+
+def stateless_random_contrast(image: Any, lower: float, upper: float, seed: Any) -> Any:
+    """Returns an image whose contrast is multiplied; the same for the same ``seed``.
+
+    >>> stateless_random_contrast(np.zeros((2, 3, 1), np.float32), 0.5, 1.5, (1, 2)).shape
+    (2, 3, 1)
+    """
+    return image_color.adjust_contrast(image, _factor("contrast", lower, upper, _stateless(seed)))
+
+
+def random_saturation(image: Any, lower: float, upper: float, seed: int | None = None) -> Any:
+    """Returns an RGB image whose saturation is multiplied by a random number from ``[lower, upper)``.
+
+    >>> random_saturation(np.zeros((2, 3, 3), np.float32), 0.5, 1.5).shape
+    (2, 3, 3)
+    """
+    factor = _factor("saturation", lower, upper, _stateful(seed))
+    return image_color.adjust_saturation(image, factor)
+
+
+def stateless_random_saturation(image: Any, lower: float, upper: float, seed: Any = None) -> Any:
+    """Returns an RGB image whose saturation is multiplied; the same for the same ``seed``.
+
+    >>> stateless_random_saturation(np.zeros((2, 3, 3), np.float32), 0.5, 1.5, (1, 2)).shape
+    (2, 3, 3)
+    """
+    factor = _factor("saturation", lower, upper, _stateless(seed))
+    return image_color.adjust_saturation(image, factor)
+
+
+def _factor(op: str, lower: float, upper: float, uniform: _Uniform) -> Any:
+    if upper <= lower or lower < 0:
+        raise InvalidArgumentError(
+            f"tf.image.random_{op} needs 0 <= lower < upper, got {lower} and {upper}."
+        )
+    return uniform([], minval=float(lower), maxval=float(upper))
+
+
+def random_jpeg_quality(
+    image: Any, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
+) -> Any:
+    """Returns an image as it looks after it was a JPEG file of a random quality; on the host.
+
+    >>> random_jpeg_quality(np.zeros((2, 3, 3), np.uint8), 80, 90).shape
+    (2, 3, 3)
+    """
+    quality = _quality(min_jpeg_quality, max_jpeg_quality, _stateful(seed))
+    return image_codecs.adjust_jpeg_quality(image, quality)
+
+
+def stateless_random_jpeg_quality(
+    image: Any, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
+) -> Any:
+    """Returns an image after it was a JPEG file of some quality; the same for the same ``seed``.
+
+    >>> stateless_random_jpeg_quality(np.zeros((2, 3, 3), np.uint8), 80, 90, (1, 2)).shape
+    (2, 3, 3)
+    """
+    quality = _quality(min_jpeg_quality, max_jpeg_quality, _stateless(seed))
+    return image_codecs.adjust_jpeg_quality(image, quality)
+
+
+def _quality(low: int, high: int, uniform: _Uniform) -> Any:
+    if not 0 <= low < high <= 100:
+        raise InvalidArgumentError(
+            "tf.image.random_jpeg_quality needs 0 <= min_jpeg_quality < max_jpeg_quality <= 100, got "
+            f"{low} and {high}."
+        )
+    return uniform([], minval=low, maxval=high, dtype=np.int32)
+
+
+def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Any:
+    """Returns a part of an array at a random place.
+
+    >>> random_crop(np.zeros((4, 4, 3), np.float32), [2, 2, 3]).shape
+    (2, 2, 3)
+
+    Args:
+        value: An array with any number of dimensions.
+        size: The shape of the part, known while a function is traced.
+        seed: Makes it reproducible.
+        name: Ignored.
+    """
+    return _cropped("random_crop", value, size, _stateful(seed))
+
+
+def stateless_random_crop(value: Any, size: Any, seed: Any, name: str | None = None) -> Any:
+    """Returns a part of an array; at the same place for the same ``seed``.
+
+    >>> stateless_random_crop(np.zeros((4, 4, 3), np.float32), [2, 2, 3], (1, 2)).shape
+    (2, 2, 3)
+    """
+    return _cropped("stateless_random_crop", value, size, _stateless(seed))
+
+
+def _cropped(op: str, value: Any, size: Any, uniform: _Uniform) -> Any:
+    _, array = opened(op, value)
+    wanted = integers(f"image.{op}", "size", size)
+    if len(wanted) != array.ndim or any(
+        new > old for new, old in zip(wanted, array.shape, strict=True)
+    ):
+        raise InvalidArgumentError(
+            f"size of tf.image.{op} must fit into the shape {array.shape}, got {wanted}."
+        )
+    room = np.array(array.shape, np.int32) - np.array(wanted, np.int32) + 1
+    drawn = uniform([len(wanted)], minval=0, maxval=np.iinfo(np.int32).max, dtype=np.int32)
+    begin = known(drawn)
+    if begin is None:
+        return jax.lax.dynamic_slice(tensor(array), list(jnp.mod(drawn, room)), wanted)
+    places = (begin % room).tolist()
+    return closed(array[tuple(slice(b, b + n) for b, n in zip(places, wanted, strict=True))])
+
+
+def sample_distorted_bounding_box(
+    image_size: Any,
+    bounding_boxes: Any,
+    seed: int = 0,
+    min_object_covered: float = 0.1,
+    aspect_ratio_range: Any = None,
+    area_range: Any = None,
+    max_attempts: int | None = None,
+    use_image_if_no_bounding_boxes: bool | None = None,
+    name: str | None = None,
+) -> tuple[HostTensor, HostTensor, HostTensor]:
+    """Returns ``begin`` and ``size`` of a random crop that shows enough of an object, and its box.
+
+    On the host, for the size of a slice must be known while a function is traced.
+
+    >>> begin, size, box = sample_distorted_bounding_box(
+    ...     [8, 8, 3], np.zeros((1, 0, 4), np.float32), use_image_if_no_bounding_boxes=True
+    ... )
+    >>> box.shape
+    (1, 1, 4)
+
+    Args:
+        image_size: Height, width and channels.
+        bounding_boxes: Of the shape ``[1, n, 4]``: ``[y1, x1, y2, x2]`` in parts of the image.
+        seed: Makes it reproducible, unless it is 0.
+        min_object_covered: The part of an object that the crop must show.
+        aspect_ratio_range: Width divided by height; default ``[0.75, 1.33]``.
+        area_range: Part of the image's area; default ``[0.05, 1]``.
+        max_attempts: After so many the whole image is the crop; default 100.
+        use_image_if_no_bounding_boxes: Whether the image is the object if there are no boxes.
+        name: Ignored.
+    """
+    uniform = _stateful(seed or None)
+    options = (aspect_ratio_range, area_range, max_attempts, use_image_if_no_bounding_boxes)
+    return _distorted_box(uniform, image_size, bounding_boxes, min_object_covered, *options)
+
+
+def stateless_sample_distorted_bounding_box(
+    image_size: Any,
+    bounding_boxes: Any,
+    seed: Any,
+    min_object_covered: float = 0.1,
+    aspect_ratio_range: Any = None,
+    area_range: Any = None,
+    max_attempts: int | None = None,
+    use_image_if_no_bounding_boxes: bool | None = None,
+    name: str | None = None,
+) -> tuple[HostTensor, HostTensor, HostTensor]:
+    """Returns a crop that shows enough of an object; the same for the same ``seed``.
+
+    >>> begin, size, box = stateless_sample_distorted_bounding_box(
+    ...     [8, 8, 3], np.zeros((1, 0, 4), np.float32), (1, 2), use_image_if_no_bounding_boxes=True
+    ... )
+    >>> size[2].numpy()
+    np.int32(-1)
+    """
+    options = (aspect_ratio_range, area_range, max_attempts, use_image_if_no_bounding_boxes)
+    uniform = _stateless(seed)
+    return _distorted_box(uniform, image_size, bounding_boxes, min_object_covered, *options)
+
+
+def _distorted_box(
+    uniform: _Uniform,
+    image_size: Any,
+    bounding_boxes: Any,
+    min_object_covered: float,
+    aspect_ratio_range: Any,
+    area_range: Any,
+    max_attempts: int | None,
+    use_image: bool | None,
+) -> tuple[HostTensor, HostTensor, HostTensor]:
+    op = "image.sample_distorted_bounding_box"
+    height, width = integers(op, "image_size", image_size)[:2]
+    boxes, start = (
+        known(bounding_boxes),
+        known(uniform([2], minval=0, maxval=2**31 - 1, dtype=np.int32)),
+    )
+    if boxes is None or start is None:
+        raise InvalidArgumentError(
+            f"tf.{op} runs on the host: the size of a crop must be known while a function is traced. Call "
+            "it in Dataset.map."
+        )
+    if boxes.ndim != 3 or boxes.shape[-1] != 4:
+        raise InvalidArgumentError(
+            f"bounding_boxes of tf.{op} must be of the shape [1, n, 4], got {boxes.shape}."
+        )
+    objects = boxes.reshape(-1, 4) * np.array([height, width, height, width])
+    if not len(objects):
+        if not use_image:
+            raise InvalidArgumentError(
+                f"tf.{op} needs a bounding box, or use_image_if_no_bounding_boxes=True."
+            )
+        objects = np.array([[0, 0, height, width]])
+    generator = np.random.default_rng(start.astype(np.uint32).tolist())
+    shapes, areas = aspect_ratio_range or (0.75, 1.33), area_range or (0.05, 1.0)
+    for _ in range(100 if max_attempts is None else max_attempts):
+        crop = _random_box(generator, height, width, shapes, areas)
+        if crop is not None and _shows(crop, objects, min_object_covered):
+            break
+    else:
+        crop = (0, 0, height, width)
+    top, left, bottom, right = crop
+    box = np.array([[crop]], np.float32) / np.array([height, width, height, width], np.float32)
+    return (
+        HostTensor.of(np.array([top, left, 0], np.int32)),
+        HostTensor.of(np.array([bottom - top, right - left, -1], np.int32)),
+        HostTensor.of(box),
+    )
+
+
+def _random_box(
+    generator: np.random.Generator, height: int, width: int, shapes: Any, areas: Any
+) -> tuple[int, int, int, int] | None:
+    """Returns top, left, bottom and right of a box of random shape, area and place, if it fits."""
+    shape = generator.uniform(*shapes)
+    least, most = (area * height * width for area in areas)
+    shortest, tallest = (round((area / shape) ** 0.5) for area in (least, most))
+    tallest = min(tallest, int((width + 0.5 - 1e-7) / shape), height)
+    rows = int(generator.integers(min(shortest, tallest), tallest + 1))
+    columns = round(rows * shape)
+    if rows * columns < least:
+        rows += 1
+    elif rows * columns > most:
+        rows -= 1
+    columns = round(rows * shape)
+    if not (least <= rows * columns <= most and 0 < rows <= height and 0 < columns <= width):
+        return None
+    top = int(generator.integers(height - rows + 1))
+    left = int(generator.integers(width - columns + 1))
+    return top, left, top + rows, left + columns
+
+
+def _shows(crop: tuple[int, int, int, int], objects: Any, least: float) -> bool:
+    low, high = np.maximum(objects[:, :2], crop[:2]), np.minimum(objects[:, 2:], crop[2:])
+    common = np.prod(np.maximum(high - low, 0), 1)
+    areas = np.prod(objects[:, 2:] - objects[:, :2], 1)
+    return bool(np.any(common[areas >= 1] >= least * areas[areas >= 1]))

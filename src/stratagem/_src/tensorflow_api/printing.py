@@ -1,0 +1,165 @@
+"""``tf.print``: values as TensorFlow prints them, eagerly and from compiled code."""
+
+from __future__ import annotations
+
+import pprint
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.tensorflow_api.conversion import known
+from stratagem._src.values.array_operators import ArrayOperators, operand_of
+
+__all__ = ["print", "shown_array"]
+
+
+def print(*inputs: Any, **kwargs: Any) -> None:
+    """Prints arrays, strings and structures of them, to ``sys.stderr`` unless told otherwise.
+
+    In replicas each prints its own. In compiled code what is printed comes from the running program, whose
+    operations may run in another order than they were written.
+
+    JAX equivalent: ``jax.debug.print``.
+
+    >>> import stratagem as sg
+    >>> sg.print("weights:", sg.constant([[1.0, 2.5], [3.0, 4.0]]), output_stream=sys.stdout)
+    weights: [[1 2.5]
+     [3 4]]
+
+    Args:
+        *inputs: What to print.
+        **kwargs: ``output_stream``: ``sys.stderr``, ``sys.stdout`` or ``"file:///path"``; ``summarize``:
+            how many elements of each dimension are shown at its start and end, default 3, -1 for all;
+            ``sep``, default a space; ``end``, default a new line; ``name``, ignored.
+    """
+    stream = kwargs.pop("output_stream", sys.stderr)
+    summarize = kwargs.pop("summarize", 3)
+    separator, end = kwargs.pop("sep", " "), kwargs.pop("end", "\n")
+    kwargs.pop("name", None)
+    if kwargs:
+        raise InvalidArgumentError(f"tf.print does not know the options {sorted(kwargs)}.")
+    if not (hasattr(stream, "write") or (isinstance(stream, str) and stream.startswith("file://"))):
+        raise InvalidArgumentError(
+            "output_stream of tf.print must be sys.stderr, sys.stdout or 'file:///path', got "
+            f"{stream!r}."
+        )
+    # Streams such as pytest's are exchanged while a compiled program lives.
+    named = {id(sys.stdout): "stdout", id(sys.stderr): "stderr"}.get(id(stream))
+    leaves, structure = jax.tree.flatten(list(inputs), is_leaf=lambda x: not _is_nest(x))
+    traced = [place for place, leaf in enumerate(leaves) if is_tracer(_opened(leaf))]
+
+    def write(*values: Any) -> None:
+        found = list(leaves)  # replicas print at the same time
+        for place, value in zip(traced, values, strict=True):
+            found[place] = np.asarray(value)
+        parts = jax.tree.unflatten(structure, found)
+        text = separator.join(_shown(part, summarize) for part in parts) + end
+        if isinstance(stream, str):
+            with open(stream.removeprefix("file://"), "a") as file:
+                file.write(text)
+        else:
+            (getattr(sys, named) if named else stream).write(text)
+
+    if traced:
+        jax.debug.callback(write, *(_opened(leaves[place]) for place in traced))
+    else:
+        write()
+
+
+def _is_nest(value: Any) -> bool:
+    return isinstance(value, (list, tuple, dict))
+
+
+def _opened(value: Any) -> Any:
+    return operand_of(value) if isinstance(value, ArrayOperators) else value
+
+
+def _shown(value: Any, summarize: int) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if _is_nest(value):
+        return pprint.pformat(_held(value, summarize))
+    if isinstance(value, (jax.Array, np.ndarray, np.generic, ArrayOperators)):
+        array = known(value)
+        return shown_array(np.asarray(array), summarize)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return shown_array(
+            np.asarray(value, np.float32 if isinstance(value, float) else None), summarize
+        )
+    return str(value)
+
+
+class _Text:
+    """Text that shows as it is inside of a printed structure."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _held(value: Any, summarize: int) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _held(item, summarize) for key, item in value.items()}
+    if _is_nest(value):
+        items = [_held(item, summarize) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, (jax.Array, np.ndarray, np.generic, ArrayOperators)):
+        return _Text(_shown(value, summarize))
+    return value
+
+
+def shown_array(array: np.ndarray[Any, Any], summarize: int = 3) -> str:
+    """Returns an array as text: no commas, and the middle of long dimensions left out.
+
+    >>> shown_array(np.arange(10), 2)
+    '[0 1 ... 8 9]'
+    """
+    if array.ndim == 0:
+        return _number(array[()], quoted=False)
+
+    def rows(part: np.ndarray[Any, Any], depth: int) -> str:
+        count = len(part)
+        if summarize < 0 or count <= 2 * summarize:
+            places: list[int | None] = list(range(count))
+        else:
+            places = [*range(summarize), None, *range(count - summarize, count)]
+        texts = [
+            "..." if place is None
+            else _number(part[place], quoted=True) if part.ndim == 1
+            else rows(part[place], depth + 1)
+            for place in places
+        ]  # fmt: skip
+        between = " " if part.ndim == 1 else "\n" * (part.ndim - 1) + " " * depth
+        return f"[{between.join(texts)}]"
+
+    return rows(array, 1)
+
+
+def _number(value: Any, *, quoted: bool) -> str:
+    if isinstance(value, (bytes, str)):
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        return f'"{text}"' if quoted else text
+    if isinstance(value, (bool, np.bool_)):
+        return "1" if value else "0"
+    if isinstance(value, (complex, np.complexfloating)):
+        return f"({_number(value.real, quoted=False)},{_number(value.imag, quoted=False)})"
+    if isinstance(value, np.float64):
+        return _shortest(value, 15, 17, np.float64)
+    if isinstance(value, (float, np.floating, ml_dtypes.bfloat16)):
+        return _shortest(np.float32(value), 6, 9, np.float32)
+    return str(value)
+
+
+def _shortest(value: Any, few: int, many: int, kind: Any) -> str:
+    text = f"{value:.{few}g}"
+    return text if kind(text) == value or value != value else f"{value:.{many}g}"

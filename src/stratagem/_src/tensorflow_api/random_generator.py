@@ -1,0 +1,285 @@
+"""``tf.random.Generator``: random numbers from a state that a program holds, and saves."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
+from stratagem._src.core.tracing import is_tracer
+from stratagem._src.tensorflow_api import random_samples as samples
+from stratagem._src.tensorflow_api.conversion import integer, known, tensor
+from stratagem._src.tensorflow_api.random_seeds import key_of_numbers
+from stratagem._src.values.array_operators import operand_of
+from stratagem._src.variables.random_state import RandomState
+from stratagem._src.variables.stand_ins import register_holder
+
+__all__ = [
+    "Algorithm",
+    "Generator",
+    "create_rng_state",
+    "get_global_generator",
+    "set_global_generator",
+]
+
+
+class Algorithm(enum.Enum):
+    """Algorithms that TensorFlow knows. Numbers are JAX's threefry here, whichever is asked for.
+
+    >>> Algorithm.PHILOX
+    <Algorithm.PHILOX: 1>
+    """
+
+    PHILOX = 1
+    THREEFRY = 2
+    AUTO_SELECT = 3
+
+
+class Generator:
+    """Random numbers from a state, which is a variable: a checkpoint can save it.
+
+    Every draw gives other numbers, in each step and replica, eagerly and in compiled functions. In the
+    replicas of a strategy it is one generator, wherever it was created, from which each draws its own.
+
+    Args:
+        copy_from: A generator to begin where it stands.
+        state: The state, from ``create_rng_state``.
+        alg: Ignored.
+
+    Differs from tf.random.Generator: the state is four whole numbers of 32 bits, a key and a count, and
+    the numbers are those of JAX's threefry.
+
+    JAX equivalent: ``jax.random.key`` and ``jax.random.fold_in`` for each use.
+
+    >>> import stratagem as tf
+    >>> generator = tf.random.Generator.from_seed(1)
+    >>> bool((generator.normal([2]) == generator.normal([2])).any())
+    False
+    >>> checkpoint = tf.train.Checkpoint(generator=generator)
+    """
+
+    def __init__(
+        self, copy_from: Generator | None = None, state: Any = None, alg: Any = None
+    ) -> None:
+        if (copy_from is None) == (state is None):
+            raise InvalidArgumentError(
+                "tf.random.Generator needs either copy_from or state. Use Generator.from_seed(1), or "
+                "Generator.from_non_deterministic_state()."
+            )
+        value = _known_state(copy_from.state if copy_from is not None else state)
+        self._state = RandomState.create(value)
+
+    # --- where it begins ----------------------------------------------------------------------------
+
+    @classmethod
+    def from_state(cls, state: Any, alg: Any = None) -> Self:
+        """Returns a generator with a state, from ``create_rng_state`` or of another one."""
+        return cls(state=state, alg=alg)
+
+    @classmethod
+    def from_seed(cls, seed: Any, alg: Any = None) -> Self:
+        """Returns the generator of a seed, one whole number or several."""
+        return cls(state=create_rng_state(seed, alg))
+
+    @classmethod
+    def from_non_deterministic_state(cls, alg: Any = None) -> Self:
+        """Returns a generator whose numbers differ in each run of the program."""
+        return cls(state=[*np.random.SeedSequence().generate_state(2), 0, 0])
+
+    @classmethod
+    def from_key_counter(cls, key: Any, counter: Any, alg: Any = None) -> Self:
+        """Returns the generator of a key, that has drawn as often as ``counter`` says."""
+        return cls(state=_state_of(key, counter))
+
+    def reset(self, state: Any) -> None:
+        """Makes the generator continue from a state."""
+        self._state.assign(tensor(operand_of(state)).astype(jnp.uint32))
+
+    def reset_from_seed(self, seed: Any) -> None:
+        """Makes the generator that of a seed."""
+        self._state.assign(create_rng_state(seed, None))
+
+    def reset_from_key_counter(self, key: Any, counter: Any) -> None:
+        """Makes the generator that of a key, as ``from_key_counter`` does."""
+        self._state.assign(_state_of(key, counter))
+
+    # --- the state ----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> RandomState:
+        """The variable with the state: key and count, four whole numbers of 32 bits."""
+        return self._state
+
+    @property
+    def algorithm(self) -> int:
+        """The number of the algorithm, as ``tf.random.Algorithm`` has it."""
+        return Algorithm.THREEFRY.value
+
+    @property
+    def key(self) -> Any:
+        """The key: two whole numbers."""
+        return self._state.read_value()[:2]
+
+    def skip(self, delta: Any) -> RandomState:
+        """Lets draws pass, as if ``delta`` samples had been drawn; returns the state."""
+        count = jnp.asarray(tensor(delta)).astype(jnp.uint32)
+        value = self._state.read_value()
+        low = value[2] + count
+        high = value[3] + (low < count).astype(jnp.uint32)
+        self._state.assign(jnp.stack([value[0], value[1], low, high]))
+        return self._state
+
+    def split(self, count: Any = 1) -> list[Generator]:
+        """Returns generators with streams of their own.
+
+        >>> import stratagem as tf
+        >>> len(tf.random.Generator.from_seed(1).split(3))
+        3
+        """
+        keys = jax.random.split(self._state.next_key(), integer("random.split", "count", count))
+        data = jax.random.key_data(keys)
+        return [type(self)(state=_state_of(row, 0)) for row in _known("split", data)]
+
+    def make_seeds(self, count: Any = 1) -> jax.Array:
+        """Returns seeds for ``stateless_*`` functions, in columns: an array of shape ``[2, count]``."""
+        return self.uniform_full_int([2, integer("random.make_seeds", "count", count)], "int32")
+
+    # --- numbers ------------------------------------------------------------------------------------
+
+    def normal(
+        self,
+        shape: Any,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        dtype: Any = "float32",
+        name: str | None = None,
+    ) -> jax.Array:
+        """Returns samples of a normal distribution."""
+        return samples.normal(self._state.next_key(), shape, mean, stddev, dtype)
+
+    def truncated_normal(
+        self,
+        shape: Any,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        dtype: Any = "float32",
+        name: str | None = None,
+    ) -> jax.Array:
+        """Returns samples of a normal distribution within two standard deviations of the mean."""
+        return samples.truncated_normal(self._state.next_key(), shape, mean, stddev, dtype)
+
+    def uniform(
+        self,
+        shape: Any,
+        minval: Any = 0,
+        maxval: Any = None,
+        dtype: Any = "float32",
+        name: str | None = None,
+    ) -> jax.Array:
+        """Returns numbers from ``minval`` to below ``maxval``, as ``tf.random.uniform`` does."""
+        return samples.uniform(self._state.next_key(), shape, minval, maxval, dtype)
+
+    def uniform_full_int(
+        self, shape: Any, dtype: Any = "uint64", name: str | None = None
+    ) -> jax.Array:
+        """Returns whole numbers, each of those that the type has as likely as the others."""
+        return samples.full_int(self._state.next_key(), shape, dtype)
+
+    def binomial(
+        self, shape: Any, counts: Any, probs: Any, dtype: Any = "int32", name: str | None = None
+    ) -> jax.Array:
+        """Returns how often something of a probability happens in so many trials."""
+        return samples.binomial(self._state.next_key(), shape, counts, probs, dtype)
+
+
+register_holder(Generator, lambda generator: {"state": generator.state})
+
+
+def create_rng_state(seed: Any, alg: Any) -> np.ndarray[Any, Any]:
+    """Returns the state of a ``Generator`` for a seed.
+
+    Args:
+        seed: One whole number, or several.
+        alg: Ignored.
+
+    >>> create_rng_state(1, "philox").shape
+    (4,)
+    """
+    return np.array([*key_of_numbers(_known("from_seed", seed)), 0, 0], np.uint32)
+
+
+def _state_of(key: Any, counter: Any) -> np.ndarray[Any, Any]:
+    words = _words(_known("from_key_counter", key))
+    counts = _words(_known("from_key_counter", counter))
+    if len(words) > 2 or len(counts) > 2:
+        raise InvalidArgumentError(
+            "A key and a counter are whole numbers of up to 64 bits each, got "
+            f"{key!r} and {counter!r}."
+        )
+    return np.array([*[*words, 0][:2], *[*counts, 0][:2]], np.uint32)
+
+
+def _words(numbers: Any) -> list[int]:
+    """Returns whole numbers as words of 32 bits, lowest first; those above are left out if zero."""
+    found: list[int] = []
+    flat = np.ravel(numbers).tolist()
+    for number in flat:
+        low, high = int(number) & 0xFFFFFFFF, (int(number) >> 32) & 0xFFFFFFFF
+        found += [low, high] if high and len(flat) == 1 else [low]
+    return found
+
+
+def _known_state(state: Any) -> Any:
+    value = _known("Generator", state)
+    if value.shape != (4,):
+        raise ShapeMismatchError(
+            f"The state of a tf.random.Generator has four numbers, got shape {value.shape}. Make it by "
+            "tf.random.create_rng_state(seed, alg)."
+        )
+    return value
+
+
+def _known(op: str, value: Any) -> Any:
+    if any(is_tracer(operand_of(leaf)) for leaf in jax.tree.leaves(value)):
+        raise InvalidArgumentError(
+            f"tf.random.{op} needs numbers that are known, and these are traced: create generators "
+            "outside of compiled functions."
+        )
+    return known(value)
+
+
+_lock = threading.Lock()
+_global_generator: Generator | None = None
+
+
+def get_global_generator() -> Generator:
+    """Returns the generator of the process; at first one whose numbers differ in each run.
+
+    >>> import stratagem as tf
+    >>> tf.random.get_global_generator().uniform([2]).shape
+    (2,)
+    """
+    global _global_generator
+    with _lock:
+        if _global_generator is None:
+            _global_generator = Generator.from_non_deterministic_state()
+        return _global_generator
+
+
+def set_global_generator(generator: Generator) -> None:
+    """Makes ``generator`` that of the process.
+
+    Differs from TensorFlow: compiled functions that used the former one draw from it until they are traced
+    again; ``get_global_generator().reset_from_seed(seed)`` reaches them.
+
+    >>> import stratagem as tf
+    >>> tf.random.set_global_generator(tf.random.Generator.from_seed(1))
+    """
+    global _global_generator
+    with _lock:
+        _global_generator = generator

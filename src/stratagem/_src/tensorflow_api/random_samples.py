@@ -1,0 +1,135 @@
+"""Samples of distributions for a key, with the arguments that functions of TensorFlow's have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
+from stratagem._src.tensorflow_api.conversion import (
+    as_dtype,
+    available,
+    integer,
+    is_float,
+    known,
+    shape_of,
+    tensor,
+)
+
+__all__ = [
+    "binomial",
+    "categorical",
+    "full_int",
+    "gamma",
+    "normal",
+    "poisson",
+    "shuffle",
+    "truncated_normal",
+    "uniform",
+]
+
+
+def normal(key: Any, shape: Any, mean: Any, stddev: Any, dtype: Any) -> jax.Array:
+    """Returns samples of a normal distribution."""
+    dtype = _float("normal", dtype)
+    sample = jax.random.normal(key, shape_of("random.normal", shape), dtype)
+    return sample * _like(stddev, dtype) + _like(mean, dtype)
+
+
+def truncated_normal(
+    key: Any, shape: Any, mean: Any, stddev: Any, dtype: Any, bounds: tuple[Any, Any] = (-2, 2)
+) -> jax.Array:
+    """Returns samples of a normal distribution, none further from the mean than the bounds say."""
+    dtype = _float("truncated_normal", dtype)
+    lower, upper = (_like(bound, dtype) for bound in bounds)
+    size = shape_of("random.truncated_normal", shape)
+    sample = jax.random.truncated_normal(key, lower, upper, size, dtype)
+    return sample * _like(stddev, dtype) + _like(mean, dtype)
+
+
+def uniform(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any) -> jax.Array:
+    """Returns samples from ``minval`` to below ``maxval``."""
+    wanted = as_dtype(dtype)
+    size = shape_of("random.uniform", shape)
+    if is_float(wanted):
+        dtype = available(wanted)
+        low, high = _like(minval, dtype), _like(1 if maxval is None else maxval, dtype)
+        return jax.random.uniform(key, size, dtype) * (high - low) + low
+    if wanted.kind not in "iu":
+        raise InvalidArgumentError(
+            f"tf.random.uniform gives floating-point and whole numbers, got dtype {wanted}."
+        )
+    if maxval is None:
+        raise InvalidArgumentError(f"tf.random.uniform of {wanted} needs maxval, got none.")
+    low, high = known(minval), known(maxval)
+    if low is not None and high is not None and (low >= high).any():
+        raise InvalidArgumentError(
+            f"tf.random.uniform needs minval < maxval, got {minval!r} and {maxval!r}."
+        )
+    return jax.random.randint(key, size, tensor(minval), tensor(maxval), dtype=available(wanted))
+
+
+def full_int(key: Any, shape: Any, dtype: Any) -> jax.Array:
+    """Returns whole numbers, each of those that the dtype has as likely as the others."""
+    size, dtype = shape_of("random.uniform", shape), available(dtype)
+    if dtype.kind not in "iu":
+        raise InvalidArgumentError(f"This needs a dtype of whole numbers, got {dtype}.")
+    unsigned = jnp.dtype(f"uint{8 * dtype.itemsize}")
+    return jax.random.bits(key, size, unsigned).astype(dtype)
+
+
+def categorical(key: Any, logits: Any, num_samples: Any, dtype: Any) -> jax.Array:
+    """Returns ``num_samples`` numbers of classes for each row of ``logits``."""
+    array = tensor(logits)
+    if array.ndim != 2:
+        raise ShapeMismatchError(
+            f"tf.random.categorical needs logits of shape [rows, classes], got {tuple(array.shape)}."
+        )
+    count = integer("random.categorical", "num_samples", num_samples)
+    found = jax.random.categorical(key, array, axis=-1, shape=(count, array.shape[0]))
+    return found.T.astype(available("int64" if dtype is None else dtype))
+
+
+def gamma(key: Any, shape: Any, alpha: Any, beta: Any, dtype: Any) -> jax.Array:
+    """Returns samples of gamma distributions: ``shape`` of them for each ``alpha`` and ``beta``."""
+    dtype = _float("gamma", dtype)
+    scale = _like(1 if beta is None else beta, dtype)
+    concentration, scale = jnp.broadcast_arrays(_like(alpha, dtype), scale)
+    size = (*shape_of("random.gamma", shape), *concentration.shape)
+    sample = jax.random.gamma(key, concentration, size, dtype) / scale
+    # TensorFlow's are never zero, so that their logarithm is a number.
+    return jnp.maximum(sample, jnp.finfo(dtype).tiny)
+
+
+def poisson(key: Any, shape: Any, lam: Any, dtype: Any) -> jax.Array:
+    """Returns samples of Poisson distributions: ``shape`` of them for each ``lam``."""
+    rate = tensor(lam)
+    rate = rate if is_float(rate.dtype) else rate.astype(jnp.float32)
+    size = (*shape_of("random.poisson", shape), *rate.shape)
+    return jax.random.poisson(key, rate, size).astype(available(dtype))
+
+
+def binomial(key: Any, shape: Any, counts: Any, probs: Any, dtype: Any) -> jax.Array:
+    """Returns samples of binomial distributions."""
+    probability = tensor(probs)
+    number = tensor(counts).astype(probability.dtype)
+    size = shape_of("random.binomial", shape)
+    return jax.random.binomial(key, number, probability, size).astype(available(dtype))
+
+
+def shuffle(key: Any, value: Any) -> jax.Array:
+    """Returns the rows in another order."""
+    return jax.random.permutation(key, tensor(value), axis=0)
+
+
+def _float(op: str, dtype: Any) -> Any:
+    wanted = as_dtype(dtype)
+    if not is_float(wanted):
+        raise InvalidArgumentError(f"tf.random.{op} needs a floating-point dtype, got {wanted}.")
+    return available(wanted)
+
+
+def _like(value: Any, dtype: Any) -> Any:
+    return tensor(value).astype(dtype)

@@ -1,0 +1,231 @@
+"""``tf.random``: numbers that differ in each call, step and replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
+from stratagem._src.tensorflow_api import random_samples as samples
+from stratagem._src.tensorflow_api.conversion import floats, known, shape_of
+from stratagem._src.tensorflow_api.random_seeds import next_key
+
+__all__ = [
+    "categorical",
+    "dropout",
+    "gamma",
+    "normal",
+    "poisson",
+    "random_normal_initializer",
+    "random_uniform_initializer",
+    "shuffle",
+    "truncated_normal",
+    "uniform",
+]
+
+
+def normal(
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = "float32",
+    seed: Any = None,
+    name: str | None = None,
+) -> jax.Array:
+    """Returns samples of a normal distribution, others in each call, step and replica.
+
+    Args:
+        shape: The shape of the result.
+        mean: The mean; it must fit the shape.
+        stddev: The standard deviation; likewise.
+        dtype: A floating-point type.
+        seed: Draws from the stream of this seed, which is the same in each run of the program.
+        name: Ignored.
+
+    >>> normal([2, 3]).shape
+    (2, 3)
+    """
+    return samples.normal(next_key(seed), shape, mean, stddev, dtype)
+
+
+def uniform(
+    shape: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = "float32",
+    seed: Any = None,
+    name: str | None = None,
+) -> jax.Array:
+    """Returns numbers from ``minval`` to below ``maxval``, others in each call, step and replica.
+
+    Args:
+        shape: The shape of the result.
+        minval: The least number.
+        maxval: What all are below; default 1 for floating-point types, none for whole numbers.
+        dtype: A type of floating-point or whole numbers.
+        seed: As for ``normal``.
+        name: Ignored.
+
+    >>> dice = uniform([100], 1, 7, dtype="int32")
+    >>> bool((dice >= 1).all() and (dice <= 6).all())
+    True
+    """
+    return samples.uniform(next_key(seed), shape, minval, maxval, dtype)
+
+
+def truncated_normal(
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = "float32",
+    seed: Any = None,
+    name: str | None = None,
+) -> jax.Array:
+    """Returns samples as ``normal`` does, none more than two standard deviations from the mean.
+
+    >>> bool((abs(truncated_normal([100])) <= 2).all())
+    True
+    """
+    return samples.truncated_normal(next_key(seed), shape, mean, stddev, dtype)
+
+
+def categorical(
+    logits: Any, num_samples: Any, dtype: Any = None, seed: Any = None, name: str | None = None
+) -> jax.Array:
+    """Returns numbers of classes, ``num_samples`` for each row of ``logits``.
+
+    Args:
+        logits: Logarithms of probabilities, up to a constant, of shape ``[rows, classes]``.
+        num_samples: How many for each row.
+        dtype: A type of whole numbers, default ``int64``.
+        seed: As for ``normal``.
+        name: Ignored.
+
+    >>> categorical([[0.0, -100.0], [-100.0, 0.0]], 2).tolist()
+    [[0, 0], [1, 1]]
+    """
+    return samples.categorical(next_key(seed), logits, num_samples, dtype)
+
+
+def gamma(
+    shape: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = "float32",
+    seed: Any = None,
+    name: str | None = None,
+) -> jax.Array:
+    """Returns samples of gamma distributions: ``shape`` of them for each ``alpha`` and ``beta``.
+
+    >>> gamma([10], [1.0, 2.0]).shape
+    (10, 2)
+    """
+    return samples.gamma(next_key(seed), shape, alpha, beta, dtype)
+
+
+def poisson(
+    shape: Any, lam: Any, dtype: Any = "float32", seed: Any = None, name: str | None = None
+) -> jax.Array:
+    """Returns samples of Poisson distributions: ``shape`` of them for each ``lam``.
+
+    >>> poisson([10], [1.0, 2.0]).shape
+    (10, 2)
+    """
+    return samples.poisson(next_key(seed), shape, lam, dtype)
+
+
+def shuffle(value: Any, seed: Any = None, name: str | None = None) -> jax.Array:
+    """Returns the rows of an array in another order.
+
+    >>> sorted(shuffle([3, 1, 2]).tolist())
+    [1, 2, 3]
+    """
+    return samples.shuffle(next_key(seed), value)
+
+
+def dropout(
+    x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
+) -> jax.Array:
+    """Returns ``x`` with elements set to zero at random, and the others divided by ``1 - rate``.
+
+    Args:
+        x: An array of floating-point numbers.
+        rate: The probability of zero, from 0 to below 1.
+        noise_shape: The shape of the choices, which must fit that of ``x``; ``None`` in it stands for a
+            size of ``x``. Elements that share a choice are set to zero together.
+        seed: As for ``tf.random.normal``.
+        name: Ignored.
+
+    >>> sorted(set(dropout(jnp.ones(100), 0.5).tolist()))
+    [0.0, 2.0]
+    """
+    array = floats("nn.dropout", x)
+    if _is_zero(rate):
+        return array
+    return _dropped(next_key(seed), array, rate, noise_shape)
+
+
+def _is_zero(rate: Any) -> bool:
+    value = known(rate)
+    if value is None:
+        return False
+    if not 0 <= value < 1:
+        raise InvalidArgumentError(f"rate of tf.nn.dropout must be in [0, 1), got {rate!r}.")
+    return bool(value == 0)
+
+
+def _dropped(key: Any, array: Any, rate: Any, noise_shape: Any) -> jax.Array:
+    shape = array.shape
+    if noise_shape is not None:
+        given = list(noise_shape)
+        if len(given) != len(shape):
+            raise ShapeMismatchError(
+                f"noise_shape of tf.nn.dropout must have a size for each dimension of {shape}, got {given}."
+            )
+        sizes = [old if new is None else new for new, old in zip(given, shape, strict=True)]
+        shape = shape_of("nn.dropout", sizes)
+    rate = jnp.asarray(rate, array.dtype)
+    keeps = jax.random.uniform(key, shape, array.dtype) >= rate
+    return jnp.where(keeps, array / (1 - rate), jnp.zeros((), array.dtype))
+
+
+class random_normal_initializer:  # noqa: N801  (TensorFlow's name)
+    """Makes arrays of samples of a normal distribution, as first values of variables.
+
+    Args:
+        mean: The mean.
+        stddev: The standard deviation.
+        seed: Draws from the stream of this seed.
+
+    >>> random_normal_initializer()([2, 3]).shape
+    (2, 3)
+    """
+
+    def __init__(self, mean: Any = 0.0, stddev: Any = 0.05, seed: Any = None) -> None:
+        self._arguments = (mean, stddev)
+        self._seed = seed
+
+    def __call__(self, shape: Any, dtype: Any = "float32", **kwargs: Any) -> jax.Array:
+        return normal(shape, *self._arguments, dtype=dtype, seed=self._seed)
+
+
+class random_uniform_initializer:  # noqa: N801  (TensorFlow's name)
+    """Makes arrays of numbers from ``minval`` to below ``maxval``, as first values of variables.
+
+    Args:
+        minval: The least number.
+        maxval: What all are below.
+        seed: Draws from the stream of this seed.
+
+    >>> random_uniform_initializer()([2, 3]).shape
+    (2, 3)
+    """
+
+    def __init__(self, minval: Any = -0.05, maxval: Any = 0.05, seed: Any = None) -> None:
+        self._arguments = (minval, maxval)
+        self._seed = seed
+
+    def __call__(self, shape: Any, dtype: Any = "float32", **kwargs: Any) -> jax.Array:
+        return uniform(shape, *self._arguments, dtype=dtype, seed=self._seed)

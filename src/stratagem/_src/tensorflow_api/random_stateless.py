@@ -1,0 +1,209 @@
+"""``tf.random.stateless_*``: numbers that are always the same for a seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.tensorflow_api import random_samples as samples
+from stratagem._src.tensorflow_api.conversion import shape_of, tensor
+from stratagem._src.tensorflow_api.random_seeds import key_of_seed
+
+__all__ = [
+    "stateless_binomial",
+    "stateless_categorical",
+    "stateless_gamma",
+    "stateless_normal",
+    "stateless_parameterized_truncated_normal",
+    "stateless_poisson",
+    "stateless_shuffle",
+    "stateless_truncated_normal",
+    "stateless_uniform",
+]
+
+
+def stateless_normal(
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = "float32",
+    name: str | None = None,
+    alg: Any = "auto_select",
+) -> jax.Array:
+    """Returns samples of a normal distribution, always the same for a seed.
+
+    Differs from TensorFlow, as all of these functions: the numbers are those of JAX's threefry, whatever
+    ``alg`` says.
+
+    Args:
+        shape: The shape of the result.
+        seed: Two whole numbers, which may be traced.
+        mean: The mean.
+        stddev: The standard deviation.
+        dtype: A floating-point type.
+        name: Ignored.
+        alg: Ignored.
+
+    JAX equivalent: ``jax.random.normal``.
+
+    >>> stateless_normal([3], seed=[1, 2]).shape
+    (3,)
+    """
+    return samples.normal(key_of_seed("stateless_normal", seed), shape, mean, stddev, dtype)
+
+
+def stateless_uniform(
+    shape: Any,
+    seed: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = "float32",
+    name: str | None = None,
+    alg: Any = "auto_select",
+) -> jax.Array:
+    """Returns numbers from ``minval`` to below ``maxval``, always the same for a seed.
+
+    For whole numbers both may be ``None``: then each number of the type is as likely as the others.
+
+    >>> stateless_uniform([3], [1, 2], None, None, "uint32").shape
+    (3,)
+    """
+    key = key_of_seed("stateless_uniform", seed)
+    if minval is None:
+        if maxval is not None:
+            raise InvalidArgumentError(
+                "minval and maxval of tf.random.stateless_uniform must both be None, or none of them."
+            )
+        return samples.full_int(key, shape, dtype)
+    return samples.uniform(key, shape, minval, maxval, dtype)
+
+
+def stateless_truncated_normal(
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = "float32",
+    name: str | None = None,
+    alg: Any = "auto_select",
+) -> jax.Array:
+    """Returns samples of a normal distribution within two standard deviations of the mean.
+
+    >>> bool((abs(stateless_truncated_normal([100], [1, 2])) <= 2).all())
+    True
+    """
+    key = key_of_seed("stateless_truncated_normal", seed)
+    return samples.truncated_normal(key, shape, mean, stddev, dtype)
+
+
+def stateless_parameterized_truncated_normal(
+    shape: Any,
+    seed: Any,
+    means: Any = 0.0,
+    stddevs: Any = 1.0,
+    minvals: Any = -2.0,
+    maxvals: Any = 2.0,
+    name: str | None = None,
+) -> jax.Array:
+    """Returns samples of a normal distribution from ``minvals`` to ``maxvals``.
+
+    >>> bool((stateless_parameterized_truncated_normal([100], [1, 2], minvals=0.0) >= 0).all())
+    True
+    """
+    key = key_of_seed("stateless_parameterized_truncated_normal", seed)
+    mean, stddev, lower, upper = map(tensor, (means, stddevs, minvals, maxvals))
+    bounds = ((lower - mean) / stddev, (upper - mean) / stddev)
+    return samples.truncated_normal(key, shape, mean, stddev, mean.dtype, bounds)
+
+
+def stateless_categorical(
+    logits: Any, num_samples: Any, seed: Any, dtype: Any = "int64", name: str | None = None
+) -> jax.Array:
+    """Returns numbers of classes, ``num_samples`` for each row of ``logits``.
+
+    >>> stateless_categorical([[0.0, -100.0]], 3, [1, 2]).tolist()
+    [[0, 0, 0]]
+    """
+    key = key_of_seed("stateless_categorical", seed)
+    return samples.categorical(key, logits, num_samples, dtype)
+
+
+def stateless_gamma(
+    shape: Any,
+    seed: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> jax.Array:
+    """Returns samples of gamma distributions.
+
+    Args:
+        shape: The shape of the result, whose last sizes are those of ``alpha`` and ``beta``.
+        seed: Two whole numbers.
+        alpha: The shape parameters.
+        beta: The inverse scales; default 1.
+        dtype: A floating-point type.
+        name: Ignored.
+
+    >>> stateless_gamma([10, 2], [1, 2], [1.0, 2.0]).shape
+    (10, 2)
+    """
+    key = key_of_seed("stateless_gamma", seed)
+    outer = _without_last("stateless_gamma", shape, alpha, 1.0 if beta is None else beta)
+    return samples.gamma(key, outer, alpha, beta, dtype)
+
+
+def stateless_poisson(
+    shape: Any, seed: Any, lam: Any, dtype: Any = "int32", name: str | None = None
+) -> jax.Array:
+    """Returns samples of Poisson distributions; the last sizes of ``shape`` are those of ``lam``.
+
+    >>> stateless_poisson([10, 2], [1, 2], [1.0, 2.0]).shape
+    (10, 2)
+    """
+    key = key_of_seed("stateless_poisson", seed)
+    return samples.poisson(key, _without_last("stateless_poisson", shape, lam), lam, dtype)
+
+
+def stateless_binomial(
+    shape: Any,
+    seed: Any,
+    counts: Any,
+    probs: Any,
+    output_dtype: Any = "int32",
+    name: str | None = None,
+) -> jax.Array:
+    """Returns how often something of a probability happens in so many trials.
+
+    >>> bool((stateless_binomial([10], [1, 2], 5.0, 0.5) <= 5).all())
+    True
+    """
+    key = key_of_seed("stateless_binomial", seed)
+    return samples.binomial(key, shape, counts, probs, output_dtype)
+
+
+def stateless_shuffle(
+    value: Any, seed: Any, alg: Any = "auto_select", name: str | None = None
+) -> jax.Array:
+    """Returns the rows of an array in an order that a seed determines.
+
+    >>> sorted(stateless_shuffle([3, 1, 2], [1, 2]).tolist())
+    [1, 2, 3]
+    """
+    return samples.shuffle(key_of_seed("stateless_shuffle", seed), value)
+
+
+def _without_last(op: str, shape: Any, *parameters: Any) -> tuple[int, ...]:
+    """Returns ``shape`` without the last sizes, which must be those of the parameters."""
+    size = shape_of(f"random.{op}", shape)
+    inner = jnp.broadcast_shapes(*(tensor(parameter).shape for parameter in parameters))
+    if inner and size[len(size) - len(inner) :] != inner:
+        raise InvalidArgumentError(
+            f"shape of tf.random.{op} must end with {inner}, the shape of the parameters, got {size}."
+        )
+    return size[: len(size) - len(inner)]

@@ -1,0 +1,151 @@
+"""``tf.strings``: characters of Unicode in strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.ragged_tensor import RaggedTensor
+from stratagem._src.tensorflow_api.host_tensor import HostTensor
+from stratagem._src.tensorflow_api.io_files import each
+from stratagem._src.tensorflow_api.strings import rows_of
+
+__all__ = ["unicode_decode", "unicode_encode", "unicode_split", "unicode_transcode"]
+
+_ENCODINGS = {"UTF-8": "utf-8", "UTF-16-BE": "utf-16-be", "UTF-32-BE": "utf-32-be"}
+
+
+def _encoding(op: str, name: str) -> str:
+    if name.upper() not in _ENCODINGS:
+        raise InvalidArgumentError(
+            f"The encoding of tf.strings.{op} must be one of {sorted(_ENCODINGS)}, got {name!r}."
+        )
+    return _ENCODINGS[name.upper()]
+
+
+def _characters(
+    op: str, data: bytes, encoding: str, errors: str, replacement_char: int, control: bool = False
+) -> str:
+    if errors not in ("strict", "replace", "ignore"):
+        raise InvalidArgumentError(f"errors of tf.strings.{op} must be strict, replace or ignore.")
+    try:
+        text = data.decode(encoding, errors)
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"tf.strings.{op}: {error}.") from None
+    if replacement_char != 0xFFFD:
+        text = text.replace("\ufffd", chr(replacement_char))
+    if control:
+        text = "".join(chr(replacement_char) if ord(c) < 32 else c for c in text)
+    return text
+
+
+def unicode_decode(
+    input: Any,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    replace_control_characters: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Returns the code points of a string; of a vector of strings a ``RaggedTensor`` of them.
+
+    >>> unicode_decode("aé", "UTF-8").tolist()
+    [97, 233]
+    """
+    encoding = _encoding("unicode_decode", input_encoding)
+
+    def points(data: bytes) -> list[int]:
+        text = _characters(
+            "unicode_decode", data, encoding, errors, replacement_char, replace_control_characters
+        )
+        return [ord(character) for character in text]
+
+    return rows_of("strings.unicode_decode", input, points, np.int32)
+
+
+def unicode_split(
+    input: Any,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    name: str | None = None,
+) -> Any:
+    """Returns the characters of a string; of a vector of strings a ``RaggedTensor`` of them.
+
+    >>> [c.decode() for c in unicode_split("aé", "UTF-8").tolist()]
+    ['a', 'é']
+    """
+    encoding = _encoding("unicode_split", input_encoding)
+
+    def characters(data: bytes) -> list[bytes]:
+        text = _characters("unicode_split", data, encoding, errors, replacement_char)
+        return [character.encode(encoding) for character in text]
+
+    return rows_of("strings.unicode_split", input, characters)
+
+
+def unicode_encode(
+    input: Any,
+    output_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    name: str | None = None,
+) -> HostTensor:
+    """Returns the string of code points; of a ``RaggedTensor`` or matrix one for each row.
+
+    >>> unicode_encode([97, 233], "UTF-8").numpy().decode()
+    'aé'
+    """
+    encoding = _encoding("unicode_encode", output_encoding)
+
+    def text(points: Any) -> bytes:
+        found = ""
+        for point in np.asarray(points).tolist():
+            if 0 <= point < 0x110000 and not 0xD800 <= point < 0xE000:
+                found += chr(point)
+            elif errors == "strict":
+                raise InvalidArgumentError(f"{point} is not a character of Unicode.")
+            elif errors == "replace":
+                found += chr(replacement_char)
+        return found.encode(encoding)
+
+    if isinstance(input, RaggedTensor) or np.ndim(input) == 2:
+        rows = [text(row) for row in input]
+        made = np.empty(len(rows), np.object_)
+        made[:] = rows
+    elif np.ndim(input) == 1:
+        made = np.empty((), np.object_)
+        made[()] = text(input)
+    else:
+        raise InvalidArgumentError(
+            f"tf.strings.unicode_encode takes a vector, a matrix or rows, got the shape {np.shape(input)}."
+        )
+    return HostTensor.of(made)
+
+
+def unicode_transcode(
+    input: Any,
+    input_encoding: str,
+    output_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    replace_control_characters: bool = False,
+    name: str | None = None,
+) -> HostTensor:
+    """Returns strings in another encoding.
+
+    >>> unicode_transcode("a", "UTF-8", "UTF-16-BE").numpy()
+    b'\\x00a'
+    """
+    old = _encoding("unicode_transcode", input_encoding)
+    new = _encoding("unicode_transcode", output_encoding)
+
+    def changed(data: bytes) -> bytes:
+        text = _characters(
+            "unicode_transcode", data, old, errors, replacement_char, replace_control_characters
+        )
+        return text.encode(new)
+
+    return each("strings.unicode_transcode", input, changed)
