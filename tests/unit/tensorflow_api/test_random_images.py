@@ -5,8 +5,6 @@ import pytest
 
 import stratagem as tf
 
-pytest.importorskip("stratagem.random")
-
 IMAGE = np.random.default_rng(0).random((8, 8, 3), np.float32)
 STATEFUL = {
     "random_brightness": (0.3,),

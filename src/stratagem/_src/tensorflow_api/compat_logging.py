@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 __all__ = [
     "DEBUG",
@@ -30,14 +31,14 @@ DEBUG, INFO, WARN, ERROR, FATAL = (
 )
 
 _logger = logging.getLogger("stratagem")
-debug = _logger.debug
-info = _logger.info
-warn = _logger.warning
-warning = _logger.warning
-error = _logger.error
-fatal = _logger.critical
-log = _logger.log
-set_verbosity = _logger.setLevel
+debug: Callable[..., None] = _logger.debug
+info: Callable[..., None] = _logger.info
+warn: Callable[..., None] = _logger.warning
+warning: Callable[..., None] = _logger.warning
+error: Callable[..., None] = _logger.error
+fatal: Callable[..., None] = _logger.critical
+log: Callable[..., None] = _logger.log
+set_verbosity: Callable[[int | str], None] = _logger.setLevel
 
 
 def get_verbosity() -> int:

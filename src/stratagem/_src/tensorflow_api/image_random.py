@@ -7,7 +7,6 @@ are other numbers than TensorFlow's, of the same distributions.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,8 @@ from stratagem._src.tensorflow_api import image_codecs, image_color
 from stratagem._src.tensorflow_api.conversion import integers, known, tensor
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 from stratagem._src.tensorflow_api.image_arrays import closed, opened
+from stratagem._src.tensorflow_api.random_stateful import uniform
+from stratagem._src.tensorflow_api.random_stateless import stateless_uniform
 
 __all__ = [
     "random_brightness",
@@ -47,14 +48,11 @@ _Uniform = Callable[..., Any]
 
 
 def _stateful(seed: int | None) -> _Uniform:
-    # Imported when used: programs without random images do without random numbers.
-    return functools.partial(importlib.import_module("stratagem.random").uniform, seed=seed)
+    return functools.partial(uniform, seed=seed)
 
 
 def _stateless(seed: Any) -> _Uniform:
-    return functools.partial(
-        importlib.import_module("stratagem.random").stateless_uniform, seed=seed
-    )
+    return functools.partial(stateless_uniform, seed=seed)
 
 
 def random_flip_left_right(image: Any, seed: int | None = None) -> Any:

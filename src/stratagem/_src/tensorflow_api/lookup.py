@@ -119,7 +119,8 @@ class TextFileInitializer:
         name: str | None = None,
         value_index_offset: int = 0,
     ) -> None:
-        self.key_dtype, self.value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
+        self.key_dtype: np.dtype[Any] = as_dtype(key_dtype)
+        self.value_dtype: np.dtype[Any] = as_dtype(value_dtype)
         for index, dtype in ((key_index, self.key_dtype), (value_index, self.value_dtype)):
             if index < -2:
                 raise InvalidArgumentError(f"A column's number must not be negative, got {index}.")
