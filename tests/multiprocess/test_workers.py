@@ -181,8 +181,7 @@ def test_values_and_variables():
             "statistics": [1, 1],
         },
     )  # fmt: skip
-    assert leader["sums_of_host_values"] == [3, 3, 3, 1]
-    assert other["sums_of_host_values"] == [3, 3, 3, 2]
+    assert leader["sums_of_host_values"] == other["sums_of_host_values"] == [3, 3, 3, 1.5]
     assert leader["sum_in_merge_call"] == other["sum_in_merge_call"] == [10] * 4
     expected = np.concatenate([np.arange(2 * i).reshape(2, -1) for i in range(4)], axis=1)
     mean = pytest.approx(expected.mean())

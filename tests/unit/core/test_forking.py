@@ -117,14 +117,15 @@ def use():
     refused(call, "the connection to", "ps")
     refused(lambda: connection.send(1, "echo", Message(b"A" * 64), None))
     refused(lambda: connection.receive(None))
-    refused(lambda: connection._writer._cipher.encrypt(b"A" * 64))
-    refused(lambda: connection._reader._cipher.decrypt(b"A" * 64))
+    refused(lambda: connection._writer.cipher.encrypt(b"A" * 64))
+    refused(lambda: connection._reader.cipher.decrypt(b"A" * 64))
     refused(lambda: endpoint.wait(1))
     assert not sent
     # Neither closing nor collecting ends anything for the parent, nor waits.
     connection.interrupt(); connection.close(); caller.close(); endpoint.shutdown()
     gc.collect()
-    assert connection._stream._socket.fileno() == endpoint._listener._listening.fileno() == -1
+    assert connection._stream._socket.fileno() == -1
+    assert [listening.fileno() for listening in endpoint._listener._listening] == [-1]
 
 for lock in locks: lock.acquire()
 in_child(use)

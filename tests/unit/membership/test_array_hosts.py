@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from stratagem._src.membership.array_hosts import HostOffer, choose_host, is_outer, offer_of
+from stratagem._src.cluster.interfaces import is_outer_address
+from stratagem._src.membership.array_hosts import HostOffer, choose_host, offer_of
 
 SERVER = "10.0.0.1"
 
@@ -75,4 +76,4 @@ def test_the_cluster_tells_first(monkeypatch):
     ],
 )
 def test_outer(address, outer):
-    assert is_outer(address) is outer
+    assert is_outer_address(address) is outer

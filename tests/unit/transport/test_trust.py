@@ -15,6 +15,7 @@ from stratagem._src.core.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
     UnauthenticatedError,
+    UnavailableError,
 )
 from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
 
@@ -237,11 +238,13 @@ def test_names_that_do_not_fit_into_a_greeting(role, index):
         Identity(role, index)
 
 
-def test_a_host_that_is_not_loopback_means_all_interfaces(listen, connect, echo):
-    endpoint = listen(address="worker0.example.com:0")
-    _, port = endpoint.address.rsplit(":", 1)
-    assert endpoint.address == f"worker0.example.com:{port}"
+def test_only_the_unspecified_address_means_all_interfaces(listen, connect, echo):
+    _, port = listen(address="0.0.0.0:0").address.rsplit(":", 1)
     assert echo(connect(f"127.0.0.1:{port}")) == b"hello"
+    _, port = listen(address="127.0.0.2:0").address.rsplit(":", 1)
+    assert echo(connect(f"127.0.0.2:{port}")) == b"hello"
+    with pytest.raises(UnavailableError, match="refused"):
+        echo(connect(f"127.0.0.1:{port}"))
 
 
 def test_credentials_of_the_environment(monkeypatch, tmp_path):

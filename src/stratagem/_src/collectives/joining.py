@@ -44,6 +44,7 @@ from stratagem._src.collectives.replica_flow import (
     lasting_effects,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.shared_memory.workers import trace_body
 
 __all__ = ["JoinedProgram", "joined"]
 
@@ -230,6 +231,6 @@ class JoinedProgram(FlatJaxpr):
             if not is_plain or (param, position) not in differs:
                 return body
             run = joined(body, differs[param, position], self._group, is_body=True)
-            return jax.make_jaxpr(run)(*body.in_avals)
+            return trace_body(run, body.in_avals)
 
         return dataclasses.replace(equation, eqn=with_bodies(equation.eqn, change))

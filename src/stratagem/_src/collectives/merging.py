@@ -30,6 +30,7 @@ from stratagem._src.collectives.replica_flow import lasting_effects
 from stratagem._src.core.tracing import all_equations, inner_jaxprs
 from stratagem._src.jax_internals.shard_map_equation import mapped_equation
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.shared_memory.workers import trace_body
 
 __all__ = ["evaluate_merged"]
 
@@ -74,7 +75,7 @@ def _with_merged_bodies(equation: FlatEquation, group: ReplicaGroup) -> FlatEqua
         def run(*arrays: Any) -> list[Any]:
             return evaluate_merged(body.jaxpr, body.consts, arrays, group)
 
-        return jax.make_jaxpr(run)(*body.in_avals)
+        return trace_body(run, body.in_avals)
 
     return dataclasses.replace(equation, eqn=with_bodies(equation.eqn, change))
 

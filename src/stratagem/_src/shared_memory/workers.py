@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ __all__ = [
     "number_of_trace",
     "pass_after",
     "token_after",
+    "trace_body",
     "use_exchange",
 ]
 
@@ -60,6 +61,15 @@ def number_of_trace(number: Any) -> Iterator[None]:
         yield
     finally:
         _trace.number = before
+
+
+def trace_body(run: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """Returns the jaxpr of a loop's or branch's body, with the number of the exchange as a constant.
+
+    A body's jaxpr is closed: it cannot capture the number that the program around it takes as an argument.
+    """
+    with number_of_trace(None):
+        return jax.make_jaxpr(run)(*avals)
 
 
 def use_exchange(exchange: ArrayExchange | None) -> None:

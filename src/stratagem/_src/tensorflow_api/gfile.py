@@ -190,6 +190,11 @@ class GFile:
             self._file.close()
             self._file = None
 
+    def __del__(self) -> None:
+        # As TensorFlow's, which programs often do not close.
+        if getattr(self, "_file", None) is not None:
+            self.close()
+
     def __enter__(self) -> Self:
         return self
 
