@@ -9,6 +9,34 @@ FOLDER = Path(__file__).parent / "images"
 INK, PALE = "#3949ab", "#e8eaf6"
 STYLE = "font-family:sans-serif;font-size:14px"
 
+# From a call of a compiled function to the devices: what happens, and the file and symbol that do it.
+PIPELINE = (
+    (
+        "Trace",
+        ("cache key of the call", "execution/call_signature.py", "CallInputs"),
+        ("trace the user's function", "execution/trace.py", "trace_function"),
+        ("trace one replica for all", "replicas/spmd.py", "run_spmd"),
+        ("reject divergent collectives", "collectives/taking_part.py", "check_taking_part"),
+        ("one shard_map per run", "collectives/mapped_jaxpr.py", "MappedJaxpr.call"),
+    ),
+    (
+        "Rewrite the jaxpr",
+        ("drawn elements become inputs", "execution/draws.py", "lift_draws"),
+        ("variables become inputs", "execution/variable_reads.py", "lift_reads"),
+        ("guard host callbacks", "execution/callbacks.py", "guard_callbacks"),
+        ("inline, drop dead code, merge", "collectives/merging.py", "evaluate_merged"),
+        ("fuse the collectives", "collectives/joining.py", "JoinedProgram.run"),
+    ),
+    (
+        "Compile and run",
+        ("order the collectives", "collectives/collective_order.py", "CollectiveOrder"),
+        ("jax.jit with donation", "collectives/exchanging_jit.py", "jit_with_exchanges"),
+        ("compile with XLA", "execution/program.py", "Program._compile"),
+        ("launch, store variables", "execution/variable_exchange.py", "VariableExchange.run"),
+        ("fast path of later calls", "execution/quick_call.py", "make_quick_call"),
+    ),
+)
+
 
 @dataclass
 class Picture:
@@ -47,6 +75,15 @@ class Picture:
         )
         if text:
             self.word((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - 7, text)
+
+    def elbow(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Adds an arrow that turns twice, halfway between its ends."""
+        middle = (start[0] + end[0]) // 2
+        points = f"{start[0]},{start[1]} {middle},{start[1]} {middle},{end[1]} {end[0]},{end[1]}"
+        self.shapes.append(
+            f'<polyline points="{points}" fill="none" stroke="{INK}" stroke-width="1.5" '
+            'marker-end="url(#head)"/>'
+        )
 
     def word(self, x: float, y: float, text: str) -> None:
         """Adds a text around a point."""
@@ -124,7 +161,29 @@ def parameter_servers() -> None:
     )
 
 
+def pipeline() -> None:
+    """The passes between a call and XLA, one column for each phase."""
+    width, height, gap = 258, 74, 26
+    picture = Picture(870, 50 + 5 * (height + gap) - gap)
+    for number, (phase, *steps) in enumerate(PIPELINE):
+        x = 10 + number * (width + 38)
+        picture.word(x + width / 2, 24, phase)
+        for row, step in enumerate(steps):
+            y = 40 + row * (height + gap)
+            picture.box(x, y, width, *step)
+            if row:
+                picture.arrow((x + width // 2, y - gap), (x + width // 2, y - 1))
+        if number:
+            last = 40 + 4 * (height + gap) + height // 2
+            picture.elbow((x - 38, last), (x - 1, 40 + height // 2))
+    picture.write("pipeline", "From a call of a compiled function to XLA")
+
+
+def draw_all() -> None:
+    """Writes every picture."""
+    for draw in (strategy, compiled, parameter_servers, pipeline):
+        draw()
+
+
 if __name__ == "__main__":
-    strategy()
-    compiled()
-    parameter_servers()
+    draw_all()

@@ -46,6 +46,8 @@ MODULES = (
     "stratagem.nn",
     "stratagem.profiler",
     "stratagem.profiler.experimental",
+    "stratagem.random",
+    "stratagem.random.experimental",
     "stratagem.saved_model",
     "stratagem.strings",
     "stratagem.summary",
@@ -60,7 +62,14 @@ MODULES = (
 )
 
 # Pages with nearly every word in them: a search for a concept should find the page that explains it.
-_SEARCHED_LAST = ("reference/", "benchmarks.md", "contributing.md", "tensorflow_names.md")
+_SEARCHED_LAST = (
+    "reference/",
+    "architecture.md",
+    "benchmarks.md",
+    "contributing.md",
+    "tensorflow_names.md",
+    "walks.md",
+)
 
 
 def on_config(config: Any) -> Any:

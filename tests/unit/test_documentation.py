@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Pages that a program writes, of what others print: there is nothing in them to run.
 GENERATED = {"benchmarks"}
+# Pages about the code itself, without any to run: test_walks.py compares them with it.
+ABOUT_THE_CODE = {"architecture", "walks"}
 # Pages whose blocks show what other pages, or tests of their own, show too.
 BREADTH = {
     "glossary",
@@ -108,7 +110,7 @@ def run_python(*arguments: str | Path, timeout: float) -> subprocess.CompletedPr
     [
         pytest.param(page, marks=[pytest.mark.slow] * (page.stem in BREADTH), id=page.name)
         for page in PAGES
-        if page.stem not in GENERATED
+        if page.stem not in GENERATED | ABOUT_THE_CODE
     ],
 )
 def test_page_runs(page):

@@ -1,15 +1,24 @@
-"""CONTRIBUTING.md tells the truth: its map has every room, and its walks name what exists."""
+"""The pages for contributors are true: the map has every package, and files and symbols exist."""
 
 import ast
+import importlib.util
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ROOT / "src" / "stratagem" / "_src"
-PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+PACKAGES = ROOT / "src" / "stratagem" / "_src"
+ARCHITECTURE, WALKS_PAGE = (
+    (ROOT / "docs" / f"{n}.md").read_text() for n in ("architecture", "walks")
+)
+PAGES = {
+    "CONTRIBUTING": (ROOT / "CONTRIBUTING.md").read_text(),
+    "architecture": ARCHITECTURE,
+    "walks": WALKS_PAGE,
+}
 WALKS = [
     "A compiled step",
     "An eager run",
@@ -20,21 +29,21 @@ WALKS = [
 
 _ITEM = re.compile(r"^\d+\. (.*)$", re.MULTILINE)
 _ENTRY = re.compile(r"`([\w/]+\.py): ([\w.]+)`")
-_PATH = re.compile(r"`([\w/]+/[\w/]+(?:\.\w+|/))`")
+_PATH = re.compile(r"`([\w/]+/[\w/]*(?:\.\w+)?)(?:: [\w.]+)?`")
 
 
 def section(page: str, heading: str) -> str:
     """Returns what stands below a heading, up to the next one of its level or above."""
     found = re.search(rf"^(#+) {re.escape(heading)}$", page, re.MULTILINE)
-    assert found is not None, f"CONTRIBUTING.md needs a section {heading!r}"
+    assert found is not None, f"the page needs a section {heading!r}"
     rest = page[found.end() :]
     end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
     return rest[: end.start()] if end else rest
 
 
-def problem_with(file: str, name: str, rooms: Path = ROOMS) -> str | None:
+def problem_with(file: str, name: str, packages: Path = PACKAGES) -> str | None:
     """Returns what is wrong with an entry of a walk, if anything is."""
-    path = rooms / file
+    path = packages / file
     if not path.is_file():
         return f"there is no file {file}"
     scope: ast.AST = ast.parse(path.read_text())
@@ -47,41 +56,80 @@ def problem_with(file: str, name: str, rooms: Path = ROOMS) -> str | None:
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_walk_names_what_exists(walk):
-    text = section(PAGE, walk)
+def test_steps_of_a_walk_name_a_place(walk):
+    text = section(WALKS_PAGE, walk)
     items = _ITEM.findall(text)
-    assert len(items) >= 10, f"{walk!r} is no walk of {len(items)} steps"
+    assert len(items) >= 10, f"{walk!r} has only {len(items)} steps"
     for item in items:
-        assert _ENTRY.match(item), f"a step begins with `room/file.py: name`, got {item!r}"
-    problems = [problem_with(*entry) for entry in _ENTRY.findall(text)]
+        assert _ENTRY.match(item), f"a step begins with `package/file.py: name`, got {item!r}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_symbols_exist(page):
+    problems = [problem_with(*entry) for entry in _ENTRY.findall(PAGES[page])]
     assert not list(filter(None, problems))
+    assert problems or page == "CONTRIBUTING"
 
 
 def test_what_is_gone_is_noticed(tmp_path):
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "file.py").write_text("def f(): ...\nclass C:\n    def m(self): ...\n")
-    assert problem_with("room/file.py", "f", tmp_path) is None
-    assert problem_with("room/file.py", "C.m", tmp_path) is None
-    assert problem_with("room/file.py", "m", tmp_path) == "room/file.py has no m"
-    assert problem_with("room/file.py", "C.n", tmp_path) == "room/file.py has no C.n"
-    assert problem_with("room/other.py", "f", tmp_path) == "there is no file room/other.py"
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "file.py").write_text("def f(): ...\nclass C:\n    def m(self): ...\n")
+    assert problem_with("package/file.py", "f", tmp_path) is None
+    assert problem_with("package/file.py", "C.m", tmp_path) is None
+    assert problem_with("package/file.py", "m", tmp_path) == "package/file.py has no m"
+    assert problem_with("package/file.py", "C.n", tmp_path) == "package/file.py has no C.n"
+    assert problem_with("package/other.py", "f", tmp_path) == "there is no file package/other.py"
 
 
-def test_map_has_the_rooms_in_their_order():
+def test_map_has_the_packages_in_their_order():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
     expected = [set(re.findall(r"\w+", layer)) for layer in layers]
-    rows = re.findall(r"^\| (`.*?) \|", section(PAGE, "The map of the house"), re.MULTILINE)
-    rooms = [room for row in rows for room in re.findall(r"`(\w+)`", row)]
-    assert sorted(rooms) == sorted(path.parent.name for path in ROOMS.glob("*/__init__.py"))
+    packages = re.findall(r"^\| `(\w+)` \|", section(ARCHITECTURE, "Packages"), re.MULTILINE)
+    assert sorted(packages) == sorted(path.parent.name for path in PACKAGES.glob("*/__init__.py"))
     for layer in expected:
-        assert set(rooms[: len(layer)]) == layer
-        rooms = rooms[len(layer) :]
+        assert set(packages[: len(layer)]) == layer
+        packages = packages[len(layer) :]
 
 
-def test_paths_exist():
-    paths = [path for path in _PATH.findall(PAGE) if "<" not in path]
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_exist(page):
+    paths = _PATH.findall(PAGES[page])
     assert paths
-    places = (ROOT, ROOMS, ROOT / "src" / "stratagem")
+    places = (ROOT, PACKAGES, ROOT / "src" / "stratagem")
+    if page == "architecture":  # its table names folders below the package of the row
+        places = (*places, *(path for path in PACKAGES.iterdir() if path.is_dir()))
     gone = [path for path in paths if not any((place / path).exists() for place in places)]
     assert not gone
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_other_names_occur_in_the_code(page):
+    # `name`, `Class.name` or `name(arguments)`: what the last part of it is called.
+    names = set(re.findall(r"`(?:\w+\.)*([A-Za-z_]\w+)(?:\([^`]*\))?`", PAGES[page]))
+    folders = (ROOT / "src", ROOT / "tests", ROOT / "pyproject.toml")
+    files = [f for folder in folders for f in (folder, *folder.rglob("*.py")) if f.is_file()]
+    code = {word for file in files for word in re.findall(r"\w+", file.read_text())}
+    code |= set(re.findall(r"\w+", (ROOT / "Makefile").read_text()))
+    assert not names - code - {"pytest", "ruff", "mypy"}
+
+
+def test_how_to_work_is_short():
+    assert len(PAGES["CONTRIBUTING"].encode()) <= 6_000
+
+
+def test_pictures_are_those_that_the_script_draws(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("draw_pictures", ROOT / "docs/draw_pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "draw_pictures", script)  # for its dataclass
+    spec.loader.exec_module(script)
+    steps = [entry for _, *phase in script.PIPELINE for entry in phase]
+    assert not list(filter(None, (problem_with(file, name) for _, file, name in steps)))
+    monkeypatch.setattr(script, "FOLDER", tmp_path)
+    script.draw_all()
+    for picture in tmp_path.iterdir():
+        assert (ROOT / "docs/images" / picture.name).read_text() == picture.read_text(), (
+            f"{picture.name} is old: run docs/draw_pictures.py"
+        )

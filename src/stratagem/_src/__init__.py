@@ -1,1 +1,1 @@
-"""The rooms behind the public doors. Nothing here is a promise; CONTRIBUTING.md has the map."""
+"""The private packages behind the public modules, without promises; docs/architecture.md has the map."""
