@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-# Libraries that programs bring along, and that are no dependency of ours.
+# Libraries that user programs bring along and that we do not depend on.
 PEERS ?= torch tensorflow-cpu
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
@@ -22,7 +22,7 @@ demo-async: $(READY)
 test: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m "not slow"
 
-# About a minute: rooms whose tests compile little and start hardly any process.
+# About a minute: packages whose tests compile little and start hardly any process.
 FAST := cli cluster data distributed_input launcher measurement observation partitioners shared_memory summary \
 	task_profile transport values variables
 test-fast: $(READY)
@@ -34,14 +34,14 @@ test-all: $(READY) lint types
 test-peers: $(PEERS_READY)
 	$(PEERS_VENV)/bin/python -m pytest -m peer
 
-# Real schedulers; what is not installed is skipped with a word.
+# Real schedulers; what is not installed is skipped with a message.
 test-slurm: $(READY)
 	$(BIN)/python -m pytest -rs tests/schedulers/test_slurm.py
 
 test-launchers: $(READY)
 	$(BIN)/python -m pytest -rs tests/schedulers/test_launchers.py
 
-# Several hosts, made of namespaces: needs root, iproute2 and iptables, else it is skipped with a word.
+# Several hosts, made of namespaces: needs root, iproute2 and iptables, else it is skipped with a message.
 test-hosts: $(READY)
 	$(BIN)/python -m pytest -rs tests/hosts
 

@@ -1,4 +1,4 @@
-"""What it costs that workers agree on their input: in a step, and with the number of workers.
+"""Overhead of agreeing on input between workers: in a step, and by the number of workers.
 
 The steps are those of two real workers, whose dataset is read and placed; nothing is computed. They are
 compared with the same dataset in one process, where there is nobody to agree with. The comparisons are

@@ -1,4 +1,4 @@
-"""Checkpoints beside Orbax: bytes a second to the disk, and how long a save holds up the steps.
+"""Checkpoints against Orbax: write throughput, and how long a save blocks training steps.
 
 Both save the same arrays, which a compiled step changes in place between saves, with the same library
 below (TensorStore), and go on while files are written. Rounds are interleaved; medians are shown. Beside
@@ -157,7 +157,7 @@ def main() -> None:
     print(f"{MEGABYTES:.0f} MB in {NUM_ARRAYS} arrays, medians of {arguments.rounds} rounds")
     print(f"{'':24}{'orbax':>10}{'stratagem':>11}{'ratio':>7}{'limit':>7}")
     _show("a step, ms", [1e3 * medians[name][0] for name in sides])
-    _show("held up by a save, ms", [1e3 * medians[name][1] for name in sides], limit=1.0)
+    _show("blocked by a save, ms", [1e3 * medians[name][1] for name in sides], limit=1.0)
     _show("saved, MB/s", [MEGABYTES / medians[name][2] for name in sides], limit=0.95)
     _show("by 2 servers, MB/s", [MEGABYTES / medians["orbax"][2], MEGABYTES / table])
 

@@ -1,4 +1,4 @@
-"""What it costs a step that its process is observed.
+"""Overhead of monitoring on a step.
 
 The same compiled step, which reports its loss, is made by a process that sends a sample every second to a
 collector with a dashboard, and by two that nobody observes: what these differ by is chance. The process's
@@ -33,7 +33,7 @@ def main() -> None:
     ):
         told = collector_variables(collector.address, SECRET, "worker 0")
         print_table(
-            lambda: {"alone": Way(), "again": Way(), "observed": Way(environment=told)},
+            lambda: {"alone": Way(), "again": Way(), "monitored": Way(environment=told)},
             starts=flags.starts,
             turns=flags.turns,
         )
@@ -44,7 +44,7 @@ def main() -> None:
         num_samples = (time.perf_counter() - began) / 0.1
         used = (time.process_time() - used) / num_samples
         reporter.close()
-        print(f"a sample, with its collector: {used * 1e3:.2f} ms of processor time, once a second")
+        print(f"a sample, with its collector: {used * 1e3:.2f} ms of CPU time, once a second")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast datasets are read and distributed, against plain NumPy, tf.data and ``jax.device_put``.
+"""Throughput of reading and distributing datasets, against plain NumPy, tf.data and ``jax.device_put``.
 
 tf.data is measured in the same run where ``--tensorflow-python`` names an interpreter that has it.
 """

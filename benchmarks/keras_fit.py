@@ -1,4 +1,4 @@
-"""Keras' ``fit`` under ``MirroredStrategy`` against one device and ``keras.distribution.DataParallel``.
+"""Keras ``fit`` under ``MirroredStrategy`` against one device and ``keras.distribution.DataParallel``.
 
 All sides train the same model on the same arrays with the same batches, input and callbacks included,
 each in a process of its own. Rounds of the sides are interleaved; a figure is the median time of a step.

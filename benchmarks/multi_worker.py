@@ -1,4 +1,4 @@
-"""All-reduces and whole training steps between processes on loopback, against JAX written by hand.
+"""All-reduces and full training steps between processes on loopback, against hand-written JAX.
 
 An all-reduce is compared with a bare ``psum`` under ``jax.distributed``, a step with a ``shard_map`` that
 packs gradients and loss into one ``pmean``. Both sides run in the same processes, in turn; the ratio is

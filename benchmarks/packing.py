@@ -1,4 +1,4 @@
-"""How large packs should be: the time in which many arrays are reduced, by the size of their packs.
+"""Bucket size: the time of an all-reduce of many arrays, by the size of the buckets.
 
 States what ``collectives/packing.py`` takes for its defaults. Within one process (``--devices``) the
 arrays are summed by one compiled program; ``--workers`` starts processes of one device or several each,

@@ -1,4 +1,4 @@
-"""Asynchronous training on loopback: closures, pull and push, rows of a table, and how they grow.
+"""Asynchronous training on loopback: closures, pull and push, rows of a table, and how they scale.
 
 Servers and workers are processes of their own. With ``--tensorflow-python`` and ``--ray-python`` naming
 interpreters that have TensorFlow or Ray, the same work runs there too, one side after the other.

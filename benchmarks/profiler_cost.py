@@ -1,4 +1,4 @@
-"""What ``sg.profiler`` costs a step: while it records, and once it has recorded.
+"""Overhead of ``sg.profiler`` on a step: while it records, and after it has recorded.
 
 The same compiled step is made by a process that has never recorded a profile, by one that has recorded one
 before, and by two that record, with ``host_tracer_level`` 1 and 2. What a place costs where a profile would
@@ -32,9 +32,7 @@ def main() -> None:
     )
     number = 100_000
     seconds = min(timeit.repeat(lambda: span("a pull", "pull"), number=number)) / number
-    print(
-        f"a place where something would be noted, while nothing is recorded: {seconds * 1e9:.0f} ns"
-    )
+    print(f"one instrumentation point while nothing is recorded: {seconds * 1e9:.0f} ns")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long workers in step need from the kill of one of them to the next step of all.
+"""Recovery time of synchronous workers: from the kill of one to the next step of all.
 
 An elastic job, whose other workers go on, against a job that its launcher starts again from the last
 checkpoint, in one run. What saves cost is in ``checkpoint.py``.
@@ -123,7 +123,7 @@ def seconds_to_next_step(folder: Path, number: int, victim: int, *, elastic: boo
 
 def report_kills(folder: Path, workers: list[int], rounds: int) -> None:
     """Prints how long it takes from a kill to the next step."""
-    print(f"{'workers':>7}  {'killed':<7}  {'goes on':>8}  {'restart':>8}  ratio")
+    print(f"{'workers':>7}  {'killed':<7}  {'resumes':>8}  {'restart':>8}  ratio")
     for number in workers:
         for name, victim in (("worker", number - 1), ("leader", 0)):
             goes_on, restart = (

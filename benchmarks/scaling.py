@@ -1,4 +1,4 @@
-"""How training scales to many workers: what is measured on this machine, and what follows from it.
+"""Scaling to many workers: measurements on this machine, and a model fitted to them.
 
 The control plane is put under load as it is, with as many simulated workers as are wanted. Training steps
 of a few processes are measured, a model of step time is fitted to some of them and checked against the
@@ -82,7 +82,7 @@ NUMBERS = (1, 2, 8, 32, 128, 512, 1024)
 
 
 def control_plane_of(loads: Sequence[Load]) -> ControlPlane:
-    """Returns what the largest measured meeting point says of others."""
+    """Returns what the largest measured membership server says of others."""
     largest = max(
         (x for x in loads if x.agreement_seconds), key=lambda x: x.num_tasks, default=None
     )
@@ -106,7 +106,7 @@ def points_table(
 ) -> str:
     """Returns a table of measured steps and what the model makes of them."""
     rows = []
-    for points, use in ((fitted, "fitted"), (held_back, "held back")):
+    for points, use in ((fitted, "fitted"), (held_back, "held out")):
         for point, error in zip(points, relative_errors(machine, points), strict=True):
             rows.append(
                 (
@@ -194,7 +194,7 @@ def main() -> None:
         f"Fitted: {1e3 * machine.start:.2f} ms for each step, {1e6 * machine.latency:.0f} us for each "
         f"message, {1e6 * machine.turn:.0f} us more where two processes share a core, "
         f"{bandwidth:.2f} GB/s for all messages together, on {cores} cores.",
-        f"Steps that were held back are mistaken by {100 * sum(errors) / len(errors):.0f} % on average "
+        f"The error on held-out steps is {100 * sum(errors) / len(errors):.0f} % on average "
         f"and {100 * max(errors):.0f} % at most. Steps of one process spread by {100 * spread:.0f} %.",
         "",
         points_table(machine, fitted, held_back),

@@ -120,7 +120,7 @@ def meeting_point(num_workers: int) -> Load:
             psutil.Process(host.process.pid).wait(SECONDS)
     agreement = sorted(agreements)[NUM_AGREEMENTS // 2]
     return Load(
-        "meeting point",
+        "membership server",
         num_workers,
         start_seconds,
         loss_seconds,
@@ -335,7 +335,7 @@ def in_process(act: Callable[..., None], *arguments: Any) -> Iterator[int]:
 
 
 SERVERS: dict[str, Callable[[int], Load]] = {
-    "meeting point": meeting_point,
+    "membership server": meeting_point,
     "rendezvous": rendezvous,
     "coordinator": coordinator,
 }
@@ -347,9 +347,9 @@ def as_markdown(loads: Sequence[Load]) -> str:
         "server",
         "tasks",
         "start",
-        "a loss is known",
+        "failure detection",
         "agreement",
-        "at rest",
+        "idle",
         "memory",
         "threads",
     )

@@ -1,4 +1,4 @@
-"""A compiled step, in the ways that people write it, against the best step written by hand.
+"""A compiled step, written in the usual ways, against the best hand-written JAX step.
 
 By hand is ``jax.shard_map`` (one device: ``jax.jit`` alone) with gradients and loss in one ``pmean``, and
 parameters given away to the program. All sides do the same: forward, backward, mean over the replicas,

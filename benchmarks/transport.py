@@ -1,4 +1,4 @@
-"""Calls between two processes: stratagem's transport against Arrow Flight, both with a secret.
+"""RPCs between two processes: our transport against Arrow Flight, both with a secret.
 
 Beside it, what protection costs: the same without encryption (which only this benchmark can have), and with
 TLS. The servers run in a process of their own. Rounds of all sides are interleaved; medians are shown.

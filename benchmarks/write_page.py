@@ -30,8 +30,8 @@ def main() -> None:
     options = parser.parse_args()
     parts = [
         "# Benchmarks\n",
-        "Made by `make bench-page` from what `make bench` prints: run it to have the figures of your own "
-        "machine. Most are ratios, taken in one run, against hand-written JAX or another library.\n",
+        "`make bench-page` writes this page from the output of `make bench`. Run it to measure your own "
+        "machine. Most figures are ratios, from one run, against hand-written JAX or another library.\n",
         *machine(),
     ]
     for command in commands():

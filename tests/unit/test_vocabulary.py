@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# benchmarks.md is written by a program, from what the benchmarks print.
 PAGES = [
     *(
         ROOT / name
         for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
     ),
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem != "benchmarks"),
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
 
 # The page that owns a concept names it as users of JAX, PyTorch, DeepSpeed and Ray do.
