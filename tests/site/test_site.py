@@ -116,7 +116,7 @@ def address(site):
 
 @pytest.mark.parametrize("screen", WIDTHS)
 @pytest.mark.parametrize(
-    "path", ["", "whole_program/", "concepts/", "reference/stratagem.distribute/"]
+    "path", ["", "whole_program/", "concepts/", "architecture/", "reference/stratagem.distribute/"]
 )
 def test_a_page_fits_the_screen(browser, address, screen, path, tmp_path):
     page = browser.new_page(viewport={"width": WIDTHS[screen], "height": 900})
