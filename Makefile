@@ -20,7 +20,7 @@ demo-async: $(READY)
 	$(BIN)/stratagem run --workers 2 --ps 2 --chief examples/recommender.py
 
 test: $(READY) lint types
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow"
 
 # About a minute: packages whose tests compile little and start hardly any process.
 FAST := cli cluster data distributed_input launcher measurement observation partitioners shared_memory summary \

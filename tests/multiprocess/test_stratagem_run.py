@@ -349,6 +349,7 @@ def test_doctor_measures_an_all_reduce_between_all_workers(start):
     assert "[Gloo]" not in launcher.stdout
 
 
+@pytest.mark.slow
 def test_two_workers_get_the_same_sum_to_the_bit(start, script):
     """Otherwise what they keep of it would drift apart."""
     program = script(

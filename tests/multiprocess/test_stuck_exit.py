@@ -14,6 +14,7 @@ OUTPUT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
@@ -35,6 +36,7 @@ def test_a_stuck_worker_ends_like_any_other(workers, tmp_path, how, code, said):
     assert "Fatal" not in errors
 
 
+@pytest.mark.slow
 def test_a_job_ends_with_the_code_of_its_stuck_worker(start, tmp_path):
     job = start("run", "--workers", 2, SCRIPT, "exit", tmp_path / "log").finish()
     assert job.returncode == 3, job.stderr

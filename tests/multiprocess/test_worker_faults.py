@@ -95,6 +95,7 @@ def check_killed_at_start(some, victim):
             assert some.name(victim) in outcome["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "victim"),
     [
@@ -142,6 +143,7 @@ def test_a_leader_that_never_starts_is_named(workers):
     assert f"the leader {some.name(0)}" in outcome["text"]
 
 
+@pytest.mark.slow
 def test_leaving_early_ends_the_others(workers):
     some = workers(2, "leave", 0, moment(), 30)
     code, outcome = some.outcome(0)
@@ -184,6 +186,7 @@ def test_workers_that_run_different_programs_are_told_who_did_what(workers, faul
         assert "step(float32[6])" in outcome["text"]
 
 
+@pytest.mark.slow
 def test_workers_in_different_exchanges_are_told_who_did_what(workers):
     some = workers(2, "create", 1, 0, 60)
     for index in (0, 1):

@@ -27,14 +27,26 @@ GENERATED = {"benchmarks"}
 ABOUT_THE_CODE = {"architecture", "walks"}
 # Pages whose blocks show what other pages, or tests of their own, show too.
 BREADTH = {
+    "concepts",
     "glossary",
+    "how_it_works",
+    "islands",
     "kubernetes",
     "launching",
+    "limits",
+    "monitoring",
     "mpirun",
+    "networking",
+    "profiling",
     "ray",
+    "saved_models",
+    "security",
+    "sharded_state",
     "slurm",
+    "summaries",
     "tensorflow_names",
     "tpu",
+    "whole_program",
 }
 NAMESPACES = [
     sg,

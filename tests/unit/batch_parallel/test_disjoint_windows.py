@@ -34,9 +34,9 @@ def numbers(*shape, seed=0):
     ("window", "shape"),
     [
         ((1, 2, 2, 1), (2, 6, 8, 3)),
-        ((1, 2, 2, 1), (2, 7, 5, 3)),
+        pytest.param((1, 2, 2, 1), (2, 7, 5, 3), marks=pytest.mark.slow),
         ((1, 3, 2, 1), (2, 7, 5, 3)),
-        ((1, 1, 2, 3), (1, 2, 4, 6)),
+        pytest.param((1, 1, 2, 3), (1, 2, 4, 6), marks=pytest.mark.slow),
         ((1, 4), (2, 8)),
     ],
 )

@@ -91,8 +91,12 @@ for use in (lambda: sg.keras, lambda: sg.train.ElasticFit):
         pytest.param(CHOOSES, "", " ".join(["True"] * 7 + ["jax"]), id="chooses_jax"),
         pytest.param(IMPORTED_BEFORE, "jax", "True", id="imported_before", marks=pytest.mark.slow),
         pytest.param(NNX, "jax", "Variable\nTrue", id="nnx", marks=pytest.mark.slow),
-        pytest.param(ANOTHER_BACKEND, "numpy", "True\nTrue", id="another_backend"),
-        pytest.param(TOLD_OTHERWISE, "torch", "True False", id="told_otherwise"),
+        pytest.param(
+            ANOTHER_BACKEND, "numpy", "True\nTrue", id="another_backend", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            TOLD_OTHERWISE, "torch", "True False", id="told_otherwise", marks=pytest.mark.slow
+        ),
         pytest.param(NOT_INSTALLED, "", "True\nTrue", id="not_installed"),
     ],
 )
