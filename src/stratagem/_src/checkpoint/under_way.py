@@ -62,13 +62,13 @@ class SaveUnderWay:
     def start(self) -> None:
         """Begins to write, beside the program."""
         try:
-            with _preparing:
-                if not _is_prepared:
-                    # Before workers leave their cluster, which was joined earlier: last one first.
-                    at_exit(wait_for_saves)
-                    FailedExit(_unheard_failures)
-                    sys.addaudithook(_wait_before_removal)
-                    _is_prepared.append(True)
+            if not _is_prepared:
+                # Twice, if two threads come here at once: that is harmless, and a lock could be left taken.
+                # Before workers leave their cluster, which was joined earlier: last one first.
+                at_exit(wait_for_saves)
+                FailedExit(_unheard_failures)
+                sys.addaudithook(_wait_before_removal)
+                _is_prepared.append(True)
             _under_way.append(self)
             background = Background(f"the checkpoint {self.path}")
             self._thread = background.start(self._do_once, self._write, name="saving a checkpoint")
@@ -155,8 +155,6 @@ class SaveUnderWay:
         )
 
 
-# Reentrant: a signal handler that saves may interrupt the first save. No save needs it to end.
-_preparing = threading.RLock()
 _under_way: list[SaveUnderWay] = []
 _unheard: list[SaveUnderWay] = []
 _is_prepared: list[bool] = []
@@ -164,8 +162,6 @@ _is_prepared: list[bool] = []
 
 @in_child
 def _leave_to_the_parent() -> None:
-    global _preparing
-    _preparing = threading.RLock()
     for saves in (_under_way, _unheard, _is_prepared):
         saves.clear()
 
