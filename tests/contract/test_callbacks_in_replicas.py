@@ -70,3 +70,37 @@ def test_debug_callbacks_run_once_in_each_replica(strategy, prepare):
     count = len(strategy.experimental_local_results(step()))
     assert len(found) == 2 * count
     assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("returns", ["nothing", "a number", "a variable"])
+def test_callbacks_run_in_each_replica_that_returns_nothing(strategy, prepare, returns):
+    """XLA has to be told whose callbacks they are, where no array tells it."""
+    count = len(strategy.experimental_local_results(strategy.run(lambda: jnp.ones(()))))
+    with strategy.scope():
+        variable = sg.Variable(4.0)
+    seen = []
+
+    def in_replica():
+        replica = sg.distribute.get_replica_context().replica_id_in_sync_group
+        jax.debug.callback(lambda replica: seen.append(int(replica)), replica)
+        jax.debug.callback(lambda: seen.append("without an argument"))
+
+    @prepare
+    def step():
+        strategy.run(in_replica)
+        for _ in sg.range(2):
+            strategy.run(lambda: jax.debug.callback(lambda: seen.append("in a loop")))
+        if returns == "a number":
+            return jnp.float32(4)
+        return variable.read_value() if returns == "a variable" else None
+
+    for _ in range(2):  # compiles, and runs again
+        seen.clear()
+        result = step()
+        jax.block_until_ready(result)
+        jax.effects_barrier()
+        assert result is None if returns == "nothing" else float(result) == 4
+        assert len({of for of in seen if isinstance(of, int)}) == count
+        assert seen.count("without an argument") == count
+        assert seen.count("in a loop") == 2 * count
+        assert len(seen) == 4 * count

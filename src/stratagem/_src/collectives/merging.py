@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from stratagem._src.collectives.collective_order import CollectiveOrder
@@ -28,6 +29,7 @@ from stratagem._src.collectives.gathering import gather_spmd
 from stratagem._src.collectives.joining import JoinedProgram
 from stratagem._src.collectives.replica_flow import lasting_effects
 from stratagem._src.core.tracing import all_equations, inner_jaxprs
+from stratagem._src.jax_internals.kept_results import keep_result
 from stratagem._src.jax_internals.shard_map_equation import mapped_equation
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.shared_memory.workers import trace_body
@@ -109,19 +111,26 @@ class _Stage:
         numbers = [number for number in body.results if number in wanted]
         outputs = [body.results[number] for number in numbers]
 
-        def run(blocks: list[Any], tokens: list[Any]) -> tuple[list[Any], list[Any]]:
+        # Whatever has no result is there for its callbacks, which XLA takes for those of one device.
+        signs = [] if outputs else [np.zeros((1,), np.bool_)]
+
+        def run(blocks: list[Any], tokens: list[Any]) -> tuple[list[Any], ...]:
             order = CollectiveOrder(group, after=tokens)
             results = body.program.run([output for output, _ in outputs], blocks, order)
-            return results, order.tokens
+            return results, order.tokens, signs
 
         mapped = jax.shard_map(
             run,
             mesh=group.mesh,
             in_specs=(list(body.in_specs), PartitionSpec(REPLICA_AXIS)),
-            out_specs=([spec for _, spec in outputs], PartitionSpec(REPLICA_AXIS)),
+            out_specs=([spec for _, spec in outputs], *[PartitionSpec(REPLICA_AXIS)] * 2),
             check_vma=False,
         )
-        results, tokens = mapped([value_of(operand, known) for operand in body.inputs], tokens)
+        results, tokens, signs = mapped(
+            [value_of(operand, known) for operand in body.inputs], tokens
+        )
+        for sign in signs:
+            keep_result(sign, {e for equation in self.mapped for e in equation.eqn.effects})
         known.update(zip(numbers, results, strict=True))
         return tokens
 

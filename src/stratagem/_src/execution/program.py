@@ -109,6 +109,7 @@ class Program:
         consts: Arrays that the function captured; ``None`` for what it draws.
         writes: Variables that get new values, in the order of the outputs.
         results: How to build the leaves of the function's result.
+        num_outputs: How many outputs the program has, which may be more than the results are built from.
         structure: The structure of the result.
         group: The replicas, if the program uses several or particular devices.
         inputs: The call that was traced.
@@ -128,6 +129,7 @@ class Program:
         consts: list[Any],
         writes: list[VariableWrite],
         results: list[ResultLeaf],
+        num_outputs: int,
         structure: Any,
         group: ReplicaGroup | None,
         inputs: CallInputs,
@@ -137,7 +139,8 @@ class Program:
         callback_errors: list[BaseException] | None,
     ) -> None:
         self.jitted = jitted
-        results, returned = _taken_with_outputs(results)
+        results, returned = _taken_with_outputs(results, num_outputs)
+        self.has_outputs = num_outputs > 0
         self.serialize = group is not None and group.serialize_programs
         self.variables = VariableExchange(
             jitted,
@@ -364,13 +367,12 @@ class Program:
 
 
 def _taken_with_outputs(
-    results: list[ResultLeaf],
+    results: list[ResultLeaf], num_outputs: int
 ) -> tuple[list[ResultLeaf], list[weakref.ref[Variable]]]:
     """Gives arrays of variables positions after the outputs: they are taken where the state is held.
 
     Taken later, they could be those of another call. Returns the leaves, and the variables in order.
     """
-    num_outputs = sum(leaf.output is not None for leaf in results)
     returned: list[weakref.ref[Variable]] = []
     leaves = []
     for leaf in results:

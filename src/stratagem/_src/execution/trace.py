@@ -300,6 +300,9 @@ def _build(
     settings = jax_settings.current_settings()
     chosen = [*positions, *(num_outputs + k for k in changed)]
     num_results = len(positions)
+    # Callbacks of a program without arrays would run on one device: JAX finds its devices by what it is
+    # given and returns. And nobody could wait for it before the next program is launched.
+    returns_sign = not chosen and bool(jaxpr.effects)
 
     def program(
         donated_values: list[Any], kept_values: list[Any], consts: list[Any], arrays: list[Any]
@@ -313,14 +316,17 @@ def _build(
             outs = jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
         else:
             outs = evaluate_merged(jaxpr, consts, [*values, *arrays], group)
+        if returns_sign:
+            return [jnp.zeros((), jnp.bool_)], []
         outs = [outs[position] for position in chosen]
         return outs[:num_results], outs[num_results:]
 
     options: dict[str, Any] = {"donate_argnums": (0,)}
     if group is not None:
         by_position = {result.output: result for result in results}
+        splits = [None] if returns_sign else [by_position[k].split for k in positions]
         options["out_shardings"] = (
-            [group.placed(by_position[position].split) for position in positions],
+            [group.placed(split) for split in splits],
             [group.placed(write.variable.split_in_program) for write in writes],
         )
     if group is not None and group.spans_processes:
@@ -332,11 +338,14 @@ def _build(
         consts=consts,
         writes=writes,
         results=final_results,
+        num_outputs=1 if returns_sign else num_results,
         structure=structure,
         group=group,
         inputs=inputs,
         draws=draws,
-        awaited=_smallest([jaxpr.outvars[position] for position in chosen], num_results),
+        awaited=(0, 0)
+        if returns_sign
+        else _smallest([jaxpr.outvars[position] for position in chosen], num_results),
         makes_keys=any(eqn.primitive.name in _MAKE_KEYS for eqn in all_equations(jaxpr)),
         callback_errors=errors if has_callbacks else None,
     )

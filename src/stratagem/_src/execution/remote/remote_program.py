@@ -47,7 +47,8 @@ class RemoteProgram(Program):
         self._remote = exchange
         self.launches_only = False
         self._computes_nothing = (
-            all(result.output is None for result in self._results)
+            not self.has_outputs
+            and all(result.output is None for result in self._results)
             and self.variables.writes_nothing
             and self._callback_errors is None
         )
