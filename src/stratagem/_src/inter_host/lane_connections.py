@@ -12,7 +12,15 @@ from typing import Self
 from stratagem._src.cluster.address import Address
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
-from stratagem._src.transport import Connection, Credentials, Identity, Listener, connect
+from stratagem._src.transport import (
+    Connection,
+    Credentials,
+    Identity,
+    Kind,
+    Listener,
+    Message,
+    connect,
+)
 
 __all__ = ["LaneDoor", "UnreachableError"]
 
@@ -122,14 +130,7 @@ class LaneDoor:
     ) -> Connection:
         while True:
             try:
-                return connect(
-                    address,
-                    self._credentials,
-                    own=Identity(_ROLE, self._rank),
-                    wanted=Identity(_ROLE, other),
-                    deadline=min(deadline, time.monotonic() + _ATTEMPT_SECONDS),
-                    name=names[other],
-                )
+                return self._attempt(other, address, names[other], deadline)
             except (UnavailableError, DeadlineExceededError) as error:
                 if time.monotonic() + _POLL_SECONDS > deadline:
                     raise UnreachableError(
@@ -146,6 +147,25 @@ class LaneDoor:
                     )
             time.sleep(_POLL_SECONDS)
 
+    def _attempt(self, other: int, address: str, name: str, deadline: float) -> Connection:
+        deadline = min(deadline, time.monotonic() + _ATTEMPT_SECONDS)
+        connection = connect(
+            address,
+            self._credentials,
+            own=Identity(_ROLE, self._rank),
+            wanted=Identity(_ROLE, other),
+            deadline=deadline,
+            name=name,
+        )
+        try:
+            # The handshake may be over there and not here, where a timeout then ends it and another
+            # attempt follows. This says which connection is used.
+            connection.send(Kind.EVENT, "", Message(), deadline)
+        except OSError as error:
+            connection.close()
+            raise UnavailableError(f"{name} at {address} closed the connection: {error}.") from None
+        return connection
+
     def close(self) -> None:
         """Ends the connections, and stops listening."""
         self._closed.set()
@@ -154,5 +174,6 @@ class LaneDoor:
             connection.close()
 
     def _welcome(self, connection: Connection) -> None:
+        connection.receive(time.monotonic() + _CONNECT_SECONDS)  # see _attempt
         self._arrived.put(connection)
         self._closed.wait()  # the listener closes a connection when this returns
