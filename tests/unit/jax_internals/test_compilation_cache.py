@@ -1,5 +1,6 @@
 """Compiled programs are kept whole or not at all, and only where nobody else can write."""
 
+import errno
 import os
 import threading
 import time
@@ -78,6 +79,15 @@ def test_what_was_used_least_recently_makes_room(tmp_path):
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     ProgramFiles(tmp_path / "missing").put("key", b"program")
     assert ProgramFiles(tmp_path / "missing").get("key") is None
+
+
+def test_a_full_disk_does_not_keep_parts_of_programs(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    ProgramFiles(tmp_path).put("key", b"program")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("_jax_as_before")

@@ -75,15 +75,22 @@ class ProgramFiles:
         path = self._file(key)
         if path.exists():
             return
+        name = ""
         try:
             with tempfile.NamedTemporaryFile(
                 dir=self._path, suffix=_UNFINISHED, delete=False
             ) as file:
+                name = file.name
                 file.write(hashlib.sha256(value).digest() + value)
-            os.replace(file.name, path)
+            os.replace(name, path)
+            name = ""
             self._evict()
         except OSError as error:
             _log.debug("A compiled program cannot be kept: %s", error)
+        finally:
+            if name:  # else each program that a full disk refuses takes more of it
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
 
     def _file(self, key: str) -> Path:
         # Keys begin with the name of a function, of any length.
