@@ -1,7 +1,9 @@
 """Islands that die at the wrong moment, differ, have NaN, or are interrupted."""
 
+import concurrent.futures
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -11,10 +13,15 @@ import pytest
 from island_threads import TARGETS, Island, reference, run_all
 
 import stratagem as sg
-from stratagem._src.core.errors import InvalidArgumentError, UnavailableError
+from stratagem._src.core.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from stratagem._src.island_server.island_messages import IslandPlace, with_body
 from stratagem._src.island_server.island_server import IslandServer
-from stratagem._src.islands.island_client import IslandClient
+from stratagem._src.islands import island_workers
+from stratagem._src.islands.island_client import IslandClient, Outcome
 from stratagem._src.islands.outer_state import OuterState
 from stratagem._src.transport import Credentials
 
@@ -209,3 +216,44 @@ def test_ctrl_c_while_an_island_waits(server):
     np.testing.assert_array_equal(first.value, second.value)
     for island in (first, second):
         island.islands._close()
+
+
+def said_of(future):
+    strategy = sg.distribute.OneDeviceStrategy("CPU:0")
+    return island_workers.IslandWorkers(strategy)._said(future, lambda: "island 1")
+
+
+def test_an_outcome_that_comes_just_after_the_leader_stopped_waiting(monkeypatch):
+    class Late(concurrent.futures.Future):
+        def result(self, timeout=None):
+            if timeout is None:
+                return super().result()
+            self.set_result(Outcome("go"))
+            raise concurrent.futures.TimeoutError
+
+    monkeypatch.setattr(island_workers, "_SECONDS_BETWEEN_SIGNS", 0.0)
+    assert said_of(Late()) == {"waits_for": "island 1"}
+
+
+def test_workers_hear_of_a_deadline_that_their_leader_missed():
+    future = concurrent.futures.Future()
+    future.set_exception(DeadlineExceededError("no island has made a step"))
+    assert said_of(future) == {
+        "type": "DeadlineExceededError",
+        "error": "no island has made a step",
+    }
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such option")
+def test_the_server_does_not_send_to_a_silent_host_for_longer_than_the_timeout(server):
+    first = Island(server, 0, num_islands=1)
+    held = OuterState(0, 0, (np.zeros(3, np.float32),), ())
+    client = IslandClient(IslandPlace(0, 2, server.address), first.islands._layout(), 1.0)
+    client.hold(held, 0)
+    contact = client._connect()
+    try:
+        [connection] = server._listener._connections
+        made = connection._stream._socket
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5_000
+    finally:
+        contact.close()

@@ -56,6 +56,7 @@ class IslandServer:
         heartbeat_timeout: float = 10.0,
     ) -> None:
         self._rounds = OuterRounds(num_islands, heartbeat_timeout, log)
+        self._heartbeat_timeout = heartbeat_timeout
         self._changed = threading.Condition()
         self._layouts: dict[int, str] = {}
         self._contributions: dict[int, Arrays] = {}
@@ -110,6 +111,8 @@ class IslandServer:
 
     def _serve(self, connection: Connection) -> None:
         session: int | None = None
+        # Else the kernel repeats a mean that a silent host does not acknowledge for a quarter of an hour.
+        connection.end_when_unacknowledged(self._heartbeat_timeout)
         try:
             while True:
                 _, method, message = connection.receive(deadline=None)

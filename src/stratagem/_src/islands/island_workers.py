@@ -94,12 +94,13 @@ class IslandWorkers:
     def _said(
         self, future: concurrent.futures.Future[Outcome], waits_for: Callable[[], str]
     ) -> dict[str, Any]:
+        # Not result(timeout): its TimeoutError is also what the call may raise, and the call may end
+        # between that error and a look at done().
+        finished, _ = concurrent.futures.wait([future], _SECONDS_BETWEEN_SIGNS)
+        if not finished:
+            return {"waits_for": waits_for()}
         try:
-            outcome = future.result(_SECONDS_BETWEEN_SIGNS)
-        except concurrent.futures.TimeoutError:
-            if not future.done():
-                return {"waits_for": waits_for()}
-            return {"type": "DeadlineExceededError", "error": str(future.exception())}
+            outcome = future.result()
         except Exception as error:
             return {"type": type(error).__name__, "error": str(error)}
         return {
