@@ -227,7 +227,7 @@ def test_calls_outside():
         ({"sync_every": 2, "overlap_steps": 3}, "from 0 to 2, got 3"),
         ({"sync_every": 2, "timeout_seconds": 0}, "must be > 0"),
         ({"sync_every": 2, "island": 1}, "given together"),
-        ({"sync_every": 2, "outer_optimizer": 0.7}, "transformation of optax's"),
+        ({"sync_every": 2, "outer_optimizer": 0.7}, "optax transformation"),
     ],
 )
 def test_arguments(options, message):

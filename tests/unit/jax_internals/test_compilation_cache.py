@@ -129,4 +129,4 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch, ca
     folder.chmod(0o777)
     keep_programs()
     assert compilation_cache._cache is None
-    assert "nobody else may write" in caplog.text
+    assert "no other user may write" in caplog.text

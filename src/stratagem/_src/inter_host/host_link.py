@@ -34,7 +34,7 @@ _SMALL_BYTES = 32 * 1024
 """Up to here a step costs more than it saves to send every part to its owner alone."""
 
 _MAX_SWAPPED_BYTES = 4 * 1024 * 1024
-"""Of two hosts, each of which then adds all instead of half: on a fast network a step costs less."""
+"""Between two hosts. Each then adds the whole array instead of half: one step less is faster."""
 
 _HEADER = struct.Struct("<QI")
 CONNECTION_LOST = "The connection between two hosts was lost in an exchange of arrays"
@@ -201,7 +201,7 @@ class HostLink:
             self._peers.receive(other, chunk.of(results), functools.partial(arrived, chunk))
 
     def _take_turn(self, note: int, num_bytes: int, queue: Callable[[], None]) -> str | None:
-        """Sends and receives headers, and then what ``queue`` queues, so many bytes."""
+        """Sends and receives headers, and then the ``num_bytes`` that ``queue`` queues."""
         header = np.frombuffer(_HEADER.pack(self._turn, note), np.uint8)
 
         def check(received: FlatArray) -> None:

@@ -302,7 +302,7 @@ class HostsExchange:
         brought = {host: [np.empty_like(array) for array in own] for host in outgoing}
         if (problem := link.swap(outgoing, brought, note)) is not None:
             return problem
-        # Of these slices nobody but this lane reads addends, and it has read them.
+        # Only this lane reads addends of these slices, and it has read them.
         results = [
             place.seen_in(self._group.own)[self._slice(place, rank)]
             for place, rank in served(self._host)

@@ -82,14 +82,14 @@ class LaneDoor:
         Args:
             addresses: Of these processes, by rank.
             names: What errors call all processes.
-            is_encrypted: Whether to go on encrypting now that all have proved who they are.
+            is_encrypted: Whether to keep encrypting after the handshake.
             timeout: Seconds until all must be connected; 30 are the most.
 
         Raises:
             UnreachableError: If one cannot be reached or does not come in time.
             UnauthenticatedError: If one does not know the secret.
         """
-        # All of them listen by now: who is not reached in time is behind a firewall.
+        # All of them listen by now: one that is not reached in time is behind a firewall.
         deadline = time.monotonic() + min(timeout, _CONNECT_SECONDS)
         notice = WaitingNotice()
         for other, address in addresses.items():

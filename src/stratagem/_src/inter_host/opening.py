@@ -51,8 +51,8 @@ def open_exchange(
 ) -> ArrayExchange | None:
     """Returns what processes exchange arrays through; ``None`` if XLA has to do it.
 
-    All of them call it, and all get something or nobody does. Those of one host share memory, and those of
-    several hosts connect to each other.
+    All of them call it, and either all get an exchange or none does. Those of one host share
+    memory, and those of several hosts connect to each other.
 
     Args:
         rank: The number of this process.
@@ -61,7 +61,6 @@ def open_exchange(
         credentials: What the processes prove to each other.
         tell: Returns what every process tells, plain data, in the order of their ranks.
         is_encrypted: Whether arrays must be encrypted between hosts; they are if one process says so.
-
         timeout: Seconds until processes that listen must be connected; 30 are the most.
 
     Raises:
@@ -105,7 +104,7 @@ def _own_area(opened: contextlib.ExitStack) -> tuple[OwnArea | None, str | None]
 
 
 class _NoLink:
-    """Some processes cannot connect, so nobody uses connections."""
+    """Some processes cannot connect, so none uses connections."""
 
 
 def _open_link(

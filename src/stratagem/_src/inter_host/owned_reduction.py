@@ -1,4 +1,4 @@
-"""``OwnedReduction``: an all-reduce of which each host reduces a part, and sends it to all others."""
+"""``OwnedReduction``: an all-reduce in which each host reduces a part and sends it to all others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIN_CHUNK_BYTES = 64 * 1024
 MAX_RECORD_BYTES = 1024 * 1024
 _CHUNKS_PER_PART = 4
 _CHUNKS_AHEAD = 8
-"""Of a host that is ahead of others, so many are taken before the others' come: else it stops sending."""
+"""How many chunks of a fast host are received before those of slower hosts: else it stops sending."""
 
 
 class Chunk(NamedTuple):
@@ -153,7 +153,7 @@ def chunks(
     most_bytes: int = _MAX_CHUNK_BYTES,
     parts: Sequence[slice] | None = None,
 ) -> Iterator[Chunk]:
-    """Returns arrays, or a part of each, in pieces of at most so many bytes."""
+    """Returns arrays, or a part of each, in pieces of at most ``most_bytes``."""
     for number, array in enumerate(arrays):
         whole = slice(0, array.size) if parts is None else parts[number]
         step = most_bytes // array.dtype.itemsize

@@ -2,8 +2,8 @@
 
 It sends a little to one peer, then to the next, in another order on each host, so that every host receives
 from one other at a time, and as much from each. Were the system given all at once, connections would
-compete for the links: with BBR as congestion control some get half of what others do, and whoever waits
-for the slowest leaves its own link idle.
+compete for the links: with BBR as congestion control some get half of what others do, and a host
+that waits for the slowest leaves its own link idle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TurnSender:
     Args:
         channels: To the peers, by host, in the order in which they take turns.
         names: What errors call the peers, by host.
-        interrupt: Wakes who receives from the peers, with an error.
+        interrupt: Wakes the thread that receives from the peers, with an error.
     """
 
     def __init__(

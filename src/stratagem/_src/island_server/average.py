@@ -1,4 +1,4 @@
-"""The mean of what islands contribute: the same bits for all of them, whoever came first."""
+"""The mean of what islands contribute: the same bits for all of them, in any order of arrival."""
 
 from __future__ import annotations
 

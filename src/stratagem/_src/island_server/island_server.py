@@ -235,7 +235,7 @@ class IslandServer:
     def _leave(self, body: dict[str, Any], _: Message) -> Message:
         with self._changed:
             if self._rounds.donor() == body["session"]:
-                # An island that has just returned needs its state, and would begin anew without it.
+                # An island that has just returned needs its state, and would start over without it.
                 return with_body({"donate_round": self._rounds.round})
             self._rounds.leave(body["session"], time.monotonic())
             self._after_change()

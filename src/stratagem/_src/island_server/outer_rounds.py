@@ -266,7 +266,7 @@ class OuterRounds:
     def _settle(self, now: float) -> None:
         members = self._members()
         if members and all(m.takes_state for m in members) and not self.state_is_ready():
-            # Whoever had the state is gone: those that are left begin with what they brought along.
+            # The islands that had the state are gone: the others begin with what they brought along.
             for member in members:
                 member.standing, member.takes_state = Standing.WAITING, False
             members = []

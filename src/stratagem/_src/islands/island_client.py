@@ -114,7 +114,7 @@ class IslandClient:
                 return outcome
 
     def leave(self) -> None:
-        """Leaves, so that nobody waits for this island."""
+        """Leaves, so that no other island waits for this one."""
         self._is_closed.set()
         if self._contact is not None:
             self._contact.leave(HEARTBEAT_TIMEOUT)
@@ -214,7 +214,7 @@ class IslandClient:
             names = ", ".join(f"island {number}" for number in said["waits_for"])
             self.waits_for = names or "an outer step of the others"
             # The server drops a member that is late at its next tick. Only after that is it certain that
-            # nobody goes on.
+            # no island continues.
             patience = max(self._timeout, said["patience"]) + _SECONDS_FOR_THE_SERVER_TO_DROP
             if said["idle_seconds"] > patience:
                 raise DeadlineExceededError(

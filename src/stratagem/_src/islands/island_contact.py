@@ -107,7 +107,7 @@ class IslandContact:
         return self.call(method, {**body, "seconds": _POLL_SECONDS}, (), seconds)
 
     def leave(self, timeout: float) -> None:
-        """Ends the session, so that nobody waits for this island; gives its state first if one needs it."""
+        """Ends the session; gives its state first to an island that needs it."""
         with contextlib.suppress(Exception):
             if self._lost is None and "donate_round" in read_body(
                 self.call("leave", {}, (), timeout)

@@ -1,4 +1,4 @@
-"""``LocalUpdates``: islands that train in sync within, and average every so many steps."""
+"""``LocalUpdates``: islands that train synchronously within, and average every ``sync_every`` steps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LocalUpdates:
         variables: The parameters: variables of the strategy, or a structure of them. With Keras they may be
             left out, ``keras_callback`` then takes the model's trainable variables.
         sync_every: After how many inner steps islands average; H in the literature.
-        outer_optimizer: A transformation of optax's, whose gradient is the difference between the last
+        outer_optimizer: An optax gradient transformation, whose gradient is the difference between the last
             global parameters and the mean of the islands; ``None`` averages.
         overlap_steps: How many inner steps go on while an outer step is under way; 0 waits for it. Its
             result is then added to what these steps changed.
@@ -244,7 +244,7 @@ class LocalUpdates:
         return make_callback(self)
 
     def begin_fit(self, variables: Any, num_steps: int | None) -> int | None:
-        """Joins, and returns the step at which a Keras ``fit`` of so many steps ends.
+        """Joins, and returns the step at which a Keras ``fit`` of ``num_steps`` ends.
 
         ``keras_callback`` calls it. It takes the variables if none were given.
         """

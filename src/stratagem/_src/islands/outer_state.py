@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class OuterState:
-    """The global parameters and the outer optimizer's state, on the host; nobody changes its arrays.
+    """The global parameters and the outer optimizer's state, on the host; its arrays never change.
 
     Attributes:
         round: How many outer steps led to it.

@@ -22,7 +22,7 @@ class OuterStep:
     ``optax.sgd(0.7, momentum=0.9, nesterov=True)``.
 
     Args:
-        optimizer: A transformation of optax's, or ``None``.
+        optimizer: An optax gradient transformation, or ``None``.
 
     Raises:
         InvalidArgumentError: If it is something else.
@@ -33,7 +33,7 @@ class OuterStep:
             hasattr(optimizer, "init") and hasattr(optimizer, "update")
         ):
             raise InvalidArgumentError(
-                "outer_optimizer must be a transformation of optax's, such as optax.sgd(0.7, momentum=0.9, "
+                "outer_optimizer must be an optax transformation, such as optax.sgd(0.7, momentum=0.9, "
                 f"nesterov=True), or None for plain averaging, got {type(optimizer).__name__}."
             )
         self._optimizer = optimizer

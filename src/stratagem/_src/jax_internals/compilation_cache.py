@@ -1,7 +1,7 @@
 """Compiled programs in files, through JAX's persistent compilation cache.
 
-JAX's own files are written in place, by the first process only: who reads meanwhile, or after a crash,
-gets a part of one, and workers on other hosts never get any. Here every process writes what it has
+JAX writes its files in place, from the first process only: a process that reads meanwhile, or after a
+crash, gets a truncated one, and workers on other hosts never get any. Here every process writes what it has
 compiled, under another name first, and what is read is checked. Where JAX has changed, nothing is cached.
 """
 
@@ -47,7 +47,7 @@ class ProgramFiles:
     (b'program', None)
 
     Args:
-        folder: Where they are. Whoever can write there can run code in this process.
+        folder: Where they are. Anyone who can write there can run code in this process.
         max_bytes: How large they may be together.
     """
 
@@ -117,7 +117,7 @@ def cache_programs_in(folder: Path) -> bool:
     """Has JAX look for compiled programs in a folder, and keep them there; returns whether it can.
 
     Args:
-        folder: It exists, and is nobody else's.
+        folder: It exists, and only this user can write there.
     """
     try:
         cache: Any = importlib.import_module("jax._src.compilation_cache")

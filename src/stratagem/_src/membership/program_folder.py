@@ -39,8 +39,8 @@ def keep_programs() -> None:
         return
     if status.st_uid != os.getuid() or status.st_mode & _OTHERS_WRITE:
         _log.warning(
-            "Compiled programs are not kept in %s: the folder must belong to this user, and nobody else "
-            "may write there. Remove it, or set JAX_COMPILATION_CACHE_DIR to another one.",
+            "Compiled programs are not kept in %s: the folder must belong to this user, and no other "
+            "user may write there. Remove it, or set JAX_COMPILATION_CACHE_DIR to another one.",
             folder,
         )
         return
