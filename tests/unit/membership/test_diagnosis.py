@@ -159,6 +159,16 @@ def test_workers_in_different_exchanges(agreed, awaits, found):
         assert "worker 1 is at creation of variable 'v', and worker 0 at step" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("mine", "agreed", "theirs"),
+    [((WAITING, 6), 8, (AGREEING, 5)), ((AGREEING, 5), 6, (WAITING, 6))],
+)
+def test_one_that_is_cut_off_has_not_heard_what_all_have_agreed_on(mine, agreed, theirs):
+    phase, launched = mine
+    peer = here(*theirs, "step", agreed=7)
+    assert ask(peer, here(), seconds=3.0, phase=phase, launched=launched, agreed=agreed) is None
+
+
 def test_a_difference_may_be_the_age_of_the_news():
     assert ask(here(AGREEING, 5), here(), seconds=1.0, launched=6) is None
 

@@ -213,9 +213,11 @@ def _find_mismatch(
 
 def _have_parted(mine: WorkerStatus, theirs: WorkerStatus) -> bool:
     """Returns whether two workers have come to different places after the same way."""
+    if mine.agreed != theirs.agreed:
+        # One of them has not heard yet what was agreed on: its view is old, or it is cut off.
+        return False
     if mine.phase == theirs.phase == AGREEING:
-        # News of one that has gone on since would tell of fewer exchanges.
-        return mine.agreed == theirs.agreed and mine.awaits != theirs.awaits
+        return mine.awaits != theirs.awaits
     if mine.phase == WAITING and theirs.phase == AGREEING:
         return mine.launched == theirs.launched + 1
     if mine.phase == AGREEING and theirs.phase == WAITING:
