@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from stratagem._src.core.io_options import LoadOptions, SaveOptions
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.saved_model.loading import load
 from stratagem._src.saved_model.saving import save
 
-__all__ = ["load", "save"]
+__all__ = ["LoadOptions", "SaveOptions", "load", "save"]
 
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(__name__)

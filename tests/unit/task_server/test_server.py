@@ -66,12 +66,24 @@ def test_the_only_task_of_the_only_job_need_not_be_named(serve):
             r"one of \['grpc', 'grpc\+tls'\], got 'grpc\+verbs'",
         ),
         ({"job_name": "ps", "protocol": "grpc+tls"}, InvalidArgumentError, "needs certificates"),
-        ({"job_name": "ps", "config": object()}, InvalidArgumentError, "config must be None"),
+        (
+            {"job_name": "ps", "config": object()},
+            InvalidArgumentError,
+            "config must be None or a ConfigProto",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         sg.distribute.Server(CLUSTER, **arguments)
+
+
+def test_settings_of_tensorflow_s_runtime_are_taken(serve):
+    config = sg.compat.v1.ConfigProto(allow_soft_placement=True)
+    config.inter_op_parallelism_threads = 4
+    assert serve(CLUSTER, "ps", config=config, start=False).server_def.job_name == "ps"
+    with pytest.raises(AttributeError):
+        config.inter_op_threads = 4
 
 
 def test_a_server_starts_once(serve):

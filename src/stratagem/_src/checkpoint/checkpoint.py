@@ -53,12 +53,12 @@ class Checkpoint:
 
     Args:
         **objects: Variables, ``Optimizer`` objects, metrics, iterators of datasets, the loop of an elastic
-            function, Keras layers, models,
-            optimizers and metrics that are built, objects of ``flax.nnx``, arrays, Python numbers, or
-            structures of them, by name. The state that an optimizer has on parameter servers is saved
-            for the variables given here. They are attributes of the Checkpoint, too, and more can be
-            assigned: ``checkpoint.epoch = 3``. Arrays and numbers are replaced when they are restored:
-            read them from the Checkpoint.
+            function, Keras layers, models, optimizers and metrics, objects of ``flax.nnx``, arrays, Python
+            numbers, or structures of them, by name. Keras objects must be built before they are saved; what
+            is restored into one that is not, it gets when it is built. The state that an optimizer has on
+            parameter servers is saved for the variables given here. They are attributes of the Checkpoint,
+            too, and more can be assigned: ``checkpoint.epoch = 3``. Arrays and numbers are replaced when
+            they are restored: read them from the Checkpoint.
 
     Raises:
         InvalidArgumentError: If something else is given, or two have the same name.
@@ -85,10 +85,10 @@ class Checkpoint:
         self._count = 0
         self._counter = None
         self._last = None
-        self._take(objects)
+        self._take(objects, allows_unbuilt=True)
 
-    def _take(self, given: Mapping[str, Any]) -> None:
-        found = named_objects(given)
+    def _take(self, given: Mapping[str, Any], *, allows_unbuilt: bool = False) -> None:
+        found = named_objects(given, allows_unbuilt=allows_unbuilt)
         self._given = dict(given)
         self._objects = found
         for name, variable in found.variables.items():
@@ -106,7 +106,7 @@ class Checkpoint:
             return
         if hasattr(type(self), name):
             raise AttributeError(f"{name!r} of a Checkpoint cannot be replaced. Rename the object.")
-        self._take({**self._given, name: value})
+        self._take({**self._given, name: value}, allows_unbuilt=True)
 
     @property
     def save_counter(self) -> Variable:
@@ -216,7 +216,8 @@ class Checkpoint:
         Arrays of the checkpoint that nothing here asks for are left out. Everything is checked first, on
         all workers and servers: if this raises one of the following, nothing has changed anywhere. The
         state of an optimizer that has not taken a step yet is checked as far as its variables are known,
-        and otherwise at its first step.
+        and otherwise at its first step. A Keras object that is not built yet gets its values when it is
+        first called, or takes its first step, and is checked then.
 
         Args:
             save_path: What ``save`` has returned; a directory that Orbax has written; or one that we have
@@ -250,7 +251,7 @@ class Checkpoint:
     ) -> RestoreStatus:
         _check_context("restore")
         _check_not_interrupting()
-        self._take(self._given)
+        self._take(self._given, allows_unbuilt=True)
         self.sync()
         agreement = self._agreement("restoring a checkpoint")
         changes: list[Change] = []
@@ -287,7 +288,7 @@ class Checkpoint:
             state.atomically(lambda _: change_all())
         finally:
             _restoring.discard(threading.get_ident())
-            self._take(self._objects.structure())
+            self._take(self._objects.structure(), allows_unbuilt=True)
         if save_path is not None:
             for value in self._objects.plain.values():
                 if isinstance(value, IteratorPlace):

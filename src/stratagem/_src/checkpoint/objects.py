@@ -24,7 +24,12 @@ from stratagem._src.parameter_server.client.remote_variable import RemoteVariabl
 from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.optimizer import Optimizer
 from stratagem._src.variables.place_names import place_name
-from stratagem._src.variables.stand_ins import held_variables, is_variable, variable_of
+from stratagem._src.variables.stand_ins import (
+    NotBuiltError,
+    held_variables,
+    is_variable,
+    variable_of,
+)
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["CheckpointObjects", "named_objects"]
@@ -41,6 +46,7 @@ class CheckpointObjects(NamedTuple):
         variables: The variables, wherever they are.
         plain: Arrays and numbers.
         optimizers: The optimizers.
+        unbuilt: Keras objects that have not got their variables yet.
         keys: The way to each in the structure.
         structure: Returns the structure, with the arrays and numbers that were put in places of others.
     """
@@ -48,6 +54,7 @@ class CheckpointObjects(NamedTuple):
     variables: dict[str, Variable]
     plain: dict[str, SavedValue]
     optimizers: dict[str, Optimizer]
+    unbuilt: dict[str, Any]
     keys: dict[str, Keys]
     structure: Callable[[], Mapping[str, Any]]
 
@@ -71,7 +78,7 @@ class CheckpointObjects(NamedTuple):
         return next((name for name, v in self.variables.items() if v is variable), None)
 
 
-def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
+def named_objects(objects: Mapping[str, Any], *, allows_unbuilt: bool = False) -> CheckpointObjects:
     """Returns what there is in a structure, with the ways to them as names.
 
     Of a metric they are its variables.
@@ -83,13 +90,15 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
 
     Args:
         objects: The structure.
+        allows_unbuilt: Whether Keras objects may be there that get their variables later.
 
     Raises:
         InvalidArgumentError: If there is something else, or two of them have the same name.
+        NotBuiltError: If a Keras object has not got its variables yet, and that is not allowed.
     """
     ways, structure = jax.tree_util.tree_flatten_with_path(dict(objects), is_leaf=_is_object)
     leaves = [leaf for _, leaf in ways]
-    found = CheckpointObjects({}, {}, {}, {}, lambda: jax.tree.unflatten(structure, leaves))
+    found = CheckpointObjects({}, {}, {}, {}, {}, lambda: jax.tree.unflatten(structure, leaves))
     shown: dict[str, str] = {}
 
     def replacing(position: int) -> Callable[[Any], None]:
@@ -99,7 +108,14 @@ def named_objects(objects: Mapping[str, Any]) -> CheckpointObjects:
         return put
 
     for position, (path, leaf) in enumerate(ways):
-        for inner, part, put in _opened(leaf, replacing(position)):
+        try:
+            parts = list(_opened(leaf, replacing(position)))
+        except NotBuiltError:
+            if not allows_unbuilt:
+                raise
+            found.unbuilt[place_name(path)] = leaf
+            continue
+        for inner, part, put in parts:
             whole = (*path, *inner)
             name, keys = place_name(whole), _keys(whole)
             way = jax.tree_util.keystr(whole)

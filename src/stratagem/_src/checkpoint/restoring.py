@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects
 from stratagem._src.checkpoint.optimizer_saving import OptimizerRestore
-from stratagem._src.checkpoint.saved_values import Change, IteratorPlace, Restorable
+from stratagem._src.checkpoint.saved_values import (
+    Change,
+    IteratorPlace,
+    Restorable,
+    SavedVariable,
+)
 from stratagem._src.checkpoint_format.saved_state import SavedArray, SavedCheckpoint
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
 from stratagem._src.parameter_server.client.remote_arrays import WholeVariable, check_held
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteRestore
+from stratagem._src.variables.stand_ins import held_variables, when_built
 
 __all__ = ["stage_all"]
 
@@ -63,10 +70,46 @@ def stage_all(
     # After the variables: the state to begin with may depend on their values.
     changes += [variables.load, states.load]
     changes += [change for optimizer in optimizers for change in optimizer.stage()]
+    changes += [_stage_later(name, one, saved, path) for name, one in objects.unbuilt.items()]
     asked_for = {*names.values(), COUNTER}
     left = [name for name in saved.names if name not in asked_for]
     left += [name for name in saved.optimizers if name not in objects.optimizers]
     return changes, sorted(left)
+
+
+def _stage_later(name: str, unbuilt: Any, saved: SavedCheckpoint, path: Path) -> Change:
+    """Reads what an object is to get when it is built: by then the checkpoint may be gone."""
+    arrays = {
+        found.removeprefix(f"{name}/"): saved.array(found)
+        for found in saved.names
+        if found.startswith(f"{name}/")
+    }
+    if not arrays:
+        raise NotFoundError(f"The checkpoint {path} has no {name!r}; it has {sorted(saved.names)}.")
+    values = {key: array.whole() for key, array in arrays.items()}
+
+    # Given the object, rather than holding it: what waits must not keep alive what it waits for.
+    def restore(built: Any) -> None:
+        held = held_variables(built) or {}
+        why = [
+            f"{name}/{key} {misfit}"
+            for key, variable in held.items()
+            if key in arrays and (misfit := SavedVariable(variable).misfit(arrays[key])) is not None
+        ]
+        if held.keys() != arrays.keys():
+            why.append(f"{name!r} has {len(held)} variables, but the checkpoint {len(arrays)}")
+        if why:
+            raise InvalidArgumentError(
+                f"What is restored from {path} must be as it was saved: {'; '.join(why)}. Create it as it "
+                "was saved."
+            )
+        for key, variable in held.items():
+            if variable.initialized:
+                variable.assign(values[key])
+            else:  # created by the function that is being traced, which would compute a first value
+                variable.initialize(values[key])
+
+    return lambda: when_built(unbuilt, restore)
 
 
 def _check_place(name: str, saved: Sequence[SavedArray], num_workers: int) -> None:

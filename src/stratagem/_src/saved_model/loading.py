@@ -11,6 +11,7 @@ from typing import Any
 from jax import export
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, MissingExtraError
+from stratagem._src.core.io_options import LoadOptions
 from stratagem._src.execution.input_signature import InputSignature
 from stratagem._src.saved_model.custom_calls import foreign_custom_calls
 from stratagem._src.saved_model.directory import SavedSignature, read_directory
@@ -94,7 +95,9 @@ class LoadedModel:
         return chosen(*args, **kwargs)
 
 
-def load(export_dir: str | os.PathLike[str]) -> LoadedModel:
+def load(
+    export_dir: str | os.PathLike[str], tags: Any = None, options: LoadOptions | None = None
+) -> LoadedModel:
     """Returns the functions of a saved model; the weights become variables of the current strategy.
 
     Inside ``strategy.scope()`` each replica gets them, so that the functions can be used, and the
@@ -104,6 +107,8 @@ def load(export_dir: str | os.PathLike[str]) -> LoadedModel:
 
     Args:
         export_dir: What ``save`` wrote.
+        tags: For the sake of programs for TensorFlow: there is one graph, whatever they say.
+        options: Likewise.
 
     Raises:
         NotFoundError: If there is no saved model.

@@ -13,6 +13,7 @@ from jax import export
 
 from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
 from stratagem._src.core.errors import InvalidArgumentError, MissingExtraError
+from stratagem._src.core.io_options import SaveOptions
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.saved_model.directory import (
     SavedSignature,
@@ -33,6 +34,7 @@ def save(
     obj: Any,
     export_dir: str | os.PathLike[str],
     signatures: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+    options: SaveOptions | None = None,
 ) -> None:
     """Saves functions with the weights they use, for programs without this library or their code.
 
@@ -48,6 +50,7 @@ def save(
         export_dir: The directory. What is in it gives way, once the new one is complete.
         signatures: A function with an ``input_signature`` in place of what ``obj`` has, or several by
             name.
+        options: For the sake of programs for TensorFlow.
 
     Raises:
         InvalidArgumentError: If there is no function to save, or one without an ``input_signature``.

@@ -8,6 +8,7 @@ from typing import Any
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_def import ClusterDef, ServerDef
 from stratagem._src.cluster.cluster_spec import ClusterSpec
+from stratagem._src.cluster.config_proto import ConfigProto
 from stratagem._src.cluster.errors import TaskError
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.observation.observed_task import report_if_observed
@@ -41,7 +42,7 @@ class Server:
 
     Differs from tf.distribute: the protocols are ``"grpc"`` and ``"grpc+tls"``, which name the same
     transport without and with TLS (it is stratagem's own, not gRPC), and TLS is used wherever the
-    environment has its files; ``config`` must be ``None``; ``shutdown`` exists.
+    environment has its files; ``config`` has no effect; ``shutdown`` exists.
 
     Args:
         server_or_cluster_def: A ``ServerDef``, or the cluster as ``ClusterSpec``, ``ClusterDef`` or
@@ -49,7 +50,8 @@ class Server:
         job_name: The job of this task. Defaults to that of the ``ServerDef``, or the only job.
         task_index: The index of this task. Defaults to that of the ``ServerDef``, or the only task.
         protocol: ``"grpc"`` or ``"grpc+tls"``. Defaults to that of the ``ServerDef``, or ``"grpc"``.
-        config: Must be ``None``. Devices are set up with ``stratagem.config``.
+        config: ``None`` or a ``ConfigProto``, which has no effect. Devices are set up with
+            ``stratagem.config``.
         start: Whether to start at once.
 
     Raises:
@@ -65,12 +67,12 @@ class Server:
         job_name: str | None = None,
         task_index: int | None = None,
         protocol: str | None = None,
-        config: None = None,
+        config: ConfigProto | None = None,
         start: bool = True,
     ) -> None:
-        if config is not None:
+        if not isinstance(config, ConfigProto | None):
             raise InvalidArgumentError(
-                f"config must be None, got {type(config).__name__}. Set up devices with "
+                f"config must be None or a ConfigProto, got {type(config).__name__}. Set up devices with "
                 "stratagem.config before the server is created."
             )
         report_if_observed()
@@ -136,7 +138,7 @@ class Server:
             self._worker.close()
 
     @staticmethod
-    def create_local_server(config: None = None, start: bool = True) -> Server:
+    def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
         """Returns a server that is a cluster of its own: one task, in the job ``"local"``."""
         cluster = ClusterSpec({"local": ["localhost:0"]})
         return Server(cluster, "local", 0, "grpc", config, start)

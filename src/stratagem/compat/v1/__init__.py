@@ -5,6 +5,7 @@ Sessions, graphs and placeholders have no equal: functions are compiled by ``tf.
 
 from typing import TYPE_CHECKING, Any
 
+from stratagem._src.cluster.config_proto import ConfigProto
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.tensorflow_api.compat import (
     enable_control_flow_v2,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from stratagem.compat.v1 import gfile, logging
 
 __all__ = [
+    "ConfigProto",
     "enable_control_flow_v2",
     "enable_eager_execution",
     "enable_resource_variables",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratagem._src.integrations.keras.deferred_restore import restore_deferred
 from stratagem._src.integrations.keras.keras_internals import MAYBE_BUILD
 from stratagem._src.integrations.keras.model_strategy import adopt_new
 from stratagem._src.integrations.keras.owner_scope import made_in, owner_scope
@@ -13,7 +14,12 @@ __all__ = ["maybe_build"]
 
 
 def maybe_build(layer: Any, call_spec: Any) -> None:
-    """Takes the place of ``Layer._maybe_build``."""
+    """Takes the place of ``Layer._maybe_build``, which is called before each ``call``."""
+    _build(layer, call_spec)
+    restore_deferred(layer)
+
+
+def _build(layer: Any, call_spec: Any) -> None:
     if layer.built:
         MAYBE_BUILD(layer, call_spec)
         return

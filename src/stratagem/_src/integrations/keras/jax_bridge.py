@@ -9,6 +9,12 @@ import keras
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras import building, layer_losses, optimizing, seeds
+from stratagem._src.integrations.keras.deferred_restore import (
+    install_deferred_restore,
+    restore_when_built,
+)
+from stratagem._src.integrations.keras.directory_saving import save_in_directories
+from stratagem._src.integrations.keras.keras2_names import install_keras2_names
 from stratagem._src.integrations.keras.keras_internals import OPTIMIZER
 from stratagem._src.integrations.keras.layer_inputs import call_layer
 from stratagem._src.integrations.keras.metric_updates import skip_empty_updates
@@ -17,6 +23,7 @@ from stratagem._src.integrations.keras.owner_scope import install_owner_scopes
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, check_strategy
 from stratagem._src.integrations.keras.plain_variables import twin_of, watch_plain_variables
 from stratagem._src.integrations.keras.saving import variables_of
+from stratagem._src.integrations.keras.tensorboard import write_without_tensorflow
 from stratagem._src.integrations.keras.trainer import install_trainer
 from stratagem._src.strategies.current import get_strategy
 from stratagem._src.variables import access as state
@@ -31,7 +38,7 @@ def bridge_jax() -> None:
     watch_plain_variables()
     register_stand_in(keras.Variable, twin_of)
     for kind in (keras.Layer, keras.Optimizer, keras.Metric):
-        register_holder(kind, variables_of)
+        register_holder(kind, variables_of, restore_when_built)
     OPTIMIZER.apply = optimizing.apply
     keras.optimizers.LossScaleOptimizer.apply = optimizing.apply_scaled
     keras.random.SeedGenerator.next = seeds.next_seed
@@ -45,6 +52,10 @@ def bridge_jax() -> None:
     install_owner_scopes()
     skip_empty_updates()
     install_trainer()
+    install_deferred_restore()
+    install_keras2_names()
+    save_in_directories()
+    write_without_tensorflow()
 
 
 def _create_variable(cls: type, *args: Any, **kwargs: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.integrations.keras.plain_variables import twin_of
+from stratagem._src.variables.stand_ins import NotBuiltError
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["variables_of"]
@@ -17,12 +17,12 @@ def variables_of(keras_object: Any) -> dict[str, Variable]:
     Their paths would not do: Keras numbers objects as they come, others in the next program.
 
     Raises:
-        InvalidArgumentError: If it is not built, and may yet get more.
+        NotBuiltError: If it is not built, and may yet get more.
     """
     if not getattr(keras_object, "built", True):
-        raise InvalidArgumentError(
-            f"A Checkpoint needs Keras objects that have all their variables, but {keras_object.name!r} "
-            "is not built. Call model.build(input_shape), or "
+        raise NotBuiltError(
+            "A Checkpoint saves Keras objects that have all their variables, but "
+            f"{keras_object.name!r} is not built. Call model.build(input_shape), or "
             "optimizer.build(model.trainable_variables), before."
         )
     return {f"{index:04}": twin_of(v) for index, v in enumerate(keras_object.variables)}

@@ -23,6 +23,7 @@ from stratagem._src.integrations.keras.batch_callbacks import install_batch_call
 from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.call_turns import take_turn
 from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
+from stratagem._src.integrations.keras.deferred_restore import restore_all_deferred
 from stratagem._src.integrations.keras.equal_data import comparison_of
 from stratagem._src.integrations.keras.model_state import check_trained_here, give_back, take
 from stratagem._src.integrations.keras.model_strategy import (
@@ -32,6 +33,7 @@ from stratagem._src.integrations.keras.model_strategy import (
     strategy_to_compile_for,
 )
 from stratagem._src.integrations.keras.orbax_arrays import install_orbax_arrays
+from stratagem._src.integrations.keras.own_metrics import as_keras_metrics
 from stratagem._src.integrations.keras.placed_data import PlacedData
 from stratagem._src.integrations.keras.running_call import begin_call, running_call
 from stratagem._src.integrations.keras.step_arguments import check_takes_state
@@ -69,6 +71,7 @@ _CALLS = (
     "test_on_batch",
     "predict_on_batch",
 )
+_METRICS = {"metrics", "weighted_metrics"}
 
 
 @functools.cache
@@ -111,11 +114,14 @@ def _compiling(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         strategy = strategy_to_compile_for(self)
-        given = signature.bind(self, *args, **kwargs).arguments
-        parts = [given.get(name) for name in ("optimizer", "metrics", "weighted_metrics")]
-        check_created_with(strategy, keras.tree.flatten(parts))
+        bound = signature.bind(self, *args, **kwargs)
+        given = bound.arguments
         with contextlib.nullcontext() if strategy is None else strategy.scope():
-            original(self, *args, **kwargs)
+            for name in _METRICS & given.keys():
+                given[name] = as_keras_metrics(given[name])
+            parts = [given.get(name) for name in ("optimizer", *_METRICS)]
+            check_created_with(strategy, keras.tree.flatten(parts))
+            original(*bound.args, **bound.kwargs)
 
     return compile
 
@@ -165,6 +171,7 @@ def _building(original: Callable[..., None]) -> Callable[..., None]:
             data_batch = first_batch(iterator)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             original(self, iterator, data_batch)
+        restore_all_deferred()
 
     return symbolic_build
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +59,14 @@ class Metric:
     >>> float(metric(jnp.array([1.0, -2.0, 3.0, 4.0])))
     0.75
     """
+
+    constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Notes what the metric is made with, so that Keras can be given its own of the same kind."""
+        made = super().__new__(cls)
+        made.constructor_arguments = args, kwargs
+        return made
 
     def __init__(self, name: str | None = None, dtype: Any = None) -> None:
         self._name = name or _snake_case(type(self).__name__)
