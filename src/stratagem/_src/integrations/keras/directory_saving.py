@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -40,6 +41,9 @@ def _save(
     if is_directory and zipped is None and kwargs.get("save_format") in (None, "tf"):
         kwargs.pop("save_format", None)
         zipped = False
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            # Otherwise saved_model.load() would find the older model's functions and weights here.
+            os.remove(os.path.join(filepath, "saved_model.json"))
         if overwrite and os.path.exists(os.path.join(filepath, "config.json")):
             # Keras fails where an older model has this directory, which it would make.
             shutil.rmtree(os.path.join(filepath, "assets"), ignore_errors=True)
