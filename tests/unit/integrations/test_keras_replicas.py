@@ -385,18 +385,17 @@ def test_a_replica_without_rows_leaves_a_metric_as_it_is(many, compiled, kind):
     assert float(metric.result()) == pytest.approx(float(alone.result()))
 
 
-def test_keras_optimizers_refuse_variables_that_are_not_of_keras(many, compiled):
+def test_keras_optimizers_update_variables_that_are_not_of_keras(many, compiled):
     with many.scope():
         w = sg.Variable(1.0, name="w")
-        optimizer = keras.optimizers.SGD(0.1)
-
-    def step():
-        optimizer.apply_gradients([(np.float32(1), w)])
-
-    for fn in (compiled(lambda: many.run(step)), compiled(step)):
-        with pytest.raises(sg.errors.VariableError, match=r"'w:0'.*train\.Optimizer"):
-            fn()
-    assert float(w) == 1
+        optimizer = keras.optimizers.SGD(0.5, momentum=0.5)
+        optimizer.build([w])
+    step = compiled(lambda: many.run(lambda: optimizer.apply_gradients([(np.float32(1), w)])))
+    step()
+    step()
+    replicas = many.num_replicas_in_sync  # whose gradients are summed
+    assert float(w) == pytest.approx(1 - 0.5 * replicas * (1 + 1.5))
+    assert len(optimizer.variables) == 3  # the view of w is not the optimizer's own
 
 
 def test_a_gradient_of_another_shape_is_refused_by_name(many, compiled):

@@ -13,7 +13,6 @@ from stratagem._src.core.errors import (
     ContextError,
     NotAnArrayError,
     ShapeMismatchError,
-    VariableError,
 )
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.tracing import is_tracer
@@ -25,10 +24,10 @@ from stratagem._src.integrations.keras.keras_internals import (
 )
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, strategy_of
 from stratagem._src.integrations.keras.replicas import one_of_several
+from stratagem._src.integrations.keras.variable_views import viewed
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state
-from stratagem._src.variables.variable import Variable
 
 __all__ = ["apply", "apply_scaled"]
 
@@ -54,10 +53,9 @@ def _apply_together(
 ) -> None:
     grads = list(grads)
     if trainable_variables is None:
-        variables = list(optimizer._trainable_variables)
+        variables = viewed(optimizer, list(optimizer._trainable_variables))
     else:
-        variables = trainable_variables = list(trainable_variables)
-    _check_variables(optimizer, variables)
+        variables = trainable_variables = viewed(optimizer, list(trainable_variables))
     replica = one_of_several()
     in_function = state.current_frame() is not None
     if in_stateless_scope() or not grads or len(grads) != len(variables):
@@ -83,16 +81,6 @@ def _apply_together(
 
     present = [gradient for gradient in grads if gradient is not None]
     replica.merge_per_replica(f"apply of {optimizer.name!r}", take_step, present)
-
-
-def _check_variables(optimizer: Any, variables: list[Any]) -> None:
-    ours = [variable.name for variable in variables if isinstance(variable, Variable)]
-    if ours:
-        raise VariableError(
-            f"Keras optimizers update Keras variables, got stratagem.Variable {ours[0]!r} for optimizer "
-            f"{optimizer.name!r}. Use stratagem.train.Optimizer with an optax transformation for it, or "
-            "make it a keras.Variable in the strategy's scope."
-        )
 
 
 def _check_shape(gradient: Any, variable: Any) -> None:

@@ -74,6 +74,8 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         )
 
     def _create_twin(self, value: Any) -> None:
+        if self.twin is not None:  # it was there first: see variable_views.py
+            return
         if eager_replica() is not None:
             raise ContextError(
                 f"Keras variable {self._path!r} is created by one of several replicas that run "
