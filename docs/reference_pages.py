@@ -49,6 +49,7 @@ MODULES = (
     "stratagem.random",
     "stratagem.random.experimental",
     "stratagem.saved_model",
+    "stratagem.sparse",
     "stratagem.strings",
     "stratagem.summary",
     "stratagem.summary.experimental",

@@ -71,6 +71,7 @@ NAMESPACES = [
     sg.random,
     sg.random.experimental,
     sg.saved_model,
+    sg.sparse,
     sg.strings,
     sg.summary,
     sg.summary.experimental,

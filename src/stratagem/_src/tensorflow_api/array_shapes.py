@@ -24,7 +24,7 @@ from stratagem._src.tensorflow_api.conversion import (
     shape_of,
     tensor,
 )
-from stratagem._src.tensorflow_api.host_tensor import HostTensor
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size
 
 __all__ = [
     "batch_to_space",
@@ -212,10 +212,11 @@ def concat(values: Any, axis: Any, name: str | None = None) -> Any:
     >>> concat([[1, 2], [3]], 0)
     Array([1, 2, 3], dtype=int32)
     """
-    arrays = matched("concat", *_listed("concat", values))
+    listed = _listed("concat", values)
+    arrays = _sizes_on_host(listed) or matched("concat", *listed)
     [along] = axes_of("concat", integer("concat", "axis", axis), arrays[0].ndim)
     _check_alike("concat", arrays, along)
-    if _on_host(arrays[0]):
+    if isinstance(arrays[0], HostTensor):
         return HostTensor.of(np.concatenate(arrays, along))
     return jnp.concatenate(arrays, along)
 
@@ -227,14 +228,15 @@ def stack(values: Any, axis: Any = 0, name: str | None = None) -> Any:
     Array([[1, 3],
            [2, 4]], dtype=int32)
     """
-    arrays = _matched_or_promoted("stack", _listed("stack", values))
+    listed = _listed("stack", values)
+    arrays = _sizes_on_host(listed) or _matched_or_promoted("stack", listed)
     _check_alike("stack", arrays, None)
     place = integer("stack", "axis", axis)
     if not -arrays[0].ndim - 1 <= place <= arrays[0].ndim:
         raise ValueError(
             f"axis of tf.stack must be in [{-arrays[0].ndim - 1}, {arrays[0].ndim}], got {place}."
         )
-    if _on_host(arrays[0]):
+    if isinstance(arrays[0], HostTensor):
         return HostTensor.of(np.stack(arrays, place))
     return jnp.stack(arrays, place)
 
@@ -594,6 +596,20 @@ def _listed(op: str, values: Any) -> Sequence[Any]:
         return values
     array = tensor(values)
     return [array] if array.ndim == 0 or op == "concat" else list(array)
+
+
+def _sizes_on_host(values: Sequence[Any]) -> list[HostTensor] | None:
+    """Returns sizes as they are on the host, if one is of ``tf.shape`` and the others are known, too.
+
+    ``tf.concat([[n], tf.shape(x)], 0)`` is a shape again, and must not become a traced array.
+    """
+    leaves = jax.tree.leaves(list(values))
+    if not any(is_size(leaf) for leaf in leaves):
+        return None
+    if not all(is_size(leaf) or type(leaf) is int for leaf in leaves):
+        return None
+    dtype = np.result_type(*(leaf.dtype for leaf in leaves if is_size(leaf)))
+    return [HostTensor.of(np.asarray(value, dtype)) for value in values]
 
 
 def _matched_or_promoted(op: str, values: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.narrowing import narrowed
 from stratagem._src.tensorflow_api import conversion
 from stratagem._src.tensorflow_api.conversion import (
     available,
@@ -19,6 +20,7 @@ from stratagem._src.tensorflow_api.conversion import (
     matched,
     tensor,
 )
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size
 
 __all__ = [
     "DType",
@@ -56,8 +58,10 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
     """
     if isinstance(x, IndexedSlices):
         return IndexedSlices(cast(x.values, dtype), x.indices, x.dense_shape)
-    array = tensor(x)
     wanted = available(dtype)
+    if is_size(x) and wanted.kind in "iu":
+        return HostTensor.of(narrowed(np.asarray(x)).astype(wanted))
+    array = tensor(x)
     if is_host_only(wanted) != is_host_only(array.dtype):
         raise InvalidArgumentError(
             f"tf.cast cannot make {wanted} of {array.dtype}. Use tf.strings.to_number or as_string."

@@ -7,7 +7,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-__all__ = ["HostTensor", "Tensor"]
+__all__ = ["HostTensor", "Tensor", "is_size"]
 
 
 class HostTensor(np.ndarray[Any, Any]):
@@ -40,6 +40,11 @@ class HostTensor(np.ndarray[Any, Any]):
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(self.item()) if self.ndim == 0 else id(self)
+
+
+def is_size(value: Any) -> bool:
+    """Returns whether ``value`` is a whole number, or some, that are known while a function is traced."""
+    return isinstance(value, HostTensor) and value.dtype.kind in "iu"
 
 
 class _TensorType(type):

@@ -21,6 +21,7 @@ from stratagem._src.tensorflow_api.conversion import (
     numbers,
     tensor,
 )
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size
 
 __all__ = [
     "argmax",
@@ -106,12 +107,16 @@ def reduce_min(
 
 def reduce_prod(
     input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> jax.Array:
+) -> Any:
     """Returns the product of elements along axes.
 
     >>> reduce_prod([[1, 2], [3, 4]])
     Array(24, dtype=int32)
     """
+    if is_size(input_tensor):
+        axes = axes_of("reduce_prod", axis, input_tensor.ndim)
+        product = np.prod(input_tensor, axes, input_tensor.dtype, keepdims=bool(keepdims))
+        return HostTensor.of(product)
     x = numbers("reduce_prod", input_tensor)
     return jnp.prod(x, axes_of("reduce_prod", axis, x.ndim), dtype=x.dtype, keepdims=bool(keepdims))
 

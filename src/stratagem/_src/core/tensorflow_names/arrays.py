@@ -8,6 +8,5 @@ ARRAYS: dict[str, str] = {
     "sparse.SparseTensor": "jax.experimental.sparse.BCOO",
     "sparse.from_dense": "jax.experimental.sparse.BCOO.fromdense(x)",
     "sparse.sparse_dense_matmul": "a @ b of a jax.experimental.sparse.BCOO",
-    "sparse.to_dense": "x.todense() of a jax.experimental.sparse.BCOO",
     "to_float": "x.astype(sg.float32)",
 }
