@@ -1,0 +1,53 @@
+"""Runs the programs of this folder with TensorFlow as they are, and here with another import line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PROGRAMS", "RESULTS", "path_of", "run_as_script", "run_here", "translated"]
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results.json"
+_IMPORT = re.compile(r"^import tensorflow as tf$", re.MULTILINE)
+PROGRAMS = sorted(
+    path.stem for path in FOLDER.glob("*.py") if _IMPORT.search(path.read_text()) is not None
+)
+
+
+def path_of(program: str) -> Path:
+    """Returns the file of a program, which is one for TensorFlow."""
+    return FOLDER / f"{program}.py"
+
+
+def translated(program: str) -> str:
+    """Returns a program's text with the one line that differs."""
+    text, number = _IMPORT.subn("import stratagem as tf", path_of(program).read_text())
+    assert number == 1
+    return text
+
+
+def run_here(program: str) -> dict[str, Any]:
+    """Returns what a program gives here, in this process, which has its devices already."""
+    namespace: dict[str, Any] = {"__name__": program}
+    exec(compile(translated(program), f"{program}.py", "exec"), namespace)
+    return json.loads(json.dumps(namespace["main"]()))
+
+
+def run_as_script(path: Path) -> dict[str, Any]:
+    """Returns what a program prints last. It is a file, for AutoGraph reads its source."""
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
