@@ -1,6 +1,6 @@
 """Results that nobody needs, and that a program computes nevertheless.
 
-JAX leaves out what nobody needs, with it the last result of a ``shard_map`` that is there for its callbacks.
+JAX leaves out what nobody needs, and with it the last result of a ``shard_map`` that has only callbacks.
 Without any result XLA does not know that the callbacks are of each device: the program runs on one device
 only, or is refused ("side-effect HLO cannot have a replicated sharding").
 """
