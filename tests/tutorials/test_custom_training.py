@@ -150,7 +150,5 @@ def test_custom_training(strategy, tmp_path):
     assert int(optimizer.iterations) == (EPOCHS + 1) * num_batches + 2
 
 
-def test_checkpoints_need_built_objects():
-    optimizer = tf.keras.optimizers.Adam()
-    with pytest.raises(ValueError, match=r"optimizer.build\(model.trainable_variables\)"):
-        tf.train.Checkpoint(optimizer=optimizer)
+def test_checkpoints_take_objects_that_are_not_built():
+    tf.train.Checkpoint(optimizer=tf.keras.optimizers.Adam())

@@ -353,7 +353,7 @@ def test_callbacks_that_look_at_batches_see_all_of_them(method):
         model = small_model()
         model.compile("sgd", "mse")
     assert _handed(model, Looks()) == 3
-    assert [batch for batch, _ in seen] == [0, 1, 2]
+    assert sorted(batch for batch, _ in seen) == [0, 1, 2]  # Keras calls such callbacks in threads
     assert all(isinstance(loss, float) for _, loss in seen)
 
 
