@@ -282,12 +282,14 @@ class Checkpoint:
             while changes:
                 changes.pop()()  # and with it goes the memory for what it has read
 
+        thread = threading.get_ident()
         try:
-            _restoring.add(threading.get_ident())
+            _restoring.add(thread)
             # As one call: no other thread sees some of the variables restored and others not.
             state.atomically(lambda _: change_all())
         finally:
-            _restoring.discard(threading.get_ident())
+            # One call into C, before which no interrupt comes: another call in it would let one in.
+            _restoring.discard(thread)
             self._take(self._objects.structure(), allows_unbuilt=True)
         if save_path is not None:
             for value in self._objects.plain.values():
