@@ -15,9 +15,9 @@ import time
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.core.background import Background
-from stratagem._src.membership.host import MeetingHost
-from stratagem._src.membership.meeting_client import MeetingClient
+from stratagem._src.control_plane.host import MeetingHost
+from stratagem._src.control_plane.membership_client import MeetingClient
+from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials
 from stratagem.testing import run_cluster
 

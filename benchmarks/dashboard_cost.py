@@ -13,10 +13,13 @@ import time
 from observed_steps import Way, print_table
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.observation.collector import Collector
-from stratagem._src.observation.collector_address import CollectorAddress, collector_variables
-from stratagem._src.observation.dashboard.dashboard_server import DashboardServer
-from stratagem._src.observation.reporter import Reporter
+from stratagem._src.telemetry.monitoring.collector import Collector
+from stratagem._src.telemetry.monitoring.collector_address import (
+    CollectorAddress,
+    collector_variables,
+)
+from stratagem._src.telemetry.monitoring.dashboard.dashboard_server import DashboardServer
+from stratagem._src.telemetry.monitoring.reporter import Reporter
 from stratagem._src.transport import Credentials
 
 SECRET = "a secret for this benchmark only"

@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 import stratagem as sg
-from stratagem._src.task_profile.options import ProfilerOptions
-from stratagem._src.task_profile.recording import ProfileRecording
+from stratagem._src.profiling.task.options import ProfilerOptions
+from stratagem._src.profiling.task.recording import ProfileRecording
 
 WIDTHS = {"tiny: 2 layers of 8": [8] * 2, "MLP: 4 layers of 256": [256] * 4}
 CASES = [(name, num_devices) for num_devices in (1, 2) for name in WIDTHS]

@@ -20,12 +20,12 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import stratagem as sg
+from stratagem._src.collective_backends.shared_memory.workers import use_exchange
 from stratagem._src.collectives.all_reduce import all_reduce_each
-from stratagem._src.collectives.collective_order import CollectiveOrder
+from stratagem._src.collectives.collective_tokens import CollectiveOrder
 from stratagem._src.collectives.packing import default_pack_bytes, packed, plan_packs, unpacked
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.shared_memory.workers import use_exchange
 from stratagem.testing import run_cluster
 
 KB = 1024

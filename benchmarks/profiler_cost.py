@@ -12,7 +12,7 @@ import timeit
 
 from observed_steps import Way, print_table
 
-from stratagem._src.measurement.recorder import span
+from stratagem._src.telemetry.measurement.recorder import span
 
 
 def main() -> None:

@@ -22,7 +22,9 @@ from scaling_fleet import SECONDS, Fleet, Fleets, Role
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.coordinator.dispatcher import Dispatcher
+from stratagem._src.control_plane.host import MeetingHost
+from stratagem._src.control_plane.identities import MEETING, WORKER_ROLE
+from stratagem._src.control_plane.worker_status import WAITING, WorkerStatus, views_from_json
 from stratagem._src.launcher.cluster_plan import NodeOffer
 from stratagem._src.launcher.events import NodeJoined
 from stratagem._src.launcher.events_as_json import report_to_json
@@ -33,12 +35,10 @@ from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
 from stratagem._src.launcher.rendezvous_server import RendezvousServer
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_loop import TaskLoop
-from stratagem._src.membership.host import MeetingHost
-from stratagem._src.membership.identities import MEETING, WORKER_ROLE
-from stratagem._src.membership.worker_status import WAITING, WorkerStatus, views_from_json
+from stratagem._src.parameter_server.coordinator.dispatcher import Dispatcher
+from stratagem._src.parameter_server.protocol.shipping import pack
+from stratagem._src.parameter_server.worker.worker_service import WorkerService
 from stratagem._src.transport import Credentials, Endpoint, Identity
-from stratagem._src.worker.worker_service import WorkerService
-from stratagem._src.worker_protocol.shipping import pack
 
 NUM_PROCESSES = 3
 SECONDS_AT_REST = 4.0

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from stratagem._src.cluster.address import Address
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.transport import Credentials, Identity, connect
-from stratagem._src.transport.conversation import Conversation, body_of
+from stratagem._src.transport.duplex_stream import Conversation, body_of
 
 SECONDS = 120.0
 _SECONDS_BETWEEN_TRIES = 0.05

@@ -15,8 +15,8 @@ PIPELINE = (
         "Trace",
         ("cache key of the call", "execution/call_signature.py", "CallInputs"),
         ("trace the user's function", "execution/trace.py", "trace_function"),
-        ("trace one replica for all", "replicas/spmd.py", "run_spmd"),
-        ("reject divergent collectives", "collectives/taking_part.py", "check_taking_part"),
+        ("trace one replica for all", "execution/replicas/spmd.py", "run_spmd"),
+        ("reject divergent collectives", "collectives/divergence.py", "check_taking_part"),
         ("one shard_map per run", "collectives/mapped_jaxpr.py", "MappedJaxpr.call"),
     ),
     (
@@ -25,15 +25,15 @@ PIPELINE = (
         ("variables become inputs", "execution/variable_reads.py", "lift_reads"),
         ("guard host callbacks", "execution/callbacks.py", "guard_callbacks"),
         ("inline, drop dead code, merge", "collectives/merging.py", "evaluate_merged"),
-        ("fuse the collectives", "collectives/joining.py", "JoinedProgram.run"),
+        ("fuse the collectives", "collectives/collective_fusion.py", "JoinedProgram.run"),
     ),
     (
         "Compile and run",
-        ("order the collectives", "collectives/collective_order.py", "CollectiveOrder"),
+        ("order the collectives", "collectives/collective_tokens.py", "CollectiveOrder"),
         ("jax.jit with donation", "collectives/exchanging_jit.py", "jit_with_exchanges"),
         ("compile with XLA", "execution/program.py", "Program._compile"),
-        ("launch, store variables", "execution/variable_exchange.py", "VariableExchange.run"),
-        ("fast path of later calls", "execution/quick_call.py", "make_quick_call"),
+        ("launch, store variables", "execution/buffer_donation.py", "VariableExchange.run"),
+        ("fast path of later calls", "execution/fast_path.py", "make_quick_call"),
     ),
 )
 

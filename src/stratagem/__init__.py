@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.core.version import __version__ as __version__
-from stratagem._src.core.when_imported import when_imported
 from stratagem._src.current_strategy import context
+from stratagem._src.process.import_hooks import when_imported
 from stratagem._src.tensorflow_api.names import TOP_NAMES
 
 if TYPE_CHECKING:
@@ -582,7 +582,7 @@ def _bridge_keras() -> None:
 
 def _be_patient() -> None:
     # Imported when used: it needs JAX.
-    from stratagem._src.jax_internals.xla_flags import be_patient_in_collectives
+    from stratagem._src.jax_compat.xla_flags import be_patient_in_collectives
 
     be_patient_in_collectives()
 

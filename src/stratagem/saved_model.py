@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from stratagem._src.core.io_options import LoadOptions, SaveOptions
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.saved_model.loading import load
-from stratagem._src.saved_model.saving import save
+from stratagem._src.export.loading import load
+from stratagem._src.export.saving import save
 
 __all__ = ["LoadOptions", "SaveOptions", "load", "save"]
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stratagem as sg
-from stratagem._src.shared_memory import workers
+from stratagem._src.collective_backends.shared_memory import workers
 
 LARGE = 300_000
 HUGE = 1_200_000  # 4.8 MB: a second thread sends

@@ -22,7 +22,7 @@ import numpy as np
 import optax
 
 import stratagem as sg
-from stratagem._src.checkpoint_format.array_store import ArrayWriter
+from stratagem._src.checkpoint.format.array_store import ArrayWriter
 
 # Two, three and four workers divide a batch evenly, and run one compiled step; five do not.
 ROWS, BATCH = 48, 12

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import stratagem as sg
-from stratagem._src.jax_internals import distributed_runtime as jax_runtime
-from stratagem._src.membership import join, watchdog
-from stratagem._src.membership.join import joined_cluster
-from stratagem._src.membership.peer_watch import ClusterWatch
+from stratagem._src.control_plane import join, watchdog
+from stratagem._src.control_plane.failure_detector import ClusterWatch
+from stratagem._src.control_plane.join import joined_cluster
+from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 
 fault, victim, delay, deadline = (
     sys.argv[1],

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 import stratagem as sg
-from stratagem._src.checkpoint_format.array_store import ArrayWriter
+from stratagem._src.checkpoint.format.array_store import ArrayWriter
 
 directory = sys.argv[1]
 strategy = sg.distribute.MultiWorkerMirroredStrategy()

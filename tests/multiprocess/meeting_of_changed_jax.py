@@ -2,7 +2,7 @@
 
 import jaxlib._jax
 
-from stratagem._src.membership.meeting_server import main
+from stratagem._src.control_plane.membership_server import main
 
 del jaxlib._jax.get_distributed_runtime_service
 main()

@@ -12,7 +12,7 @@ import sys
 import warnings
 
 import stratagem as sg
-import stratagem._src.task_server
+import stratagem._src.parameter_server.task_server
 
 
 def main():

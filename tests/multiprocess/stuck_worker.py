@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 import stratagem as sg  # noqa: E402
-from stratagem._src.membership.join import joined_cluster  # noqa: E402
+from stratagem._src.control_plane.join import joined_cluster  # noqa: E402
 
 
 def get_stuck():

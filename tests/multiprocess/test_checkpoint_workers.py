@@ -9,7 +9,7 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
-from stratagem._src.checkpoint import worker_agreement
+from stratagem._src.checkpoint import collective_commit
 from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
@@ -75,7 +75,7 @@ def save_and_restore(directory):
         training.step()
     found["paths"] = [training.checkpoint.save(f"{directory}/ckpt") for _ in range(2)]
     # As if writing took so long that the others had to hear of it after every piece.
-    worker_agreement._SECONDS_BETWEEN_SIGNS = 0.0
+    collective_commit._SECONDS_BETWEEN_SIGNS = 0.0
     found["paths"].append(training.checkpoint.save(f"{directory}/ckpt"))
     saved = training.values()
     found["own_path"] = training.checkpoint.save(f"{directory}/of_worker_{worker}/ckpt")

@@ -13,7 +13,7 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
-from stratagem._src.measurement.recorder import begin_recording, end_recording
+from stratagem._src.telemetry.measurement.recorder import begin_recording, end_recording
 from stratagem.testing import run_cluster
 
 pytestmark = [

@@ -31,8 +31,8 @@ assert (profile.timeline is not None) == (index == 0)
 """
 
 CLOCKS = """
-from stratagem._src.membership.join import joined_cluster
-from stratagem._src.profiler.worker_profiles import compare_clocks
+from stratagem._src.control_plane.join import joined_cluster
+from stratagem._src.profiling.job.worker_profiles import compare_clocks
 
 began = time.time_ns()
 clock = compare_clocks(joined_cluster())

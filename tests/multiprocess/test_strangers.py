@@ -14,7 +14,7 @@ from stratagem._src.transport import Credentials, Identity, Kind, Message, conne
 
 pytestmark = pytest.mark.timeout(120)
 
-MODULE = "stratagem._src.membership.meeting_server"
+MODULE = "stratagem._src.control_plane.membership_server"
 SECRET = {"STRATAGEM_CLUSTER_SECRET": "a secret that both nodes know"}
 TRAIN = """
 if index == 0:

@@ -12,7 +12,7 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
-from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_watch
 from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
 from stratagem.testing import run_cluster
 
@@ -230,8 +230,8 @@ def test_a_chief_leads_and_an_evaluator_is_alone():
 
 def without_private_names():
     """Makes JAX look like one that has changed: as in the meeting point, so in the worker."""
-    from stratagem._src.jax_internals import distributed_runtime as jax_runtime
-    from stratagem._src.membership import host
+    from stratagem._src.control_plane import host
+    from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 
     host._MODULE = "meeting_of_changed_jax"
     jax_runtime._make_client = lambda *_: None

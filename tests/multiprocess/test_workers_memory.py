@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.collectives.collective_order import CollectiveOrder
+from stratagem._src.collectives.collective_tokens import CollectiveOrder
 from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]

@@ -18,7 +18,7 @@ from processes import MARK, marked, poll  # noqa: E402
 
 from stratagem._src.cluster.held_ports import HeldPorts  # noqa: E402
 from stratagem._src.core.errors import UnavailableError  # noqa: E402
-from stratagem._src.observation.view_client import ViewClient  # noqa: E402
+from stratagem._src.telemetry.monitoring.view_client import ViewClient  # noqa: E402
 
 IN_STEP = """
 import os

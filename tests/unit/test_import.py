@@ -18,7 +18,7 @@ class Watched(dict):
 
 before = dict(os.environ)
 os.environ = Watched(os.environ)
-import stratagem, stratagem._src.cluster, stratagem._src.partitioners
+import stratagem, stratagem._src.cluster, stratagem._src.parameter_server.partitioners
 stratagem.Variable, stratagem.distribute.MirroredStrategy
 from jax._src import xla_bridge
 started = xla_bridge.backends_are_initialized()
@@ -44,8 +44,9 @@ def test_import_leaves_optional_libraries_alone():
 
 
 def test_import_alone_loads_no_jax():
-    """The launcher and the process where workers meet start with it."""
-    program = "import sys, stratagem, stratagem._src.membership.meeting_server; print('jax' in sys.modules)"
+    """The launcher and the membership server start with it."""
+    server = "stratagem._src.control_plane.membership_server"
+    program = f"import sys, stratagem, {server}; print('jax' in sys.modules)"
     assert run(program).strip() == "False"
 
 

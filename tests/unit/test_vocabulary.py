@@ -127,7 +127,7 @@ def test_retired_words_do_not_come_back(page):
 
 def test_a_retired_word_is_found():
     text = (
-        "The job goes on.\n`membership/council.py: Council` is\nin step.\n"
+        "The job goes on.\n`control_plane/peers.py: Council` is\nin step.\n"
         "What happens in step 3 goes one by one.\n"
     )
     assert [(line, word) for line, word, _ in retired_words(text)] == [

@@ -12,7 +12,7 @@ from stratagem._src.mesh.process_settings import (
 )
 
 if TYPE_CHECKING:
-    from stratagem._src.membership.connect_to_cluster import experimental_connect_to_cluster
+    from stratagem._src.control_plane.connect_to_cluster import experimental_connect_to_cluster
     from stratagem._src.mesh.physical_devices import (
         LogicalDeviceConfiguration,
         PhysicalDevice,
@@ -48,7 +48,7 @@ _PHYSICAL = (
 
 # Loaded when first asked for, to keep `import stratagem` quick.
 _LAZY: dict[str, tuple[str, str | None]] = {
-    _CONNECT: ("stratagem._src.membership.connect_to_cluster", _CONNECT),
+    _CONNECT: ("stratagem._src.control_plane.connect_to_cluster", _CONNECT),
     "experimental": ("stratagem.config.experimental", None),
 } | {name: ("stratagem._src.mesh.physical_devices", name) for name in _PHYSICAL}
 

@@ -11,9 +11,9 @@ from stratagem._src.current_strategy.context import (
     has_strategy,
     in_cross_replica_context,
 )
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
-from stratagem._src.distributed_input.input_context import InputContext
-from stratagem._src.distributed_input.input_options import InputOptions, InputReplicationMode
+from stratagem._src.input.distributed_iterator import DistributedIterator
+from stratagem._src.input.input_context import InputContext
+from stratagem._src.input.input_options import InputOptions, InputReplicationMode
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.current import get_replica_context, get_strategy
 from stratagem._src.strategies.extended import StrategyExtended
@@ -29,12 +29,12 @@ from stratagem.distribute import experimental
 if TYPE_CHECKING:
     from stratagem._src.collectives.hierarchical_copy_all_reduce import HierarchicalCopyAllReduce
     from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
-    from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
+    from stratagem._src.input.distributed_dataset import DistributedDataset
+    from stratagem._src.parameter_server.task_server.server import Server
     from stratagem._src.strategies.central_storage import CentralStorageStrategy
     from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
     from stratagem._src.strategies.parameter_server import ParameterServerStrategy
     from stratagem._src.strategies.tpu import TPUStrategy
-    from stratagem._src.task_server.server import Server
     from stratagem.distribute import cluster_resolver, coordinator, partitioners
 
 __all__ = [
@@ -89,7 +89,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
         "ReductionToOneDevice",
     ),
     "DistributedDataset": (
-        "stratagem._src.distributed_input.distributed_dataset",
+        "stratagem._src.input.distributed_dataset",
         "DistributedDataset",
     ),
     "MultiWorkerMirroredStrategy": (
@@ -101,7 +101,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
         "stratagem._src.strategies.parameter_server",
         "ParameterServerStrategy",
     ),
-    "Server": ("stratagem._src.task_server.server", "Server"),
+    "Server": ("stratagem._src.parameter_server.task_server.server", "Server"),
     "cluster_resolver": ("stratagem.distribute.cluster_resolver", None),
     "coordinator": ("stratagem.distribute.coordinator", None),
     "partitioners": ("stratagem.distribute.partitioners", None),

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.profiler.job_profile import Profile, start, stop
-from stratagem._src.profiler.trace import Trace
-from stratagem._src.task_profile.options import ProfilerOptions
+from stratagem._src.profiling.job.job_profile import Profile, start, stop
+from stratagem._src.profiling.job.trace import Trace
+from stratagem._src.profiling.task.options import ProfilerOptions
 
 __all__ = ["Profile", "ProfilerOptions", "Trace", "start", "stop"]
 

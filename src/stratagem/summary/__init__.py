@@ -3,9 +3,13 @@
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.summary.recording import flush, histogram, image, scalar, text
-from stratagem._src.summary.recording_state import record_if, should_record_summaries
-from stratagem._src.summary.writer import SummaryWriter, create_file_writer, create_noop_writer
+from stratagem._src.telemetry.summary.recording import flush, histogram, image, scalar, text
+from stratagem._src.telemetry.summary.recording_state import record_if, should_record_summaries
+from stratagem._src.telemetry.summary.writer import (
+    SummaryWriter,
+    create_file_writer,
+    create_noop_writer,
+)
 from stratagem.summary import experimental
 
 __all__ = [

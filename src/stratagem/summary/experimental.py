@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.summary.recording_state import get_step, set_step
+from stratagem._src.telemetry.summary.recording_state import get_step, set_step
 
 __all__ = ["get_step", "set_step"]
 

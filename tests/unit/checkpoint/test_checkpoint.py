@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import stratagem as sg
-from stratagem._src.checkpoint_format.directories import NewDirectory
+from stratagem._src.checkpoint.format.directories import NewDirectory
 
 
 @pytest.fixture
@@ -464,7 +464,7 @@ def test_checkpoints_of_version_2_are_read(strategy):
 
 def test_a_later_version_is_no_damage(tmp_path, monkeypatch):
     v = sg.Variable(1.0)
-    monkeypatch.setattr("stratagem._src.checkpoint_format.tree_metadata._VERSION", 4)
+    monkeypatch.setattr("stratagem._src.checkpoint.format.tree_metadata._VERSION", 4)
     checkpoint = sg.train.Checkpoint(v=v)
     path = checkpoint.save(tmp_path / "ckpt")
     checkpoint.sync()

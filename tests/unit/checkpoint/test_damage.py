@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import stratagem as sg
-from stratagem._src.checkpoint_format.former.index_reading import decode_index
-from stratagem._src.checkpoint_format.tree_metadata import TreeMetadata
+from stratagem._src.checkpoint.format.former.index_reading import decode_index
+from stratagem._src.checkpoint.format.tree_metadata import TreeMetadata
 
 
 class Victim:

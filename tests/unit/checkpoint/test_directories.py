@@ -1,6 +1,6 @@
 """Directories that appear when they are complete, as other processes see them before."""
 
-from stratagem._src.checkpoint_format.directories import NewDirectory, is_seen
+from stratagem._src.checkpoint.format.directories import NewDirectory, is_seen
 
 
 def test_another_process_sees_what_was_begun(tmp_path):

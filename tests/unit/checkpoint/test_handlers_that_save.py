@@ -8,9 +8,9 @@ import pytest
 
 import stratagem as sg
 from handlers import for_a_while, on_signal, signals
-from stratagem._src.core.background import Background
 from stratagem._src.core.errors import ContextError
 from stratagem._src.data import iterator as iterators
+from stratagem._src.process.background import Background
 
 FIRST_SAVE = """
 import os, signal, sys, threading

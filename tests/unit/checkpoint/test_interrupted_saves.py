@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from stratagem._src.checkpoint import under_way
-from stratagem._src.checkpoint.under_way import SaveUnderWay, wait_for_saves
-from stratagem._src.core import background
+from stratagem._src.checkpoint import async_save
+from stratagem._src.checkpoint.async_save import SaveUnderWay, wait_for_saves
+from stratagem._src.process import background
 
 # Whose bytecodes are interrupted: a wait for a thread is a few of them in threading.
-INTERRUPTED = (under_way.__file__, threading.__file__)
+INTERRUPTED = (async_save.__file__, threading.__file__)
 
 
 def interrupt_at(number, call, handler, files=INTERRUPTED):
@@ -49,8 +49,8 @@ def make(directory, write=lambda: None):
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    monkeypatch.setattr(under_way, "_SECONDS_TO_BEGIN", 0.002)
-    monkeypatch.setattr(under_way, "_JOIN_SECONDS", 0.002)
+    monkeypatch.setattr(async_save, "_SECONDS_TO_BEGIN", 0.002)
+    monkeypatch.setattr(async_save, "_JOIN_SECONDS", 0.002)
 
 
 def test_a_handler_that_saves_and_waits_at_any_moment(tmp_path):
@@ -73,7 +73,7 @@ def test_a_handler_that_saves_and_waits_at_any_moment(tmp_path):
         assert sorted(written) == ["inner", "outer"]
         written.clear()
     assert number > 100
-    assert not under_way._under_way
+    assert not async_save._under_way
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_save_that_is_interrupted_has_an_end(tmp_path):
     def handler():
         raise KeyboardInterrupt
 
-    files = [under_way.__file__, background.__file__]
+    files = [async_save.__file__, background.__file__]
     number, is_reached = 0, True
     while is_reached:
         save = make(tmp_path)
@@ -106,6 +106,6 @@ def test_a_save_that_is_interrupted_has_an_end(tmp_path):
         wait_for_saves()
         number += 1
     assert number > 100
-    assert not under_way._under_way
+    assert not async_save._under_way
     # What the interrupts were recorded as: failures that the end of the program would tell of.
-    under_way._unheard.clear()
+    async_save._unheard.clear()

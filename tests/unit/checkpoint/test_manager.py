@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.checkpoint import under_way
-from stratagem._src.checkpoint_format import directories
-from stratagem._src.checkpoint_format.array_store import ArrayWriter
-from stratagem._src.core.background import Background
+from stratagem._src.checkpoint import async_save
+from stratagem._src.checkpoint.format import directories
+from stratagem._src.checkpoint.format.array_store import ArrayWriter
+from stratagem._src.process.background import Background
 
 AT_ONCE = sg.train.CheckpointOptions(enable_async=False)
 
@@ -165,7 +165,7 @@ def test_one_is_replaced_at_one_moment(tmp_path, monkeypatch, can_exchange):
         def cannot(new, old):
             raise OSError("not here")
 
-        monkeypatch.setattr("stratagem._src.checkpoint_format.exchange_names._exchange", cannot)
+        monkeypatch.setattr("stratagem._src.checkpoint.format.atomic_swap._exchange", cannot)
     for number in range(2):
         new = directories.NewDirectory(tmp_path / "one", replace=True)
         (new.hidden / "file").write_text(str(number))
@@ -228,7 +228,7 @@ def test_another_thread_may_look_for_checkpoints_at_the_moment_a_save_begins(tmp
             return super().start(*args, **kwargs)
 
     look = threading.Thread(target=lambda: found.append(sg.train.latest_checkpoint(tmp_path)))
-    monkeypatch.setattr(under_way, "Background", LookedForInBetween)
+    monkeypatch.setattr(async_save, "Background", LookedForInBetween)
     path = sg.train.Checkpoint(v=sg.Variable(1.0)).save(tmp_path / "ckpt")
     look.join(100)
     assert found == [path]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import stratagem as sg
-from stratagem._src.core.signal_notices import SignalNotices
+from stratagem._src.process.signal_notices import SignalNotices
 from stratagem._src.training.termination_config import TerminationConfig
 
 Handler = sg.distribute.experimental.PreemptionCheckpointHandler

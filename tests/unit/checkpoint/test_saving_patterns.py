@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.checkpoint_format.array_store import ArrayWriter
+from stratagem._src.checkpoint.format.array_store import ArrayWriter
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_temporary_directories_of_saves(tmp_path):
 PROGRAM = """
 import sys
 import stratagem as sg
-from stratagem._src.checkpoint_format.array_store import ArrayWriter
+from stratagem._src.checkpoint.format.array_store import ArrayWriter
 
 def fail(self):
     raise OSError(28, "No space left on device")

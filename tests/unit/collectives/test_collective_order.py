@@ -9,12 +9,12 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from stratagem._src.collectives.joining import joined
+from stratagem._src.collective_backends.shared_memory import workers
+from stratagem._src.collectives.collective_fusion import joined
 from stratagem._src.collectives.merging import evaluate_merged
-from stratagem._src.collectives.replica_flow import has_collectives
-from stratagem._src.core.tracing import inner_jaxprs
+from stratagem._src.jax_compat.tracing import inner_jaxprs
+from stratagem._src.jaxpr.replication_analysis import has_collectives
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.shared_memory import workers
 
 AXIS = "replica"
 NUM_PROCESSES = 2

@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from stratagem._src.collectives.joining import joined
+from stratagem._src.collectives.collective_fusion import joined
 from stratagem._src.collectives.packing import Packing, in_packs
-from stratagem._src.collectives.replica_flow import known_to_be_equal
+from stratagem._src.jaxpr.replication_analysis import known_to_be_equal
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 AXIS = "replica"

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from stratagem._src.core.background import Background
+from stratagem._src.process.background import Background
 
 
 def fail_here():

@@ -60,8 +60,8 @@ def run(program):
 
 def test_functions_for_exit_are_the_parents_and_the_childs_own_run():
     out = run("""
-from stratagem._src.core.forking import ProcessOwner, at_exit, end_in_child
-from stratagem._src.core.hard_exit import after_all_exit_functions
+from stratagem._src.process.fork import ProcessOwner, at_exit, end_in_child
+from stratagem._src.process.hard_exit import after_all_exit_functions
 at_exit(print, "exit of the parent")
 after_all_exit_functions(lambda: print("very end of the parent", flush=True))
 owner = ProcessOwner("a thing")
@@ -182,7 +182,7 @@ unfinished.write(b"once")
 writer = sg.summary.create_file_writer(str(folder / "logs"))
 writer.set_as_default()
 sg.summary.scalar("loss", 1.0, step=1)
-from stratagem._src.core.signal_notices import SignalNotices
+from stratagem._src.process.signal_notices import SignalNotices
 notices = SignalNotices([signal.SIGUSR2])
 
 def use():
@@ -233,7 +233,7 @@ assert len([*TFRecordReader(str(events))]) == 3, "the version, and two summaries
 def test_saves_are_the_parents(tmp_path):
     run(f"""
 from pathlib import Path
-from stratagem._src.checkpoint.under_way import SaveUnderWay, wait_for_saves
+from stratagem._src.checkpoint.async_save import SaveUnderWay, wait_for_saves
 may_end = threading.Event()
 save = SaveUnderWay(Path({str(tmp_path / "checkpoint")!r}), may_end.wait, lambda: None, lambda: False)
 save.start()

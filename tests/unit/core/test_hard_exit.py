@@ -17,7 +17,7 @@ atexit.register(lambda: print("first registered"))
 package = sys.modules["stratagem"] = types.ModuleType("stratagem")
 package.__path__ = {list(stratagem.__path__)!r}
 from stratagem._src.core import hard_exit as module
-from stratagem._src.core.hard_exit import HardExit
+from stratagem._src.process.hard_exit import HardExit
 stuck = threading.Thread(target=ctypes.CDLL(None).pause, daemon=True)
 stuck.start()
 hard_exit = HardExit(stuck.is_alive)
@@ -126,7 +126,7 @@ def test_every_way_to_end():
 
 
 def test_a_process_in_which_nothing_is_stuck_is_finalized():
-    source = "from stratagem._src.core.hard_exit import HardExit\n"
+    source = "from stratagem._src.process.hard_exit import HardExit\n"
     source += "class Last:\n    def __del__(self): print('finalized')\n"
     source += "last, hard_exit = Last(), HardExit(lambda: False)\nhard_exit.observe()\nraise SystemExit(3)"
     process = start(source)

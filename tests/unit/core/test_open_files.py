@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import resource
-from stratagem._src.core.open_files import allow_open_files
+from stratagem._src.process.rlimits import allow_open_files
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 2000))
 allow_open_files(int({num_connections}))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratagem._src.core.straight_line import StraightLine, listed
+from stratagem._src.core.codegen import StraightLine, listed
 
 
 def test_values_blocks_and_lists():

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.core.this_thread import THIS_THREAD
-from stratagem._src.mesh.program_queue import QUEUE
+from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.mesh.dispatch_queue import QUEUE
 from stratagem._src.variables.atomicity import OPEN, STORAGE
 
 SECONDS = 1.5

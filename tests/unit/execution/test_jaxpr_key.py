@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stratagem._src.core.tracing import all_equations
 from stratagem._src.execution.jaxpr_key import jaxpr_key
-from stratagem._src.jax_internals.derivative_rules import derivative_rules
+from stratagem._src.jax_compat.derivative_rules import derivative_rules
+from stratagem._src.jax_compat.tracing import all_equations
 
 X = jax.ShapeDtypeStruct((4, 4), jnp.float32)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.measurement.recorder import begin_recording, end_recording
+from stratagem._src.telemetry.measurement.recorder import begin_recording, end_recording
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from keras_training import (
 )
 
 import stratagem as sg
-from stratagem._src.measurement.recorder import begin_recording, end_recording
+from stratagem._src.telemetry.measurement.recorder import begin_recording, end_recording
 
 pytestmark = pytest.mark.filterwarnings(KERAS_ARRAYS)
 

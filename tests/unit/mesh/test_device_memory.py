@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.jax_internals.running_backends import running_backends
+from stratagem._src.jax_compat.running_backends import running_backends
 from stratagem._src.mesh import device_memory
 from stratagem._src.mesh.device_memory import DeviceMemory
 

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from stratagem._src.mesh import program_queue as launch
+from stratagem._src.mesh import dispatch_queue as launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 

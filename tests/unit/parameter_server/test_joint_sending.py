@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.parameter_server.client.joint_sending import JointSending
+from stratagem._src.parameter_server.client.request_coalescing import JointSending
 
 
 def in_threads(count, work):

@@ -21,7 +21,7 @@ TABLE = np.arange(40, dtype=np.float32).reshape(20, 2)
 def small_blocks(monkeypatch):
     """Several chunks in a shard, and some on the borders of two."""
     monkeypatch.setattr("stratagem._src.parameter_server.client.initial_value._BLOCK_BYTES", 24)
-    monkeypatch.setattr("stratagem._src.checkpoint_format.chunks._CHUNK_BYTES", 24)
+    monkeypatch.setattr("stratagem._src.checkpoint.format.chunks._CHUNK_BYTES", 24)
 
 
 def test_into_another_number_of_shards_and_servers(servers, three_servers, tmp_path):

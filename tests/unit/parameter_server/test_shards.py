@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem._src.parameter_server.client.shards import ShardedRows, make_shards, split_operands
-from stratagem._src.partitioners import shard_sizes
+from stratagem._src.parameter_server.partitioners import shard_sizes
 
 
 @st.composite

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import stratagem as tf
-from stratagem._src.core.this_thread import INSIDE
-from stratagem._src.core.tracing import under_trace
+from stratagem._src.core.thread_state import INSIDE
+from stratagem._src.jax_compat.tracing import under_trace
 
 
 @pytest.fixture(autouse=True)

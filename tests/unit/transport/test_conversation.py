@@ -6,9 +6,9 @@ import time
 import pytest
 
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.core.background import Background
+from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials, Identity, Kind, Listener, Message, connect
-from stratagem._src.transport.conversation import Conversation, HeartbeatTimeout
+from stratagem._src.transport.duplex_stream import Conversation, HeartbeatTimeout
 
 CREDENTIALS = Credentials(secret="correct horse battery staple")
 HOST, GUEST = Identity("host"), Identity("guest", 3)

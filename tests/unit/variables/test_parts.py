@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stratagem._src.variables.parts import Parts
+from stratagem._src.variables.shard_layout import Parts
 
 
 @pytest.mark.parametrize(

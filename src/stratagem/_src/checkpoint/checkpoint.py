@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from stratagem._src.checkpoint.async_save import SaveUnderWay
+from stratagem._src.checkpoint.collective_commit import WorkerAgreement
+from stratagem._src.checkpoint.format.reader import open_checkpoint
+from stratagem._src.checkpoint.format.tree_metadata import array_key
 from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects, Keys, named_objects
 from stratagem._src.checkpoint.optimizer_saving import (
     known_variables,
@@ -19,13 +23,9 @@ from stratagem._src.checkpoint.restore_status import RestoreStatus
 from stratagem._src.checkpoint.restoring import stage_all
 from stratagem._src.checkpoint.saved_values import Change, IteratorPlace, SavedValue
 from stratagem._src.checkpoint.saving import Contents, Target, begin_save
-from stratagem._src.checkpoint.under_way import SaveUnderWay
-from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
-from stratagem._src.checkpoint_format.reader import open_checkpoint
-from stratagem._src.checkpoint_format.tree_metadata import array_key
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
-from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
+from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, WholeVariable
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.variables import access as state

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stratagem._src.checkpoint.under_way import wait_for_saves
-from stratagem._src.checkpoint_format.directories import numbered
-from stratagem._src.checkpoint_format.former.reader import INDEX_FILE
-from stratagem._src.checkpoint_format.tree_metadata import METADATA_FILE
+from stratagem._src.checkpoint.async_save import wait_for_saves
+from stratagem._src.checkpoint.format.directories import numbered
+from stratagem._src.checkpoint.format.former.reader import INDEX_FILE
+from stratagem._src.checkpoint.format.tree_metadata import METADATA_FILE
 
 __all__ = ["checkpoints_iterator", "complete_checkpoints", "latest_checkpoint", "make_latest"]
 

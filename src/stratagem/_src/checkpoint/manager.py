@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stratagem._src.checkpoint.async_save import wait_for_saves
 from stratagem._src.checkpoint.checkpoint import Checkpoint
+from stratagem._src.checkpoint.format.directories import remove_directory, remove_left_overs
 from stratagem._src.checkpoint.locating import complete_checkpoints
 from stratagem._src.checkpoint.options import CheckpointOptions
-from stratagem._src.checkpoint.under_way import wait_for_saves
-from stratagem._src.checkpoint_format.directories import remove_directory, remove_left_overs
 from stratagem._src.core.errors import InvalidArgumentError
 
 __all__ = ["CheckpointManager"]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.checkpoint.format.tree_metadata import Key, array_key
 from stratagem._src.checkpoint.nnx_objects import Live, is_nnx_object, nnx_parts
 from stratagem._src.checkpoint.saved_values import (
     IteratorPlace,
@@ -18,7 +19,6 @@ from stratagem._src.checkpoint.saved_values import (
     SavedValue,
     SavedVariable,
 )
-from stratagem._src.checkpoint_format.tree_metadata import Key, array_key
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.training.metrics.metric import Metric

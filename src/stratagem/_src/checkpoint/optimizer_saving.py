@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from stratagem._src.checkpoint.objects import CheckpointObjects, Keys
-from stratagem._src.checkpoint.saved_values import Change, PlainArray, SavedValue, SavedVariable
-from stratagem._src.checkpoint_format.reader import OF_VARIABLES, SHARED, owner_key
-from stratagem._src.checkpoint_format.saved_state import (
+from stratagem._src.checkpoint.format.reader import OF_VARIABLES, SHARED, owner_key
+from stratagem._src.checkpoint.format.saved_state import (
     OptimizerArrays,
     SavedArray,
     SavedCheckpoint,
 )
-from stratagem._src.checkpoint_format.tree_metadata import Key
+from stratagem._src.checkpoint.format.tree_metadata import Key
+from stratagem._src.checkpoint.objects import CheckpointObjects, Keys
+from stratagem._src.checkpoint.saved_values import Change, PlainArray, SavedValue, SavedVariable
 from stratagem._src.parameter_server.client.remote_arrays import StateArray, state_arrays
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.state_actions import drop_state, has_state

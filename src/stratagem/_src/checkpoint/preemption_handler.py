@@ -15,14 +15,14 @@ from stratagem._src.checkpoint.checkpoint import Checkpoint
 from stratagem._src.checkpoint.manager import CheckpointManager
 from stratagem._src.cluster.errors import UnknownAddressesError
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
-from stratagem._src.core.errors import ContextError, InvalidArgumentError
-from stratagem._src.membership.common_boundary import (
+from stratagem._src.control_plane.coordinated_stop import (
     BoundaryLine,
     ClusterLine,
     CommonBoundary,
     LonelyLine,
 )
-from stratagem._src.membership.join import joined_cluster
+from stratagem._src.control_plane.join import joined_cluster
+from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.training.preemption_notices import PreemptionNotices
 from stratagem._src.training.termination_config import TerminationConfig
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stratagem._src.checkpoint.format.saved_state import SavedArray, SavedCheckpoint
 from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects
 from stratagem._src.checkpoint.optimizer_saving import OptimizerRestore
 from stratagem._src.checkpoint.saved_values import (
@@ -14,7 +15,6 @@ from stratagem._src.checkpoint.saved_values import (
     Restorable,
     SavedVariable,
 )
-from stratagem._src.checkpoint_format.saved_state import SavedArray, SavedCheckpoint
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
 from stratagem._src.parameter_server.client.remote_arrays import WholeVariable, check_held
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteRestore

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from stratagem._src.checkpoint.worker_agreement import spans_workers
-from stratagem._src.checkpoint_format.saved_state import SavedArray
-from stratagem._src.checkpoint_format.tree_metadata import ARRAY, NUMBER
+from stratagem._src.checkpoint.collective_commit import spans_workers
+from stratagem._src.checkpoint.format.saved_state import SavedArray
+from stratagem._src.checkpoint.format.tree_metadata import ARRAY, NUMBER
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.training.elastic.elastic_loop import ElasticLoop
 from stratagem._src.training.local_state import static_shape
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable

@@ -12,16 +12,13 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from stratagem._src.checkpoint.locating import make_latest
-from stratagem._src.checkpoint.objects import COUNTER, Keys
-from stratagem._src.checkpoint.saved_values import SavedValue, SavedVariable, ValueToSave
-from stratagem._src.checkpoint.under_way import SaveUnderWay
-from stratagem._src.checkpoint.worker_agreement import WorkerAgreement
-from stratagem._src.checkpoint_format.array_store import ArrayWriter, merge_parts, part_directory
-from stratagem._src.checkpoint_format.chunks import divide_rows
-from stratagem._src.checkpoint_format.directories import NewDirectory, is_seen, remove_left_overs
-from stratagem._src.checkpoint_format.reader import worker_key
-from stratagem._src.checkpoint_format.tree_metadata import (
+from stratagem._src.checkpoint.async_save import SaveUnderWay
+from stratagem._src.checkpoint.collective_commit import WorkerAgreement
+from stratagem._src.checkpoint.format.array_store import ArrayWriter, merge_parts, part_directory
+from stratagem._src.checkpoint.format.chunks import divide_rows
+from stratagem._src.checkpoint.format.directories import NewDirectory, is_seen, remove_left_overs
+from stratagem._src.checkpoint.format.reader import worker_key
+from stratagem._src.checkpoint.format.tree_metadata import (
     METADATA_FILE,
     NUMBER,
     Key,
@@ -29,6 +26,9 @@ from stratagem._src.checkpoint_format.tree_metadata import (
     TreeMetadata,
     array_key,
 )
+from stratagem._src.checkpoint.locating import make_latest
+from stratagem._src.checkpoint.objects import COUNTER, Keys
+from stratagem._src.checkpoint.saved_values import SavedValue, SavedVariable, ValueToSave
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.parameter_server.client.remote_arrays import RemoteArray
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteSave

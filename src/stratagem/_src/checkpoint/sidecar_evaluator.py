@@ -14,8 +14,8 @@ import numpy as np
 from stratagem._src.checkpoint.checkpoint import Checkpoint
 from stratagem._src.checkpoint.locating import checkpoints_iterator
 from stratagem._src.core.errors import DataLossError, NotFoundError
-from stratagem._src.summary import recording
-from stratagem._src.summary.writer import create_file_writer, create_noop_writer
+from stratagem._src.telemetry.summary import recording
+from stratagem._src.telemetry.summary.writer import create_file_writer, create_noop_writer
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["SidecarEvaluator"]

@@ -41,8 +41,8 @@ def add_command(commands: _Commands) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from stratagem._src.island_server.island_messages import island_credentials
-    from stratagem._src.island_server.island_server import IslandServer
+    from stratagem._src.control_plane.island_server.island_messages import island_credentials
+    from stratagem._src.control_plane.island_server.island_server import IslandServer
 
     def log(text: str) -> None:
         print(f"stratagem: {text}", file=sys.stderr, flush=True)

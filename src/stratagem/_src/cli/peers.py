@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.cluster.listening import listen
-from stratagem._src.core.background import Background
+from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials
 
 __all__ = ["reach_peers"]

@@ -41,7 +41,7 @@ def add_command(commands: _Commands) -> None:
 
 def _merge(directory: Path) -> int:
     # Imported when used: it needs JAX.
-    from stratagem._src.task_profile.timeline import RUNS, merge_run
+    from stratagem._src.profiling.task.timeline import RUNS, merge_run
 
     runs = sorted(path for path in (directory / RUNS).glob("*") if path.is_dir())
     if not runs and not any(directory.glob("*.xplane.pb")):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import UnavailableError
-from stratagem._src.observation.observed_jobs import observed_jobs
-from stratagem._src.observation.text_view import text_view
-from stratagem._src.observation.view_client import ViewClient
+from stratagem._src.telemetry.monitoring.observed_jobs import observed_jobs
+from stratagem._src.telemetry.monitoring.text_view import text_view
+from stratagem._src.telemetry.monitoring.view_client import ViewClient
 
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.collectives.collective_order import CollectiveOrder
+from stratagem._src.collective_backends.shared_memory.combination import Combination
+from stratagem._src.collectives.collective_tokens import CollectiveOrder
 from stratagem._src.collectives.point_to_point import accumulator, finish
 from stratagem._src.collectives.wire_dtype import is_half
 from stratagem._src.collectives.xla_all_reduce import from_pairs, to_pairs, xla_all_reduce
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.shared_memory.combination import Combination
 
 __all__ = ["PLAIN_ALL_REDUCE", "all_reduce_each"]
 

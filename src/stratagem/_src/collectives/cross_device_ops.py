@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.collectives.all_gather import gather, gather_spmd
 from stratagem._src.collectives.destinations import check_destinations, placed_on
-from stratagem._src.collectives.gathering import gather, gather_spmd
 from stratagem._src.collectives.replica_programs import spmd_map
 from stratagem._src.collectives.wire_dtype import is_half, on_wire, wire_dtype
 from stratagem._src.core.communication_options import CommunicationOptions

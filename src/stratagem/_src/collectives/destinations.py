@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.structures import ValueLeaf
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import array_of

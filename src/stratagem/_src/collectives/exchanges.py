@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.collective_backends.shared_memory.combination import Combination
 from stratagem._src.collectives.all_reduce import all_reduce_each
-from stratagem._src.collectives.collective_order import CollectiveOrder
+from stratagem._src.collectives.collective_tokens import CollectiveOrder
 from stratagem._src.collectives.packing import Packing, packed, unpacked
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.shared_memory.combination import Combination
 
 __all__ = ["Exchange", "Kind", "exchange_together", "kind_of", "known_if_equal", "of_equal"]
 

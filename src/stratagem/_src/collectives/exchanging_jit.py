@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 
-from stratagem._src.collectives.collective_order import shares_memory
+from stratagem._src.collective_backends.shared_memory.workers import current_number, number_of_trace
+from stratagem._src.collectives.collective_tokens import shares_memory
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.shared_memory.workers import current_number, number_of_trace
 
 __all__ = ["ExchangingJit", "jit_with_exchanges"]
 

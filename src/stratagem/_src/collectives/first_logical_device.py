@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core.tracing import jax_core
+from stratagem._src.jax_compat.tracing import jax_core
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
 __all__ = ["on_first_logical_device"]

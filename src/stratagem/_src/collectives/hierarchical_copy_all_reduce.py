@@ -13,9 +13,9 @@ from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import apply_in_packs
 from stratagem._src.collectives.point_to_point import accumulator, finish
-from stratagem._src.collectives.replica_flow import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.jaxpr.replication_analysis import known_to_be_equal
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from stratagem._src.collectives.first_logical_device import on_first_logical_device
-from stratagem._src.core.tracing import mentioned_variables
+from stratagem._src.jax_compat.tracing import mentioned_variables
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["MappedInput", "MappedJaxpr"]

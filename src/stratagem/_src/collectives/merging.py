@@ -15,8 +15,14 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from stratagem._src.collectives.collective_order import CollectiveOrder
-from stratagem._src.collectives.flat_jaxpr import (
+from stratagem._src.collective_backends.shared_memory.workers import trace_body
+from stratagem._src.collectives.all_gather import gather_spmd
+from stratagem._src.collectives.collective_fusion import JoinedProgram
+from stratagem._src.collectives.collective_tokens import CollectiveOrder
+from stratagem._src.jax_compat.kept_results import keep_result
+from stratagem._src.jax_compat.shard_map_equation import mapped_equation
+from stratagem._src.jax_compat.tracing import all_equations, inner_jaxprs
+from stratagem._src.jaxpr.inline import (
     FlatEquation,
     FlatJaxpr,
     Operand,
@@ -25,14 +31,8 @@ from stratagem._src.collectives.flat_jaxpr import (
     value_of,
     with_bodies,
 )
-from stratagem._src.collectives.gathering import gather_spmd
-from stratagem._src.collectives.joining import JoinedProgram
-from stratagem._src.collectives.replica_flow import lasting_effects
-from stratagem._src.core.tracing import all_equations, inner_jaxprs
-from stratagem._src.jax_internals.kept_results import keep_result
-from stratagem._src.jax_internals.shard_map_equation import mapped_equation
+from stratagem._src.jaxpr.replication_analysis import lasting_effects
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.shared_memory.workers import trace_body
 
 __all__ = ["evaluate_merged"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratagem._src.collectives.all_reduce import PLAIN_ALL_REDUCE, all_reduce_each
-from stratagem._src.collectives.collective_order import CollectiveOrder
+from stratagem._src.collectives.collective_tokens import CollectiveOrder
 from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import Packing, apply_in_packs, in_packs, packed, unpacked

@@ -10,13 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.collectives.collective_order import CollectiveOrder
-from stratagem._src.collectives.flat_jaxpr import FlatEquation, evaluate, value_of
-from stratagem._src.collectives.replica_flow import has_collectives
-from stratagem._src.collectives.scattering import is_scattered_in_memory, scatter_in_memory
-from stratagem._src.core.tracing import jax_core
-from stratagem._src.shared_memory.combination import Combination
-from stratagem._src.shared_memory.workers import can_exchange
+from stratagem._src.collective_backends.shared_memory.combination import Combination
+from stratagem._src.collective_backends.shared_memory.workers import can_exchange
+from stratagem._src.collectives.collective_tokens import CollectiveOrder
+from stratagem._src.collectives.reduce_scatter_in_memory import (
+    is_scattered_in_memory,
+    scatter_in_memory,
+)
+from stratagem._src.jax_compat.tracing import jax_core
+from stratagem._src.jaxpr.inline import FlatEquation, evaluate, value_of
+from stratagem._src.jaxpr.replication_analysis import has_collectives
 
 __all__ = ["evaluate_in_order"]
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.collectives.replica_flow import name_of_call
 from stratagem._src.core.communication_options import CommunicationOptions
+from stratagem._src.jaxpr.replication_analysis import name_of_call
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = [

@@ -14,10 +14,10 @@ from stratagem._src.collectives.point_to_point import (
     collect_at,
     finish,
 )
-from stratagem._src.collectives.replica_flow import known_to_be_equal
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import DeviceError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.jaxpr.replication_analysis import known_to_be_equal
 from stratagem._src.mesh.devices import canonical_name, resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
-from stratagem._src.mesh.program_queue import launch
+from stratagem._src.mesh.dispatch_queue import launch
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.int64_guard import narrowed
 
 __all__ = ["IndexedSlices"]
 

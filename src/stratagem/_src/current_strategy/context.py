@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.core.this_thread import THIS_THREAD
+from stratagem._src.core.thread_state import THIS_THREAD
 
 if TYPE_CHECKING:
     from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol

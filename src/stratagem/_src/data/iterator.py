@@ -19,14 +19,14 @@ from stratagem._src.core.errors import (
     InvalidArgumentError,
     OutOfRangeError,
 )
-from stratagem._src.core.forking import ProcessOwner, end_in_child
-from stratagem._src.core.this_thread import INSIDE, THIS_THREAD
+from stratagem._src.core.thread_state import INSIDE, THIS_THREAD
 from stratagem._src.data.plan.anchors import too_short
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Node, walk
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.transforms.shard import ShardHint
+from stratagem._src.process.fork import ProcessOwner, end_in_child
 
 __all__ = ["DatasetIterator", "EndOfData", "refuse_hints"]
 

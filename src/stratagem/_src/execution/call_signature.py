@@ -12,9 +12,9 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.planned_elements import PlannedElements
-from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
 from stratagem._src.execution.static_key import form_key, static_key
+from stratagem._src.input.distributed_dataset import DistributedDataset
+from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stratagem._src.core.tracing import all_equations, jax_core
-from stratagem._src.jax_internals.host_callbacks import CALLBACKS
+from stratagem._src.jax_compat.host_callbacks import CALLBACKS
+from stratagem._src.jax_compat.tracing import all_equations, jax_core
 
 __all__ = ["CallbackSlots", "callbacks_of", "is_callback"]
 

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.core.tracing import jax_core
-from stratagem._src.jax_internals.host_callbacks import CALLBACKS, without_waiting
-from stratagem._src.mesh.program_queue import in_host_callback, process_watch
+from stratagem._src.jax_compat.host_callbacks import CALLBACKS, without_waiting
+from stratagem._src.jax_compat.tracing import jax_core
+from stratagem._src.mesh.dispatch_queue import in_host_callback, process_watch
 
 __all__ = ["guard_callbacks", "wait_for_callbacks"]
 

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.collectives.replica_flow import must_be_equal
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
-from stratagem._src.core.tracing import is_tracer
 from stratagem._src.execution.draws import AnyIterator
 from stratagem._src.execution.tracing_frames import ReplicaFrame
+from stratagem._src.jax_compat.tracing import is_tracer
+from stratagem._src.jaxpr.replication_analysis import must_be_equal
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf

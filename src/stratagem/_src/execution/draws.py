@@ -21,12 +21,17 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import ShapeMismatchError
-from stratagem._src.core.narrowing import narrowed
-from stratagem._src.core.tracing import in_trace, jax_core, mentioned_variables, with_constvars
+from stratagem._src.core.int64_guard import narrowed
 from stratagem._src.data.iterator import DatasetIterator
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
-from stratagem._src.distributed_input.optional import MISSING
 from stratagem._src.execution.input_placement import place_on
+from stratagem._src.input.distributed_iterator import DistributedIterator
+from stratagem._src.input.optional import MISSING
+from stratagem._src.jax_compat.tracing import (
+    in_trace,
+    jax_core,
+    mentioned_variables,
+    with_constvars,
+)
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica

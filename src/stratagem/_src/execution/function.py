@@ -11,25 +11,25 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from stratagem._src.core import jax_settings
 from stratagem._src.core.errors import OutOfRangeError
 from stratagem._src.core.missing_names import missing_method
-from stratagem._src.core.this_thread import THIS_THREAD
-from stratagem._src.core.tracing import under_jit
+from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.data.iterator import EndOfData
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
+from stratagem._src.execution.buffer_donation import VariablesGone
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, EndMiss, RaggedElement
+from stratagem._src.execution.fast_path import Otherwise, QuickCall, make_quick_call
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
-from stratagem._src.execution.quick_call import Otherwise, QuickCall, make_quick_call
 from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.tracing_frames import EndNotCaught
-from stratagem._src.execution.variable_exchange import VariablesGone
+from stratagem._src.jax_compat import jax_settings
+from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 from stratagem._src.variables import access as state

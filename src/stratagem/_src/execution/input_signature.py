@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, SignatureMismatchError
-from stratagem._src.core.narrowing import check_fits
+from stratagem._src.core.int64_guard import check_fits
 from stratagem._src.data.tensor_spec import TensorSpec
-from stratagem._src.distributed_input.specs import PerReplicaSpec
+from stratagem._src.input.specs import PerReplicaSpec
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 

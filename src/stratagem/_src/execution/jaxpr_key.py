@@ -18,10 +18,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from stratagem._src.core.tracing import jax_core
 from stratagem._src.execution.callback_slots import is_callback
 from stratagem._src.execution.static_key import EXACT, KeyedParameter, SameObject, static_key
-from stratagem._src.jax_internals.derivative_rules import derivative_rules
+from stratagem._src.jax_compat.derivative_rules import derivative_rules
+from stratagem._src.jax_compat.tracing import jax_core
 
 __all__ = ["JaxprKey", "jaxpr_key"]
 

@@ -13,10 +13,14 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core import jax_settings
+from stratagem._src.core.codegen import StraightLine
 from stratagem._src.core.errors import OutOfRangeError
-from stratagem._src.core.straight_line import StraightLine
-from stratagem._src.distributed_input.optional import MISSING
+from stratagem._src.execution.buffer_donation import (
+    HeldVariables,
+    VariableExchange,
+    VariablesGone,
+    VariableWrite,
+)
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callbacks import wait_for_callbacks
 from stratagem._src.execution.draws import (
@@ -28,18 +32,14 @@ from stratagem._src.execution.draws import (
     put_back,
 )
 from stratagem._src.execution.input_placement import place_on
-from stratagem._src.execution.variable_exchange import (
-    HeldVariables,
-    VariableExchange,
-    VariablesGone,
-    VariableWrite,
-)
-from stratagem._src.measurement.recorder import recorder
-from stratagem._src.mesh.program_queue import (
+from stratagem._src.input.optional import MISSING
+from stratagem._src.jax_compat import jax_settings
+from stratagem._src.mesh.dispatch_queue import (
     check_not_in_callback,
     run_in_turn,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.atomicity import Conflict, Owner, admitted, owning

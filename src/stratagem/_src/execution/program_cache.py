@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from stratagem._src.execution.fast_path import QuickCall
 from stratagem._src.execution.program import Program
-from stratagem._src.execution.quick_call import QuickCall
-from stratagem._src.measurement.recorder import when_recording_changes
+from stratagem._src.telemetry.measurement.recorder import when_recording_changes
 
 __all__ = ["ProgramCache"]
 

@@ -16,22 +16,28 @@ import jax.numpy as jnp
 
 from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
 from stratagem._src.collectives.merging import evaluate_merged
-from stratagem._src.core import jax_settings, structures
+from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, TracedValueError
-from stratagem._src.core.hidden_tracers import hidden_tracers, refuse_hidden_tracer
-from stratagem._src.core.tracing import all_equations, is_tracer, jax_core, mentioned_variables
+from stratagem._src.execution.buffer_donation import VariableWrite, lend_for_long
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
 from stratagem._src.execution.callbacks import guard_callbacks
 from stratagem._src.execution.draws import DrawSpec, lift_draws, put_back
-from stratagem._src.execution.joint_program import JointProgram, ProgramIdentity
-from stratagem._src.execution.number_lifting import current_lifting
+from stratagem._src.execution.multi_process_program import JointProgram, ProgramIdentity
 from stratagem._src.execution.program import Program, ResultLeaf
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.remote.remote_access import RemoteAccess
 from stratagem._src.execution.tracing_frames import FunctionFrame
-from stratagem._src.execution.variable_exchange import VariableWrite, lend_for_long
 from stratagem._src.execution.variable_reads import lift_reads
-from stratagem._src.mesh.program_queue import ProgramLine, launch
+from stratagem._src.jax_compat import jax_settings
+from stratagem._src.jax_compat.leaked_tracers import hidden_tracers, refuse_hidden_tracer
+from stratagem._src.jax_compat.tracing import (
+    all_equations,
+    is_tracer,
+    jax_core,
+    mentioned_variables,
+)
+from stratagem._src.jaxpr.constant_hoisting import current_lifting
+from stratagem._src.mesh.dispatch_queue import ProgramLine, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.host_arrays import taken

@@ -15,19 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.collectives.gathering import gather_spmd
+from stratagem._src.collectives.all_gather import gather_spmd
 from stratagem._src.core.errors import ContextError, OutOfRangeError, VariableError
-from stratagem._src.core.tracing import active_trace, in_trace, is_tracer
 from stratagem._src.data.iterator import EndOfData
-from stratagem._src.distributed_input.optional import MISSING
 from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.draws import AnyIterator, Draw, RaggedElement, draw_element
 from stratagem._src.execution.gradient_taps import GradientTaps
 from stratagem._src.execution.remote.reads import read_all, read_rows
 from stratagem._src.execution.remote.remote_access import RemoteAccess
 from stratagem._src.execution.variable_reads import read_first
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
-from stratagem._src.jax_internals.tracer_owner import stages_into
+from stratagem._src.input.optional import MISSING
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.tracer_owner import stages_into
+from stratagem._src.jax_compat.tracing import active_trace, in_trace, is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.variables.access import StateFrame, records
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable

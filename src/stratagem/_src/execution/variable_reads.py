@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.dtypes import canonicalize_dtype
 
-from stratagem._src.core.tracing import in_trace, jax_core, mentioned_variables
+from stratagem._src.jax_compat.tracing import in_trace, jax_core, mentioned_variables
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["LiftedJaxpr", "lift_reads", "read_first"]

@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from stratagem._src.launcher import guardian
+from stratagem._src.launcher import supervisor
 
 __all__ = ["GuardedProcess"]
 
-_GUARDIAN = os.path.abspath(guardian.__file__)
+_GUARDIAN = os.path.abspath(supervisor.__file__)
 _SECONDS_TO_LEAVE = 5.0
 
 

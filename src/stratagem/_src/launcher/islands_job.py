@@ -13,7 +13,7 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.environment_variables import is_set
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task
-from stratagem._src.island_server.island_messages import (
+from stratagem._src.control_plane.island_server.island_messages import (
     COUNT_VARIABLE,
     ISLAND_VARIABLE,
     SECRET_FILE_VARIABLE,
@@ -21,7 +21,7 @@ from stratagem._src.island_server.island_messages import (
     SERVER_VARIABLE,
     read_island_secret,
 )
-from stratagem._src.island_server.island_server import IslandServer
+from stratagem._src.control_plane.island_server.island_server import IslandServer
 from stratagem._src.launcher.backends.backend import task_program
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.events import Interrupted, Report

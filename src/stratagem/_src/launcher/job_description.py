@@ -16,7 +16,7 @@ from stratagem._src.launcher.python_program import PythonProgram
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_program import check_num_devices
 from stratagem._src.launcher.task_resources import TaskResources
-from stratagem._src.observation.collector_address import collector_variables
+from stratagem._src.telemetry.monitoring.collector_address import collector_variables
 
 __all__ = ["JobDescription"]
 

@@ -24,10 +24,10 @@ from stratagem._src.launcher.events import (
 from stratagem._src.launcher.failure_report import failure_excerpt
 from stratagem._src.launcher.observation_options import ObservationOptions
 from stratagem._src.launcher.task_ending import TaskEnding
-from stratagem._src.observation.collector import Collector
-from stratagem._src.observation.dashboard.dashboard_server import DashboardServer
-from stratagem._src.observation.observed_jobs import ObservedJob, announce_job
-from stratagem._src.observation.open_telemetry import OpenTelemetryMetrics
+from stratagem._src.telemetry.monitoring.collector import Collector
+from stratagem._src.telemetry.monitoring.dashboard.dashboard_server import DashboardServer
+from stratagem._src.telemetry.monitoring.observed_jobs import ObservedJob, announce_job
+from stratagem._src.telemetry.monitoring.open_telemetry import OpenTelemetryMetrics
 
 __all__ = ["OBSERVATION", "JobObserver", "observe_job"]
 

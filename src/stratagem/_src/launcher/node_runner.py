@@ -33,7 +33,7 @@ from stratagem._src.launcher.task_environment import task_environment
 from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.launcher.task_output import TaskOutput, log_file_name
 from stratagem._src.launcher.task_program import TaskProgram
-from stratagem._src.observation.collector_address import collector_variables
+from stratagem._src.telemetry.monitoring.collector_address import collector_variables
 
 __all__ = ["JobNode", "NodeRunner"]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.cluster.leadership import Task
-from stratagem._src.core.background import Background
 from stratagem._src.core.errors import DeadlineExceededError, UnauthenticatedError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.launcher.console import Console
@@ -36,8 +35,9 @@ from stratagem._src.launcher.rendezvous import (
     Rendezvous,
 )
 from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.process.background import Background
 from stratagem._src.transport import Connection, Identity, connect
-from stratagem._src.transport.conversation import Conversation, HeartbeatTimeout
+from stratagem._src.transport.duplex_stream import Conversation, HeartbeatTimeout
 
 __all__ = ["RendezvousClient"]
 

@@ -8,9 +8,7 @@ import threading
 import time
 
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.core.background import Background
 from stratagem._src.core.errors import UnavailableError
-from stratagem._src.core.open_files import allow_open_files
 from stratagem._src.launcher.events import (
     NodeJoined,
     NodeLost,
@@ -29,8 +27,10 @@ from stratagem._src.launcher.rendezvous import (
     Rendezvous,
 )
 from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.process.background import Background
+from stratagem._src.process.rlimits import allow_open_files
 from stratagem._src.transport import Connection, Listener
-from stratagem._src.transport.conversation import Conversation, HeartbeatTimeout, body_of
+from stratagem._src.transport.duplex_stream import Conversation, HeartbeatTimeout, body_of
 
 __all__ = ["RendezvousServer"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 
 __all__ = ["addressable_shards"]
 

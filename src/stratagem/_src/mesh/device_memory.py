@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-from stratagem._src.jax_internals.running_backends import running_backends
+from stratagem._src.jax_compat.running_backends import running_backends
 
 __all__ = ["DeviceMemory"]
 

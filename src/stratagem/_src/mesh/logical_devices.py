@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.errors import DeviceError, ShapeMismatchError
-from stratagem._src.core.tracing import all_equations
+from stratagem._src.jax_compat.tracing import all_equations
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 

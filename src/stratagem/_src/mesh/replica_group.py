@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from stratagem._src.core.narrowing import narrowed
-from stratagem._src.core.tracing import is_tracer
-from stratagem._src.jax_internals.concrete_array import is_on_one_device
-from stratagem._src.jax_internals.device_arrays import put_copies, put_pieces
+from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.jax_compat.concrete_array import is_on_one_device
+from stratagem._src.jax_compat.device_arrays import put_copies, put_pieces
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.devices import canonical_name

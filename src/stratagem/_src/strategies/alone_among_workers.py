@@ -9,8 +9,8 @@ from stratagem._src.cluster.resolve import resolve_cluster
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.cluster.resolvers.kubernetes_cluster_resolver import KubernetesClusterResolver
 from stratagem._src.cluster.resolvers.tpu_cluster_resolver import TPUClusterResolver
+from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import StratagemError
-from stratagem._src.membership.join import joined_cluster
 
 __all__ = ["warn_if_alone_among_workers"]
 

@@ -12,16 +12,14 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError
-from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.int64_guard import narrowed
 from stratagem._src.core.owned_memory import OwnedResults
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
-from stratagem._src.distributed_input.input_options import InputOptions
-from stratagem._src.measurement.recorder import recorder
+from stratagem._src.input.input_options import InputOptions
+from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.device_memory import DeviceMemory
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.observation.observed_task import report_if_observed
 from stratagem._src.strategies.creation import label_of_new
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.older_names import OlderNames
@@ -29,6 +27,8 @@ from stratagem._src.strategies.reduce_along import reduce_along
 from stratagem._src.strategies.reducible import flatten_reducible
 from stratagem._src.strategies.replica_context import ValueContext
 from stratagem._src.strategies.run_options import RunOptions
+from stratagem._src.telemetry.measurement.recorder import recorder
+from stratagem._src.telemetry.monitoring.observed_task import report_if_observed
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
@@ -40,8 +40,8 @@ from stratagem._src.variables.stand_ins import is_variable, variable_of
 if TYPE_CHECKING:
     from stratagem._src.cluster import ClusterResolver
     from stratagem._src.data.dataset import Dataset
-    from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
-    from stratagem._src.distributed_input.input_context import InputContext
+    from stratagem._src.input.distributed_dataset import DistributedDataset
+    from stratagem._src.input.input_context import InputContext
 
 __all__ = ["Strategy"]
 
@@ -291,7 +291,7 @@ class Strategy(OlderNames):
         """
         context.require_cross_replica(self, "experimental_distribute_dataset")
         # Imported when used, here and below: datasets would be half of what `import stratagem` costs.
-        from stratagem._src.distributed_input.distributed_dataset import distribute_dataset
+        from stratagem._src.input.distributed_dataset import distribute_dataset
 
         return distribute_dataset(
             dataset, self.replica_group, options, self._extended.worker_position()
@@ -321,7 +321,7 @@ class Strategy(OlderNames):
         [[4, 5], [6, 7]]
         """
         context.require_cross_replica(self, "distribute_datasets_from_function")
-        from stratagem._src.distributed_input.distributed_dataset import distribute_from_function
+        from stratagem._src.input.distributed_dataset import distribute_from_function
 
         return distribute_from_function(
             dataset_fn,

@@ -8,11 +8,11 @@ from typing import Any, Self
 import jax
 
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
-from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
+from stratagem._src.execution.replicas.single import SingleChannel
+from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.replicas.single import SingleChannel
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.replica_context import ReplicaContext

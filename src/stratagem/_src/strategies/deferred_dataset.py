@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.current_strategy.protocols import StrategyProtocol
-from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
-from stratagem._src.distributed_input.input_options import InputOptions
+from stratagem._src.input.distributed_dataset import DistributedDataset
+from stratagem._src.input.distributed_iterator import DistributedIterator
+from stratagem._src.input.input_options import InputOptions
 
 __all__ = ["DeferredDataset"]
 

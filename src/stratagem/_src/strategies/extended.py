@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Concatenate
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.collectives.all_gather import first_replica, gather
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.destinations import placed_on
-from stratagem._src.collectives.gathering import first_replica, gather
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.current_strategy import context
-from stratagem._src.distributed_input.splitting import WorkerPosition
+from stratagem._src.execution.replicas.single import reduce_alone
+from stratagem._src.input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.replicas.single import reduce_alone
 from stratagem._src.strategies.reducible import (
     flatten_reducible,
     once_per_worker,

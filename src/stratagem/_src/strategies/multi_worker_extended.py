@@ -13,16 +13,16 @@ import numpy as np
 
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.collectives.replica_programs import run_on_replicas
+from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.communication_options import (
     CommunicationImplementation,
     CommunicationOptions,
 )
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import is_tracer
-from stratagem._src.distributed_input.splitting import WorkerPosition
-from stratagem._src.membership.join import joined_cluster
-from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.input.splitting import WorkerPosition
+from stratagem._src.jax_compat.tracing import is_tracer
+from stratagem._src.mesh.dispatch_queue import process_watch
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended

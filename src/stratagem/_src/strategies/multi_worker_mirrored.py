@@ -10,13 +10,13 @@ from stratagem._src.cluster.elastic_environment import elastic_min_workers
 from stratagem._src.cluster.resolve import resolve_cluster
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver, check_task_of
 from stratagem._src.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
+from stratagem._src.control_plane.elastic_job import ElasticJob
+from stratagem._src.control_plane.join import JoinedCluster, join_cluster, joined_cluster
 from stratagem._src.core.communication_options import (
     CommunicationImplementation,
     CommunicationOptions,
 )
 from stratagem._src.core.errors import DeviceError, InvalidArgumentError
-from stratagem._src.membership.elastic_job import ElasticJob
-from stratagem._src.membership.join import JoinedCluster, join_cluster, joined_cluster
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.logical_devices import grouped
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts

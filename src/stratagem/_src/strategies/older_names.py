@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError
-from stratagem._src.distributed_input.input_options import InputOptions, InputReplicationMode
+from stratagem._src.input.input_options import InputOptions, InputReplicationMode
 
 if TYPE_CHECKING:
-    from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
-    from stratagem._src.distributed_input.input_context import InputContext
+    from stratagem._src.input.distributed_dataset import DistributedDataset
+    from stratagem._src.input.input_context import InputContext
     from stratagem._src.strategies.extended import StrategyExtended
     from stratagem._src.variables.variable import Variable
 

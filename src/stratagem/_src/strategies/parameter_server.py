@@ -14,9 +14,9 @@ from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.current_strategy import context
-from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
-from stratagem._src.distributed_input.input_context import InputContext
-from stratagem._src.distributed_input.input_options import InputOptions
+from stratagem._src.input.distributed_dataset import DistributedDataset
+from stratagem._src.input.input_context import InputContext
+from stratagem._src.input.input_options import InputOptions
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.parameter_server.client.function_update import call_where_it_lives
@@ -25,7 +25,7 @@ from stratagem._src.parameter_server.client.parameter_client import ParameterCli
 from stratagem._src.parameter_server.client.part_initializer import PartInitializer
 from stratagem._src.parameter_server.client.remote_variable import UNNAMED, RemoteVariable
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
-from stratagem._src.partitioners import Partitioner, num_shards_along_axis_0
+from stratagem._src.parameter_server.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.deferred_dataset import DeferredDataset
 from stratagem._src.strategies.extended import StrategyExtended

@@ -13,8 +13,8 @@ from stratagem._src.collectives.replica_programs import spmd_map
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import is_tracer
-from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.jax_compat.tracing import is_tracer
+from stratagem._src.mesh.dispatch_queue import process_watch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.host_arrays import taken
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica

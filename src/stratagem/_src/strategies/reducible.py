@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from stratagem._src.core import structures
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored

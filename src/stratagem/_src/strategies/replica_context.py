@@ -16,7 +16,7 @@ from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
-from stratagem._src.replicas.channel import Channel
+from stratagem._src.execution.replicas.channel import Channel
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
+from stratagem._src.execution.replicas.single import SingleChannel
+from stratagem._src.execution.replicas.spmd import run_spmd
+from stratagem._src.execution.replicas.thread_channel import ThreadChannel
+from stratagem._src.execution.replicas.threads import ReplicaThreads
 from stratagem._src.execution.tracing_frames import GradientFrame, TracingFrame
+from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.logical_devices import tracing_alone
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.replicas.single import SingleChannel
-from stratagem._src.replicas.spmd import run_spmd
-from stratagem._src.replicas.thread_channel import ThreadChannel
-from stratagem._src.replicas.threads import ReplicaThreads
 from stratagem._src.strategies.replica_context import ReplicaContext
 from stratagem._src.values.host_arrays import as_they_are, taken
 from stratagem._src.values.mirrored import Mirrored

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from stratagem._src.cluster.resolvers.tpu_cluster_resolver import TPUClusterResolver
+from stratagem._src.control_plane.tpu_system import tpu_devices
 from stratagem._src.core.errors import DeviceError
-from stratagem._src.membership.tpu_system import tpu_devices
 from stratagem._src.mesh.device_assignment import DeviceAssignment
 from stratagem._src.mesh.logical_devices import group_of_assignment
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts

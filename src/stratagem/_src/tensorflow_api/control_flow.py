@@ -13,8 +13,8 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.tracing import under_jit
 from stratagem._src.execution.conditionals import cond
+from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.tensorflow_api.conversion import integer, known, tensor
 from stratagem._src.tensorflow_api.tensor_array import TensorArray
 

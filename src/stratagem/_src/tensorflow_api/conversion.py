@@ -10,8 +10,8 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError, TracedValueError
-from stratagem._src.core.narrowing import narrowed
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
 

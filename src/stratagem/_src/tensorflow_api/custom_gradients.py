@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
-from stratagem._src.core.this_thread import THIS_THREAD
-from stratagem._src.core.tracing import under_trace
+from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.execution.tracing_frames import GradientFrame
+from stratagem._src.jax_compat.tracing import under_trace
 from stratagem._src.tensorflow_api.conversion import tensor
 from stratagem._src.variables import access as state
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable

@@ -15,7 +15,7 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api import conversion
 from stratagem._src.tensorflow_api.conversion import as_dtype, available, is_float, matched
 

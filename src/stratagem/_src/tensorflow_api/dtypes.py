@@ -11,7 +11,7 @@ import numpy as np
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.int64_guard import narrowed
 from stratagem._src.tensorflow_api import conversion
 from stratagem._src.tensorflow_api.conversion import (
     available,

@@ -22,12 +22,11 @@ from stratagem._src.core.errors import (
     VariableError,
 )
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.core.this_thread import THIS_THREAD, ThreadState
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.core.thread_state import THIS_THREAD, ThreadState
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.conditionals import BranchFrame
 from stratagem._src.execution.tracing_frames import GradientFrame, ReplicaFrame
-from stratagem._src.jax_internals.recording_trace import (
+from stratagem._src.jax_compat.recording_trace import (
     Record,
     RecordingTrace,
     another_object,
@@ -35,6 +34,7 @@ from stratagem._src.jax_internals.recording_trace import (
     current_trace,
     make_current,
 )
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state

@@ -13,8 +13,8 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import DeviceError, TracedValueError
-from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
+from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.devices import parse_device
 from stratagem._src.tensorflow_api.conversion import as_dtype, known, tensor
 from stratagem._src.tensorflow_api.host_tensor import HostTensor

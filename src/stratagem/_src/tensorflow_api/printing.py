@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api.conversion import known
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
 

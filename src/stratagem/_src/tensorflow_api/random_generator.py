@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api import random_samples as samples
 from stratagem._src.tensorflow_api.conversion import integer, known, tensor
 from stratagem._src.tensorflow_api.random_seeds import key_of_numbers

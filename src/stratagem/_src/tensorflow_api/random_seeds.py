@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
-from stratagem._src.core.this_thread import THIS_THREAD
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 from stratagem._src.tensorflow_api.conversion import known, tensor
 from stratagem._src.values.array_operators import operand_of

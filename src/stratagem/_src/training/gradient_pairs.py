@@ -13,7 +13,7 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.host_arrays import taken

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from stratagem._src.core.communication_options import CommunicationOptions
-from stratagem._src.core.tracing import is_tracer
 from stratagem._src.execution.conditionals import cond
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.training.gradient_pairs import dense_gradient
 from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.state_variables import StateVariables

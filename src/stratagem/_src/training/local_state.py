@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from stratagem._src.checkpoint_format.reader import UNKNOWN
+from stratagem._src.checkpoint.format.reader import UNKNOWN
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.leaf_names import leaf_ways
 from stratagem._src.variables.variable import Variable

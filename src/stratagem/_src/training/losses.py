@@ -10,9 +10,9 @@ import numpy as np
 
 from stratagem._src.core.errors import ContextError, InvalidArgumentError, ShapeMismatchError
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import is_tracer
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import operand_of
 
 __all__ = ["compute_average_loss", "scale_regularization_loss"]

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from stratagem._src.core.background import Background
-from stratagem._src.core.signal_notices import SignalNotices
+from stratagem._src.process.background import Background
+from stratagem._src.process.signal_notices import SignalNotices
 from stratagem._src.training.termination_config import TerminationConfig
 
 __all__ = ["PreemptionNotices"]

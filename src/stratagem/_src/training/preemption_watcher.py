@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 import weakref
 
-from stratagem._src.membership.common_boundary import LonelyLine
-from stratagem._src.membership.join import JoinedCluster, joined_cluster
-from stratagem._src.membership.meeting_client import Call, MeetingClient
+from stratagem._src.control_plane.coordinated_stop import LonelyLine
+from stratagem._src.control_plane.join import JoinedCluster, joined_cluster
+from stratagem._src.control_plane.membership_client import Call, MeetingClient
 from stratagem._src.training.preemption_notices import PreemptionNotices
 from stratagem._src.training.termination_config import TerminationConfig
 

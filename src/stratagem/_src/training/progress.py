@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, TypeVar
 
+from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
-from stratagem._src.membership.join import joined_cluster
 from stratagem._src.values.rows import num_rows_everywhere
 
 __all__ = ["progress"]

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.measurement.recorder import recorder
+from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.mirrored import Mirrored
 
 __all__ = ["report"]

@@ -13,7 +13,7 @@ import cloudpickle
 
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.parameter_server.client.lineage import lineage
+from stratagem._src.parameter_server.client.fencing import lineage
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
 from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction

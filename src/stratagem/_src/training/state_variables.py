@@ -14,7 +14,7 @@ from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.current_strategy import context
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.training.local_state import (
     RestoredState,
@@ -24,8 +24,8 @@ from stratagem._src.training.local_state import (
     static_shape,
 )
 from stratagem._src.training.optimizer_step import OptimizerStep
+from stratagem._src.training.sharded_update import StepInParts
 from stratagem._src.training.state_names import state_variable_names
-from stratagem._src.training.step_in_parts import StepInParts
 from stratagem._src.variables import access
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded import MIN_SIZE, FullySharded, placing

@@ -11,15 +11,15 @@ Flight does without (benchmarks/transport.py, which also shows what encryption c
 
 from stratagem._src.transport.bulk_channel import BulkChannel
 from stratagem._src.transport.byte_stream import PeerGone
-from stratagem._src.transport.caller import Caller
 from stratagem._src.transport.cipher import TamperedError
 from stratagem._src.transport.connecting import connect
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials, TLSFiles
-from stratagem._src.transport.endpoint import Endpoint
 from stratagem._src.transport.identity import Identity
 from stratagem._src.transport.listener import Listener
 from stratagem._src.transport.message import Handler, Message
+from stratagem._src.transport.rpc_client import Caller
+from stratagem._src.transport.rpc_server import Endpoint
 from stratagem._src.transport.wire_format import Kind
 
 __all__ = [

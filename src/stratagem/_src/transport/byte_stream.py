@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stratagem._src.core.forking import end_in_child
+from stratagem._src.process.fork import end_in_child
 
 __all__ = ["ByteStream", "PeerGone", "TLSByteStream"]
 

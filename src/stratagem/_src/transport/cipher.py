@@ -8,7 +8,7 @@ import hmac
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from stratagem._src.core.forking import ProcessOwner
+from stratagem._src.process.fork import ProcessOwner
 
 __all__ = ["KEY_BYTES", "TAG_BYTES", "Cipher", "TamperedError"]
 

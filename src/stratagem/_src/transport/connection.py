@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.core.forking import ProcessOwner
+from stratagem._src.process.fork import ProcessOwner
 from stratagem._src.transport.bulk_channel import BulkChannel
 from stratagem._src.transport.byte_stream import ByteStream
 from stratagem._src.transport.identity import Identity

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.listening import listen
-from stratagem._src.core.background import Background, BackgroundThread
 from stratagem._src.core.errors import UnavailableError
-from stratagem._src.core.forking import end_in_child
+from stratagem._src.process.background import Background, BackgroundThread
+from stratagem._src.process.fork import end_in_child
 from stratagem._src.transport.admission import Admission, Place
 from stratagem._src.transport.byte_stream import ByteStream, TLSByteStream
 from stratagem._src.transport.connection import Connection

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from stratagem._src.jax_internals.numpy_method import give_arrays_a_numpy_method
+from stratagem._src.jax_compat.numpy_method import give_arrays_a_numpy_method
 from stratagem._src.values.host_arrays import taken
 
 __all__ = ["ArrayOperators", "array_of", "operand_of"]

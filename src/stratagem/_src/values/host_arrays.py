@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from stratagem._src.core import structures
-from stratagem._src.core.narrowing import narrowed
+from stratagem._src.core.int64_guard import narrowed
 from stratagem._src.core.owned_memory import owned
 from stratagem._src.data.plan.aligned import copy_of
 from stratagem._src.values.distributed_values import is_value_leaf

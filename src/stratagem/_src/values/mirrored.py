@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import ArrayOperators
 from stratagem._src.values.distributed_values import DistributedValues, describe

@@ -13,8 +13,8 @@ import numpy as np
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import ContextError, NotAnArrayError
 from stratagem._src.core.missing_names import missing_method
-from stratagem._src.core.tracing import is_tracer, under_jit
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.distributed_values import DistributedValues, describe
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.core.this_thread import INSIDE, THIS_THREAD
-from stratagem._src.core.tracing import trace_state
+from stratagem._src.core.thread_state import INSIDE, THIS_THREAD
+from stratagem._src.jax_compat.tracing import trace_state
 from stratagem._src.variables.atomicity import OPEN, STORAGE_LOCK, Owner, alone
 
 if TYPE_CHECKING:

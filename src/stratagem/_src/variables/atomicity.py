@@ -10,7 +10,7 @@ came after the other. What is held meanwhile, always taken in this order:
 2. Variables, by their *owner*: an eager ``run`` owns each variable from its first use to its end, a
    compiled call with host callbacks all of its variables from its launch until its callbacks have
    returned. Such a call needs nothing more to end, so an eager ``run`` can wait for it.
-3. ``LAUNCH_LOCK`` of ``mesh/program_queue.py``, from waiting for the program before until the launch.
+3. ``LAUNCH_LOCK`` of ``mesh/dispatch_queue.py``, from waiting for the program before until the launch.
 4. ``STORAGE_LOCK``, from reading variables' arrays until the new ones are stored. A compiled call without
    callbacks and an update take place entirely while it is held; if a variable has an owner they raise
    ``Conflict`` there and begin again behind the turnstile. Nobody waits for 1 to 3 while holding it.
@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.fair_lock import FairLock
-from stratagem._src.core.this_thread import THIS_THREAD
+from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.core.waiting_notice import WaitingNotice
-from stratagem._src.mesh.program_queue import interrupting_error, runs_in_callback
+from stratagem._src.mesh.dispatch_queue import interrupting_error, runs_in_callback
 
 if TYPE_CHECKING:
     from stratagem._src.variables.variable import Variable

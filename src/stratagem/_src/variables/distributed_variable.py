@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, ShippingError, UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import under_jit
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
+from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import DistributedValues, describe
 from stratagem._src.values.per_replica import PerReplica

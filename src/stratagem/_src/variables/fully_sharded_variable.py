@@ -12,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
-from stratagem._src.mesh.program_queue import LAUNCH_LOCK, launch
+from stratagem._src.mesh.dispatch_queue import LAUNCH_LOCK, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.per_replica import SpmdPerReplica
 from stratagem._src.variables import access as state
 from stratagem._src.variables import updates
 from stratagem._src.variables.atomicity import STORAGE_LOCK, admitted, change
 from stratagem._src.variables.distributed_variable import AggregatingVariable
-from stratagem._src.variables.parts import Parts
+from stratagem._src.variables.shard_layout import Parts
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import NotAnArrayError, VariableError
+from stratagem._src.core.int64_guard import check_fits
 from stratagem._src.core.masked_arrays import check_not_masked
-from stratagem._src.core.narrowing import check_fits
-from stratagem._src.core.tracing import is_tracer
 from stratagem._src.data.plan.aligned import copy_of
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import ArrayOperators, array_of
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.operands import kind_of

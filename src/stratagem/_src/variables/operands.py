@@ -15,9 +15,9 @@ from stratagem._src.core.errors import (
     VariableError,
 )
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.int64_guard import fits
 from stratagem._src.core.masked_arrays import check_not_masked
-from stratagem._src.core.narrowing import fits
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.updates import Update

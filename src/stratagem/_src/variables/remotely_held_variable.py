@@ -11,8 +11,8 @@ import numpy as np
 
 from stratagem._src.core.errors import ContextError, ShapeMismatchError, VariableError
 from stratagem._src.core.tensor_shape import TensorShape
-from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
+from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.variables import access as state

@@ -15,7 +15,7 @@ import numpy as np
 
 from stratagem._src.core.errors import VariableError
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.variables import access as state

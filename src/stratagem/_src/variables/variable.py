@@ -16,8 +16,8 @@ from stratagem._src.core.errors import (
 )
 from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.tensor_shape import TensorShape
-from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.current_strategy import context
+from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
 from stratagem._src.variables import access as state

@@ -1,10 +1,12 @@
 """The coordinator of a parameter-server cluster and what it hands out."""
 
-from stratagem._src.coordinator.cluster_coordinator import ClusterCoordinator
-from stratagem._src.coordinator.per_worker import PerWorkerValues
-from stratagem._src.coordinator.remote_value import RemoteValue
-from stratagem._src.coordinator.server_recovery import ServerRecovery
-from stratagem._src.worker_protocol.worker_index import experimental_get_current_worker_index
+from stratagem._src.parameter_server.coordinator.cluster_coordinator import ClusterCoordinator
+from stratagem._src.parameter_server.coordinator.per_worker import PerWorkerValues
+from stratagem._src.parameter_server.coordinator.remote_value import RemoteValue
+from stratagem._src.parameter_server.coordinator.server_recovery import ServerRecovery
+from stratagem._src.parameter_server.protocol.worker_index import (
+    experimental_get_current_worker_index,
+)
 
 PerWorkerValue = PerWorkerValues
 

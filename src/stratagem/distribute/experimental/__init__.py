@@ -14,7 +14,6 @@ from stratagem._src.variables.fully_sharded import FullySharded
 
 if TYPE_CHECKING:
     from stratagem._src.checkpoint.preemption_handler import PreemptionCheckpointHandler
-    from stratagem._src.islands.local_updates import LocalUpdates
     from stratagem._src.parameter_server.client.initial_value import RowInitializer
     from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
     from stratagem._src.strategies.central_storage import CentralStorageStrategy
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     )
     from stratagem._src.strategies.parameter_server import ParameterServerStrategy
     from stratagem._src.strategies.tpu import ExperimentalTPUStrategy as TPUStrategy
+    from stratagem._src.training.local_updates.local_updates import LocalUpdates
     from stratagem._src.training.preemption_watcher import PreemptionWatcher
     from stratagem._src.training.termination_config import TerminationConfig
     from stratagem.distribute import partitioners
@@ -57,7 +57,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
         "stratagem._src.strategies.central_storage",
         "CentralStorageStrategy",
     ),
-    "LocalUpdates": ("stratagem._src.islands.local_updates", "LocalUpdates"),
+    "LocalUpdates": ("stratagem._src.training.local_updates.local_updates", "LocalUpdates"),
     "MultiWorkerMirroredStrategy": (
         "stratagem._src.strategies.multi_worker_mirrored",
         "ExperimentalMultiWorkerMirroredStrategy",

@@ -1,6 +1,6 @@
 """How a large variable is split into shards."""
 
-from stratagem._src.partitioners import (
+from stratagem._src.parameter_server.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.forking import ProcessOwner, discard_in_child
 from stratagem._src.data.byte_files import as_path, check_compression
 from stratagem._src.data.tfrecord.record_format import written_record
+from stratagem._src.process.fork import ProcessOwner, discard_in_child
 
 __all__ = ["TFRecordOptions", "TFRecordWriter"]
 

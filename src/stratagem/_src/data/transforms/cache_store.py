@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from stratagem._src.core.forking import discard_in_child
 from stratagem._src.data.element_format import decode_leaves, encode_leaves
 from stratagem._src.data.plan.rows import in_own_nest, read_only_view
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.structure import flatten, map_structure, pack_like
 from stratagem._src.data.tfrecord.record_format import TFRecordReader, written_record
+from stratagem._src.process.fork import discard_in_child
 
 __all__ = ["IN_FILE", "CacheStore", "FileStore", "MemoryStore"]
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from stratagem._src.core.background import Background
-from stratagem._src.core.this_thread import THIS_THREAD
+from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.process.background import Background
 
 __all__ = ["ParallelCall", "ParallelCalls"]
 

@@ -6,15 +6,15 @@ import threading
 from collections import deque
 from typing import Any
 
-from stratagem._src.core.background import Background
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.this_thread import THIS_THREAD
+from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.data.checks import as_integer
 from stratagem._src.data.options import AUTOTUNE
 from stratagem._src.data.plan.anchors import Anchors
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
+from stratagem._src.process.background import Background
 
 __all__ = ["Prefetch", "PrefetchStream"]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from stratagem._src.core.errors import TracedValueError
-from stratagem._src.core.tracing import is_tracer
 from stratagem._src.execution.tracing_frames import FunctionFrame
-from stratagem._src.jax_internals.iterated_tracer import iterated_by
+from stratagem._src.jax_compat.iterated_tracer import iterated_by
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import ArrayOperators
 from stratagem._src.variables import access as state
 

@@ -19,17 +19,17 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from stratagem._src.core import jax_settings
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callback_slots import CallbackSlots, callbacks_of
-from stratagem._src.execution.number_lifting import NumberLifting, lifting_numbers
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.static_key import static_key
 from stratagem._src.execution.trace import TracedFunction, build_program, trace_function
 from stratagem._src.execution.trace_key import own_results, trace_key
 from stratagem._src.execution.tracing_frames import code_of
+from stratagem._src.jax_compat import jax_settings
+from stratagem._src.jaxpr.constant_hoisting import NumberLifting, lifting_numbers
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 
 __all__ = ["StepCache", "compiled_step", "looping"]

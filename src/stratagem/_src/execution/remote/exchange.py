@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core.tracing import jax_core
+from stratagem._src.execution.buffer_donation import alive, all_alive, lend_for_long
 from stratagem._src.execution.remote.stages import Segment, Stage
-from stratagem._src.execution.variable_exchange import alive, all_alive, lend_for_long
-from stratagem._src.measurement.recorder import Recorder
-from stratagem._src.mesh.program_queue import launch
+from stratagem._src.jax_compat.tracing import jax_core
+from stratagem._src.mesh.dispatch_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.telemetry.measurement.recorder import Recorder
 from stratagem._src.variables.remote_batch import fetch, send
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update

@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core.tracing import jax_core
 from stratagem._src.execution.static_key import KeyedParameter, SameObject
+from stratagem._src.jax_compat.tracing import jax_core
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 
 __all__ = ["Read", "find_reads", "is_read", "read_all", "read_rows"]

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core.tracing import jax_core, mentioned_variables, with_constvars
 from stratagem._src.execution.program import Program, ResultLeaf
 from stratagem._src.execution.remote.exchange import (
     CompiledStage,
@@ -23,8 +22,9 @@ from stratagem._src.execution.remote.exchange import (
 from stratagem._src.execution.remote.reads import Read, find_reads
 from stratagem._src.execution.remote.remote_access import NotedUpdate, RemoteAccess
 from stratagem._src.execution.remote.stages import StagedUpdate, cut
-from stratagem._src.measurement.recorder import recorder
+from stratagem._src.jax_compat.tracing import jax_core, mentioned_variables, with_constvars
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.variable import Variable
 

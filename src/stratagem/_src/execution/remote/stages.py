@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratagem._src.core.tracing import jax_core
 from stratagem._src.execution.remote.reads import Read, is_read
+from stratagem._src.jax_compat.tracing import jax_core
 
 __all__ = ["Segment", "Stage", "StagedUpdate", "Stages", "cut"]
 

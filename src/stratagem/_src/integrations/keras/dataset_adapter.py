@@ -9,8 +9,8 @@ from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
 from stratagem._src.data.auto_shard import num_files
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.options import INFINITE_CARDINALITY, AutoShardPolicy
-from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
-from stratagem._src.distributed_input.sharding import choose_policy
+from stratagem._src.input.distributed_dataset import DistributedDataset
+from stratagem._src.input.sharding import choose_policy
 from stratagem._src.integrations.keras.trainer_internals import (
     DataAdapter,
     class_weight_to_sample_weights,

@@ -15,7 +15,7 @@ from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import OPTIMIZER
 from stratagem._src.integrations.keras.owner_scope import owner_of
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.variables import access as state
 
 __all__ = [

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_watch
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 

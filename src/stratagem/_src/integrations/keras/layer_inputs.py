@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core.tracing import is_tracer, under_jit
 from stratagem._src.integrations.keras.keras_internals import (
     CALL_LAYER,
     mask_of,
@@ -14,6 +13,7 @@ from stratagem._src.integrations.keras.keras_internals import (
 )
 from stratagem._src.integrations.keras.owner_scope import owner_of
 from stratagem._src.integrations.keras.replicas import one_of_several
+from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["call_layer"]

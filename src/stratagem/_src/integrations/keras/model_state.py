@@ -17,7 +17,7 @@ from stratagem._src.integrations.keras.trainer_internals import (
     note_state_in_variables,
     variables_of,
 )
-from stratagem._src.mesh.program_queue import interrupting_error
+from stratagem._src.mesh.dispatch_queue import interrupting_error
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.atomicity import STORAGE_LOCK, Owner, own, put
 from stratagem._src.variables.mirrored_variable import MirroredVariable

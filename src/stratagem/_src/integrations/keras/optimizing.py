@@ -15,7 +15,6 @@ from stratagem._src.core.errors import (
     ShapeMismatchError,
 )
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.core.tracing import is_tracer
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.integrations.keras.keras_internals import (
     APPLY,
@@ -25,6 +24,7 @@ from stratagem._src.integrations.keras.keras_internals import (
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, strategy_of
 from stratagem._src.integrations.keras.replicas import one_of_several
 from stratagem._src.integrations.keras.variable_views import viewed
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import access as state

@@ -20,7 +20,7 @@ from stratagem._src.integrations.keras.keras_internals import (
     replace_state_to_save,
 )
 from stratagem._src.integrations.keras.model_strategy import strategy_of_model
-from stratagem._src.mesh.program_queue import has_process_watch
+from stratagem._src.mesh.dispatch_queue import has_process_watch
 
 __all__ = ["install_orbax_arrays"]
 

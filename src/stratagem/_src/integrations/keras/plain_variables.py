@@ -11,7 +11,7 @@ from stratagem._src.core.errors import ContextError
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, stateless_value
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.variables import access as state
 from stratagem._src.variables.variable import Variable

@@ -14,8 +14,8 @@ from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.model_state import begin_step, end_step, give_back
 from stratagem._src.integrations.keras.step_program import StepProgram
 from stratagem._src.integrations.keras.trainer_internals import variables_of
-from stratagem._src.measurement.recorder import recorder
 from stratagem._src.strategies.base import Strategy
+from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.rows import num_local_rows
 
 __all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction"]

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import Var
 
-from stratagem._src.batch_parallel.divided_program import divide
 from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
 from stratagem._src.integrations.keras.model_state import Attempt
-from stratagem._src.mesh.program_queue import (
+from stratagem._src.mesh.dispatch_queue import (
     QUEUE,
     ProgramLine,
     check_not_in_callback,
@@ -22,6 +21,7 @@ from stratagem._src.mesh.program_queue import (
     run_in_turn,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.partitioner.divided_program import divide
 from stratagem._src.variables.atomicity import STORAGE_LOCK
 
 __all__ = ["StepProgram", "keeps_state"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
-from stratagem._src.summary.recording import histogram, image, scalar
-from stratagem._src.summary.recording_state import record_if
-from stratagem._src.summary.writer import create_file_writer
+from stratagem._src.telemetry.summary.recording import histogram, image, scalar
+from stratagem._src.telemetry.summary.recording_state import record_if
+from stratagem._src.telemetry.summary.writer import create_file_writer
 
 __all__ = ["write_without_tensorflow"]
 

@@ -18,7 +18,7 @@ import keras
 
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError
 from stratagem._src.current_strategy import context
-from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
+from stratagem._src.input.distributed_dataset import DistributedDataset
 from stratagem._src.integrations.keras.batch_callbacks import install_batch_callbacks
 from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.call_turns import take_turn

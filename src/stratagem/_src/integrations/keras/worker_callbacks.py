@@ -11,7 +11,7 @@ import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.integrations.keras.trainer_internals import initial_epoch, set_initial_epoch
-from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_watch
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.variables.mirrored_variable import MirroredVariable

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_watch
 
 __all__ = ["in_leaders_order"]
 

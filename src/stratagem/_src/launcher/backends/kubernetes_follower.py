@@ -6,10 +6,10 @@ import queue
 import time
 from typing import Any
 
-from stratagem._src.core.background import Background
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.launcher.backends.kubernetes_manifests import JOB_LABEL
 from stratagem._src.launcher.console import Console
+from stratagem._src.process.background import Background
 
 __all__ = ["JobFollower"]
 

@@ -16,7 +16,6 @@ from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.cluster.ray_module import load_ray
-from stratagem._src.core.background import Background
 from stratagem._src.launcher.backends.backend import description_text
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.job_description import JobDescription
@@ -28,6 +27,7 @@ from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_job import lead_job
 from stratagem._src.launcher.signal_pipe import SignalPipe
 from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials
 from stratagem._src.transport.secret import new_secret
 

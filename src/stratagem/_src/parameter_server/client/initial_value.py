@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import ContextError, ShapeMismatchError, VariableError
-from stratagem._src.core.narrowing import check_fits
-from stratagem._src.core.tracing import is_tracer
-from stratagem._src.jax_internals.compile_time_eval import evaluate_now
+from stratagem._src.core.int64_guard import check_fits
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.parameter_server.client.part_initializer import PartInitializer
 from stratagem._src.parameter_server.server.server_function import ServerFunction
 from stratagem._src.parameter_server.server.stored_array import Array, StoredArray

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stratagem._src.parameter_server.client.fencing import continue_lineage, lineage
 from stratagem._src.parameter_server.client.holdings import HeldVariable, Holdings
-from stratagem._src.parameter_server.client.lineage import continue_lineage, lineage
 
 __all__ = ["Ownership"]
 

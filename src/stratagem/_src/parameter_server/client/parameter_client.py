@@ -19,10 +19,9 @@ import numpy as np
 
 from stratagem._src.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
-from stratagem._src.measurement.recorder import span
 from stratagem._src.parameter_server.client.holdings import HeldVariable, Holdings
-from stratagem._src.parameter_server.client.joint_sending import JointSending
 from stratagem._src.parameter_server.client.ownership import Ownership
+from stratagem._src.parameter_server.client.request_coalescing import JointSending
 from stratagem._src.parameter_server.parameter_messages import (
     ReadRequest,
     UpdateRequest,
@@ -32,6 +31,7 @@ from stratagem._src.parameter_server.parameter_messages import (
     encode_updates,
 )
 from stratagem._src.parameter_server.server.stored_array import Array
+from stratagem._src.telemetry.measurement.recorder import span
 from stratagem._src.transport import Caller, Credentials, Identity, Message
 from stratagem._src.transport.remote_error import exception_from_bytes
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stratagem._src.checkpoint_format.array_store import ArrayOnDisk, ArrayWriter, part_directory
-from stratagem._src.checkpoint_format.chunks import chunk_shape
-from stratagem._src.checkpoint_format.saved_state import SavedArray
+from stratagem._src.checkpoint.format.array_store import ArrayOnDisk, ArrayWriter, part_directory
+from stratagem._src.checkpoint.format.chunks import chunk_shape
+from stratagem._src.checkpoint.format.saved_state import SavedArray
 from stratagem._src.core.errors import PSUnavailableError
 from stratagem._src.parameter_server.client.initial_value import row_blocks
 from stratagem._src.parameter_server.client.parameter_client import ParameterClient

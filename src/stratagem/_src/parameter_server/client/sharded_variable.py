@@ -14,9 +14,9 @@ from stratagem._src.parameter_server.client.remote_variable import (
     receive,
 )
 from stratagem._src.parameter_server.client.shards import VariableShard, shard_name, split_operands
+from stratagem._src.parameter_server.partitioners import shard_sizes
 from stratagem._src.parameter_server.server.server_function import concerns_rows
 from stratagem._src.parameter_server.server.stored_array import Array
-from stratagem._src.partitioners import shard_sizes
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stratagem._src.checkpoint_format.array_store import ArrayOnDisk, ArrayWriter, array_context
-from stratagem._src.checkpoint_format.chunks import chunk_shape
+from stratagem._src.checkpoint.format.array_store import ArrayOnDisk, ArrayWriter, array_context
+from stratagem._src.checkpoint.format.chunks import chunk_shape
 from stratagem._src.core.errors import NotFoundError
 from stratagem._src.parameter_server.server.spare_memory import bytes_to_spare
 from stratagem._src.parameter_server.server.store import Store

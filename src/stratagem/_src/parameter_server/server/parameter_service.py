@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import cloudpickle
 
-from stratagem._src.measurement.recorder import span
 from stratagem._src.parameter_server.parameter_messages import (
     decode_fields,
     decode_reads,
@@ -19,6 +18,7 @@ from stratagem._src.parameter_server.server.server_function import INITIALIZE, S
 from stratagem._src.parameter_server.server.store import Store
 from stratagem._src.parameter_server.server.stored_array import Array
 from stratagem._src.parameter_server.server.update_group import GroupedUpdate, carry_out_together
+from stratagem._src.telemetry.measurement.recorder import span
 from stratagem._src.transport.message import Handler, Message
 from stratagem._src.transport.remote_error import exception_to_bytes
 

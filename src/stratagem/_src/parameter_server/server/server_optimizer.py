@@ -10,7 +10,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.leaf_names import leaf_names
-from stratagem._src.core.tracing import outputs_that_depend_on_inputs
+from stratagem._src.jax_compat.tracing import outputs_that_depend_on_inputs
 from stratagem._src.parameter_server.client.initial_value import row_blocks
 from stratagem._src.parameter_server.server.row_updates import combine_duplicates, within
 from stratagem._src.parameter_server.server.server_computation import on_server

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import PSUnavailableError, VariableError
-from stratagem._src.measurement.recorder import recorder
 from stratagem._src.parameter_server.server.server_function import ServerFunction
 from stratagem._src.parameter_server.server.stored_array import StoredArray, aligned_zeros
+from stratagem._src.telemetry.measurement.recorder import recorder
 
 __all__ = ["Store"]
 

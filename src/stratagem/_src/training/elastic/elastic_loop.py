@@ -10,8 +10,8 @@ from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.data.auto_shard import after_iterations, seed_shuffles
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.options import AutoShardPolicy, Options
-from stratagem._src.distributed_input.distributed_dataset import DistributedDataset
-from stratagem._src.distributed_input.distributed_iterator import DistributedIterator
+from stratagem._src.input.distributed_dataset import DistributedDataset
+from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.elastic.loop_places import LoopPlaces, Opened
 from stratagem._src.variables.variable import Variable

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.cluster.elastic_environment import START_AGAIN
+from stratagem._src.control_plane.elastic_job import ElasticJob, JobOverError, LeftBehindError
+from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import ContextError
-from stratagem._src.core.hard_exit import end_process
-from stratagem._src.membership.elastic_job import ElasticJob, JobOverError, LeftBehindError
-from stratagem._src.membership.join import joined_cluster
-from stratagem._src.mesh.program_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.process.hard_exit import end_process
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 from stratagem._src.training.elastic.agreed_state import Boundary, agree_on_boundary

@@ -1,0 +1,163 @@
+"""``open_checkpoint``: reads what ``Checkpoint`` or Orbax has saved, in whatever format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from google_crc32c import value as crc32c
+
+from stratagem._src.checkpoint.format.array_store import MANIFEST_FILE, ArrayOnDisk, array_context
+from stratagem._src.checkpoint.format.former.reader import INDEX_FILE, FormerCheckpoint
+from stratagem._src.checkpoint.format.saved_state import (
+    OptimizerArrays,
+    SavedArray,
+    SavedCheckpoint,
+)
+from stratagem._src.checkpoint.format.tree_metadata import (
+    METADATA_FILE,
+    Key,
+    Leaf,
+    TreeMetadata,
+    array_key,
+)
+from stratagem._src.core.errors import DataLossError, InvalidArgumentError, NotFoundError
+
+__all__ = ["OF_VARIABLES", "SHARED", "UNKNOWN", "open_checkpoint", "owner_key", "worker_key"]
+
+SHARED, OF_VARIABLES = "shared", "of"
+UNKNOWN = "?"
+"""What begins the name of an array of a state of which nobody knows what it is, before its number."""
+_NUMBERED = "#"
+
+
+def worker_key(worker: int) -> Key:
+    """Returns the place of what a worker other than the first has of its own."""
+    return Key(f"@{worker}")
+
+
+def owner_key(number: int) -> Key:
+    """Returns the place of what an optimizer has for a variable that has no name in the checkpoint."""
+    return Key(f"{_NUMBERED}{number}")
+
+
+def open_checkpoint(path: Path, worker: int = 0) -> SavedCheckpoint:
+    """Opens a checkpoint.
+
+    Args:
+        path: Where it is: a directory of ours or of Orbax', or one that holds such a directory alone, as
+            a step of Orbax' manager does.
+        worker: The number of the worker that asks, whose part it is given if it has saved one.
+
+    Raises:
+        NotFoundError: If there is none.
+        DataLossError: If what tells of its contents is damaged.
+        InvalidArgumentError: If its format is of a later version, or there are several.
+    """
+    directory = _tree_directory(path)
+    if directory is not None:
+        return _OrbaxCheckpoint(directory, worker)
+    if (path / INDEX_FILE).exists():
+        return FormerCheckpoint(path, worker)
+    if path.is_dir() and any(path.iterdir()):
+        why = f"it has neither {METADATA_FILE} nor {INDEX_FILE}"
+    else:
+        why = "No such directory" if not path.exists() else "it is empty or no directory"
+    raise NotFoundError(f"There is no checkpoint at {path}: {why}.")
+
+
+def _tree_directory(path: Path) -> Path | None:
+    if (path / METADATA_FILE).exists():
+        return path
+    if not path.is_dir():
+        return None
+    items = sorted(p.parent for p in path.glob(f"*/{METADATA_FILE}"))
+    if len(items) > 1:
+        raise InvalidArgumentError(
+            f"{path} holds several checkpoints, {[item.name for item in items]}. Give the path of one."
+        )
+    return items[0] if items else None
+
+
+class _OrbaxCheckpoint:
+    """See ``SavedCheckpoint``."""
+
+    def __init__(self, directory: Path, worker: int) -> None:
+        self._directory = directory
+        path = directory / METADATA_FILE
+        data = _contents(path)
+        self._metadata = TreeMetadata.decode(data, path)
+        self._context = array_context()
+        own = self._metadata.own or {}
+        self._variables = own.get("optimizers", {})
+        self.optimizers = tuple(self._variables)
+        states = tuple(f"{name}/" for name in self.optimizers)
+        others = tuple(f"{worker_key(number).text}/" for number in own.get("workers", ()))
+        self._others = others
+        self._own_prefix = f"@{worker}/" if f"@{worker}/" in others else None
+        self._leaves = {leaf.name: leaf for leaf in self._metadata.leaves}
+        self.names = tuple(name for name in self._leaves if not name.startswith((*states, *others)))
+        manifest = directory / MANIFEST_FILE
+        if self._metadata.in_store:
+            # It names files that have never had the same names before.
+            data += _contents(manifest)
+        self.fingerprint = int(crc32c(data))
+
+    def array(self, name: str) -> ArrayOnDisk:
+        """Returns an array."""
+        if self._own_prefix is not None and self._own_prefix + name in self._leaves:
+            name = self._own_prefix + name
+        return self._array(name)
+
+    def of_each_worker(self, name: str) -> list[SavedArray]:
+        """Returns what each worker has saved under a name."""
+        others = [prefix + name for prefix in self._others]
+        return [self._array(n) for n in (name, *others) if n in self._leaves]
+
+    def _array(self, name: str) -> ArrayOnDisk:
+        return ArrayOnDisk(
+            self._directory,
+            array_key(self._leaves[name].keys),
+            self._context,
+            zarr3=self._metadata.zarr3,
+            in_store=self._metadata.in_store,
+        )
+
+    def optimizer(self, name: str) -> OptimizerArrays:
+        """Returns the arrays of an optimizer's state."""
+        found = OptimizerArrays({}, {}, variables=self._variables[name])
+        unknown: dict[int, ArrayOnDisk] = {}
+        for leaf in self._leaves.values():
+            keys = _keys_below(leaf, name)
+            if keys is None:
+                continue
+            what, of, *variable = keys
+            if what == SHARED and of.startswith(UNKNOWN):
+                unknown[int(of.removeprefix(UNKNOWN))] = self.array(leaf.name)
+            elif what == SHARED:
+                found.shared[of] = self.array(leaf.name)
+            elif what == OF_VARIABLES:
+                key = "/".join(variable)
+                number = key.removeprefix(_NUMBERED)
+                is_number = len(number) < len(key) and number.isdigit()
+                of_leaf = found.of.setdefault(of, {})
+                of_leaf[int(number) if is_number else key] = self.array(leaf.name)
+        return found._replace(in_order=[unknown[k] for k in sorted(unknown)]) if unknown else found
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataLossError(
+            f"The checkpoint's file {path} cannot be read: {error.strerror or error}."
+        ) from error
+
+
+def _keys_below(leaf: Leaf, name: str) -> list[str] | None:
+    if not leaf.name.startswith(f"{name}/"):
+        return None
+    texts = [key.text for key in leaf.keys]
+    for depth in range(1, len(texts)):
+        if "/".join(texts[:depth]) == name:
+            return texts[depth:]
+    return None

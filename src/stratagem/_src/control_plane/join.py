@@ -1,0 +1,392 @@
+"""``join_cluster``: from a resolver to processes that know each other."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import jax
+
+from stratagem._src.cluster.address import Address
+from stratagem._src.cluster.errors import RendezvousError, UnknownAddressesError
+from stratagem._src.cluster.leadership import worker_tasks
+from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.collective_backends.hosts.hosts_exchange import HostsExchange
+from stratagem._src.collective_backends.hosts.opening import arrays_are_encrypted, open_exchange
+from stratagem._src.collective_backends.shared_memory.workers import use_exchange
+from stratagem._src.control_plane.array_hosts import HostOffer, choose_host, offer_of
+from stratagem._src.control_plane.failure_detector import ClusterWatch
+from stratagem._src.control_plane.host import MeetingHost
+from stratagem._src.control_plane.membership_client import MeetingClient
+from stratagem._src.control_plane.relay import Relay
+from stratagem._src.core.errors import ContextError, UnauthenticatedError, UnavailableError
+from stratagem._src.core.waiting_notice import WaitingNotice
+from stratagem._src.jax_compat import distributed_runtime as jax_runtime
+from stratagem._src.mesh.devices import name_processes
+from stratagem._src.mesh.dispatch_queue import watch_processes
+from stratagem._src.process.exit_call import exit_code_of_call, watch_exit_calls
+from stratagem._src.process.fork import at_exit, in_child
+from stratagem._src.process.hard_exit import HardExit
+from stratagem._src.transport import Credentials
+
+__all__ = [
+    "DEFAULT_TIMEOUT_SECONDS",
+    "JoinedCluster",
+    "WorkerName",
+    "hosts_of",
+    "join_cluster",
+    "joined_cluster",
+    "leave_at_exit",
+    "meet",
+    "name_workers",
+    "part",
+]
+
+_POLL_SECONDS = 0.25
+_log = logging.getLogger("stratagem")
+_GAVE_UP = "it gave up waiting for the others to start"
+
+
+@dataclass(frozen=True)
+class WorkerName:
+    """What a worker is called: its job, its index there, and its address if it is known."""
+
+    job: str
+    index: int
+    address: str | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.address is None else f" ({self.address})"
+        return f"{self.job} {self.index}{where}"
+
+
+@dataclass(frozen=True)
+class JoinedCluster:
+    """The workers that train in step, and this one among them."""
+
+    workers: tuple[WorkerName, ...]
+    process_id: int
+    watch: ClusterWatch
+    host: MeetingHost | None = None
+
+
+_joined: JoinedCluster | None = None
+_stuck: list[ClusterWatch] = []
+"""Watches over workers that are not together any more, with programs that never ended."""
+
+_hard_exit: HardExit | None = None
+
+
+def joined_cluster() -> JoinedCluster | None:
+    """Returns the cluster that this process is in, if any."""
+    return _joined
+
+
+DEFAULT_TIMEOUT_SECONDS = 300.0
+
+
+def join_cluster(
+    resolver: ClusterResolver, timeout: float | None = None, *, platform: str | None = None
+) -> JoinedCluster:
+    """Joins the workers of a cluster, once in a process.
+
+    Args:
+        resolver: Says who they are.
+        timeout: Seconds until all must be there, and that a program may later wait for the others;
+            default 300.
+        platform: Where to wait for the others as on this platform; default the platform of the devices.
+
+    Raises:
+        UnavailableError: If some worker does not come in time; it names those.
+        BackendStartedError: If the JAX backend runs already.
+        ContextError: If this process is in another cluster.
+    """
+    timeout = timeout or DEFAULT_TIMEOUT_SECONDS
+    workers, process_id = name_workers(resolver)
+    if _joined is not None:
+        if (_joined.workers, _joined.process_id) != (workers, process_id):
+            raise ContextError(
+                "A process can be in one cluster: this one is in that of "
+                f"{', '.join(map(str, _joined.workers))}, and was asked to join "
+                f"{', '.join(map(str, workers))}. Start another process for the other cluster."
+            )
+        _joined.watch.check_usable()
+        _joined.watch.timeout = timeout
+        return _joined
+    jax_runtime.check_not_started()
+    leader = resolver.coordinator_address
+    assert leader is not None  # with several processes there is one
+    coordinator = Address.parse(leader)
+    credentials = Credentials.from_environment()
+    host = None
+    if process_id == 0:
+        host = MeetingHost(coordinator, len(workers), credentials, hosts_of(workers))
+    return meet(
+        workers,
+        process_id,
+        coordinator,
+        credentials,
+        host,
+        timeout,
+        local_device_ids=resolver.local_device_ids,
+        platform=platform,
+    )
+
+
+def meet(
+    workers: tuple[WorkerName, ...],
+    process_id: int,
+    coordinator: Address,
+    credentials: Credentials,
+    host: MeetingHost | None,
+    timeout: float,
+    *,
+    local_device_ids: Sequence[int] | None = None,
+    platform: str | None = None,
+    beside: int = 0,
+    find_ended: Callable[[int], bool] = lambda _: False,
+) -> JoinedCluster:
+    """Meets the other workers, and makes the devices of all of them known to JAX.
+
+    Args:
+        workers: Who they are, in the order of their numbers.
+        process_id: The number of this one.
+        coordinator: The address of the meeting point.
+        credentials: What they prove to each other.
+        host: The process of the meeting point, if it is beside this one.
+        timeout: As of ``join_cluster``.
+        local_device_ids: Which GPUs of the machine this process may use; default all.
+        platform: As of ``join_cluster``.
+        beside: The number of the worker beside which the meeting point is.
+        find_ended: Whether a worker that has not come is known to have ended.
+
+    Raises:
+        UnavailableError: If some worker does not come in time; it names those.
+    """
+    global _joined
+    deadline = time.monotonic() + timeout
+    client = _connect(
+        coordinator, process_id, workers, credentials, timeout, lambda: find_ended(beside)
+    )
+    start = _wait_for_all(client, workers, process_id, beside, deadline, timeout, find_ended)
+    names = [str(worker) for worker in workers]
+    watch = ClusterWatch(client, process_id, names, timeout, server_at=beside)
+    watch.when_stuck(leave_at_exit().observe)
+    hosted = start["hosted"]
+    _joined = JoinedCluster(workers, process_id, watch, host)
+    array_host = _agree_on_host(watch, client, workers[process_id], process_id, beside)
+    watch.start_together(
+        "the start of JAX",
+        lambda: jax_runtime.connect(
+            Relay(coordinator, credentials, process_id).address
+            if hosted
+            else str(Address(coordinator.host, start["service_port"])),
+            len(workers),
+            process_id,
+            local_device_ids=local_device_ids,
+            hosted=hosted,
+            timeout=timeout + 1.0,
+            host=array_host,
+        ),
+    )
+    watch.use_platform(platform or jax.default_backend())
+    _open_exchange(watch, process_id, [str(w) for w in workers], array_host, credentials)
+    watch_processes(watch)
+    name_processes([(worker.job, worker.index) for worker in workers])
+    return _joined
+
+
+def _agree_on_host(
+    watch: ClusterWatch, client: MeetingClient, worker: WorkerName, process_id: int, beside: int
+) -> str | None:
+    """Returns the address of this machine at which XLA listens for the arrays of the others."""
+    named = None if worker.address is None else Address.parse(worker.address).host
+    offers = watch.exchange(
+        "hosts",
+        offer_of(named, client.own_host, client.server_host),
+        "the choice of addresses for arrays",
+    )
+    return choose_host(process_id, [HostOffer.from_json(offer) for offer in offers], beside)
+
+
+def _open_exchange(
+    watch: ClusterWatch,
+    process_id: int,
+    names: Sequence[str],
+    array_host: str | None,
+    credentials: Credentials,
+) -> None:
+    # Only where one program ends before the next one begins do all workers exchange in one order.
+    if len(names) == 1 or not watch.waits_for_programs:
+        return
+    try:
+        exchange = open_exchange(
+            process_id,
+            names,
+            array_host,
+            credentials,
+            lambda said: watch.exchange("arrays", said, "the exchange of arrays"),
+            is_encrypted=arrays_are_encrypted(),
+            timeout=watch.timeout,
+        )
+    except UnavailableError as error:
+        if not watch.has_failed:
+            watch.fail(error)
+        raise
+    if exchange is not None:
+        watch.when_given_up(exchange.abandon)
+    if isinstance(exchange, HostsExchange):
+        watch.watch_connections(exchange.unacknowledged_seconds)
+    use_exchange(exchange)
+
+
+def part() -> None:
+    """Leaves the other workers, to meet them or others again; nothing to do for who is alone."""
+    global _joined
+    joined, _joined = _joined, None
+    if joined is None:
+        return
+    joined.watch.abandon()
+    use_exchange(None)
+    if joined.watch.is_stuck():
+        _stuck.append(joined.watch)
+    if joined.host is not None:
+        joined.host.release()
+
+
+def leave_at_exit() -> HardExit:
+    """Has this process leave the others when it ends; returns what decides how it ends."""
+    global _hard_exit
+    if _hard_exit is None:
+        _hard_exit = HardExit(_is_stuck)
+        watch_exit_calls()
+        # JAX closes its devices at exit too; callbacks run last one first.
+        at_exit(_leave, _hard_exit)
+    return _hard_exit
+
+
+@in_child
+def _leave_to_the_parent() -> None:
+    global _joined, _hard_exit
+    _joined = _hard_exit = None
+    _stuck.clear()
+
+
+def _is_stuck() -> bool:
+    watches = _stuck if _joined is None else [*_stuck, _joined.watch]
+    return any(watch.is_stuck() for watch in watches)
+
+
+def name_workers(resolver: ClusterResolver) -> tuple[tuple[WorkerName, ...], int]:
+    """Returns the workers of a cluster, in process order, and the number of this one."""
+    try:
+        spec = resolver.cluster_spec()
+    except UnknownAddressesError:
+        count, process_id = resolver.num_processes, resolver.process_id
+        return tuple(WorkerName("worker", index) for index in range(count)), process_id
+    workers = tuple(
+        WorkerName(job, index, spec.task_address(job, index)) for job, index in worker_tasks(spec)
+    )
+    return workers, resolver.process_id
+
+
+def hosts_of(workers: Iterable[WorkerName]) -> list[str]:
+    """Returns the hosts of workers, as far as they are known."""
+    return [Address.parse(worker.address).host for worker in workers if worker.address is not None]
+
+
+def _connect(
+    coordinator: Address,
+    process_id: int,
+    workers: tuple[WorkerName, ...],
+    credentials: Credentials,
+    timeout: float,
+    is_ended: Callable[[], bool],
+) -> MeetingClient:
+    try:
+        return MeetingClient(coordinator, process_id, len(workers), credentials, timeout, is_ended)
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"{workers[process_id]} waited {timeout:g} s for the leader {workers[0]} at {coordinator}, "
+            f"but it does not answer ({error}). Start it, and check its address and the firewall."
+        ) from None
+    except (RendezvousError, UnauthenticatedError) as error:
+        raise UnavailableError(f"{workers[process_id]} cannot join the cluster. {error}") from None
+
+
+def _wait_for_all(
+    client: MeetingClient,
+    workers: tuple[WorkerName, ...],
+    process_id: int,
+    beside: int,
+    deadline: float,
+    timeout: float,
+    find_ended: Callable[[int], bool],
+) -> dict[str, Any]:
+    def give_up(what: str) -> NoReturn:
+        client.leave(_GAVE_UP)
+        raise UnavailableError(
+            f"{workers[process_id]} waited for all workers to start, but {what}."
+        )
+
+    notice = WaitingNotice()
+    while client.start is None:
+        client.wait_for_change(lambda: client.start is not None or client.is_lost, _POLL_SECONDS)
+        if client.start is not None:
+            break
+        views = client.views()
+        if notice.is_due():
+            missing = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
+            _log.warning(
+                "%s waits for %s to start (%.0f s of %g)",
+                workers[process_id],
+                ", ".join(missing),
+                notice.seconds,
+                timeout,
+            )
+        others_gave_up = any(view.left == _GAVE_UP for view in views)
+        if time.monotonic() > deadline or others_gave_up:
+            absent = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
+            give_up(
+                f"{', '.join(absent)} did not come within {timeout:g} s. Start the same program there"
+            )
+        for number, (worker, view) in enumerate(zip(workers, views, strict=True)):
+            if view.absent and find_ended(number):
+                give_up(f"{worker} is gone: its process has ended")
+            if view.gone or view.left is not None:
+                give_up(f"{worker} has gone again: {view.left or 'it was killed or crashed'}")
+        if client.is_gone:
+            give_up(f"{workers[beside]} is gone: it was killed or crashed")
+        if client.is_lost:
+            give_up(
+                f"{workers[beside]} has not been heard of for {client.silent_seconds:.0f} s: its host "
+                "is off or hangs, or the network is down"
+            )
+    return client.start
+
+
+def _leave(hard_exit: HardExit) -> None:
+    failure = _failure_of_program()
+    joined = _joined
+    if joined is not None:
+        is_fine = failure is None and not joined.watch.has_failed
+        wait_seconds = joined.watch.timeout if is_fine else 0
+        joined.watch.leave(failure or "its program ended", wait_seconds=wait_seconds)
+    if hard_exit.decide():
+        jax_runtime.abandon()
+    else:
+        jax_runtime.disconnect()
+    if joined is not None and joined.host is not None:
+        joined.host.release()
+
+
+def _failure_of_program() -> str | None:
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None:
+        return f"its program failed with {error!r}"
+    code = exit_code_of_call()
+    return f"its program ended with exit code {code}" if code else None

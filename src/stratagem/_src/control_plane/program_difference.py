@@ -1,0 +1,42 @@
+"""Where the programs of several workers differ, when they are called the same."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stratagem._src.mesh.dispatch_queue import Listing
+
+__all__ = ["first_difference"]
+
+_MAX_SHOWN = 300
+
+
+def first_difference(
+    names: Sequence[str], exchange: Callable[[Any], Sequence[Any]], listing: Listing | None
+) -> str:
+    """Returns a sentence that shows the first line of the programs that differs; all workers call it.
+
+    Checksums of all lines are exchanged, then one line: a large program has megabytes of text.
+
+    Args:
+        names: What every worker is called.
+        exchange: Returns what every worker gives.
+        listing: Returns the lines of this worker's program, if there is a text.
+    """
+    lines = [] if listing is None else listing()
+    every = exchange([zlib.crc32(line.compared.encode()) for line in lines])
+    differing = (
+        number
+        for number, column in enumerate(itertools.zip_longest(*every))
+        if any(checksum != column[0] for checksum in column)
+    )
+    number = next(differing, None)
+    if number is None:
+        return ""
+    mine = lines[number].shown if number < len(lines) else "no such line"
+    shown = exchange(" ".join(mine.split())[:_MAX_SHOWN])
+    parts = (f"{name} has `{line}`" for name, line in zip(names, shown, strict=True))
+    return f" They differ first in line {number + 1}: {'; '.join(parts)}."

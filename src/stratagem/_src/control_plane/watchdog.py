@@ -1,0 +1,135 @@
+"""``Watchdog``: ends waits for lost workers where nobody can call a waiting thread back.
+
+Elsewhere than on CPU programs are launched and not waited for: it is the driver that waits, when a
+result is read or too many programs are in flight. Python is not asked there.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from stratagem._src.control_plane.suspend_aware_timer import Patience
+from stratagem._src.jax_compat import distributed_runtime as jax_runtime
+from stratagem._src.process.background import Background
+from stratagem._src.process.hard_exit import end_process
+
+__all__ = ["GRACE_SECONDS", "Watchdog"]
+
+GRACE_SECONDS = 30.0
+"""How long after a loss the program may need until Python code sees the error."""
+
+_POLL_SECONDS = 0.25
+
+
+class Watchdog:
+    """Watches the programs in flight.
+
+    Args:
+        background: Owns the thread.
+        find_loss: Given for how many seconds a program has been in flight, and how many were launched
+            after it, returns why it will not end, or ``None`` while there is hope.
+        is_told: Whether Python code has seen the error.
+        patience_when_told: Seconds that the program may then stay where it is.
+    """
+
+    def __init__(
+        self,
+        background: Background,
+        find_loss: Callable[[float, int], str | None],
+        is_told: Callable[[], bool],
+        patience_when_told: Callable[[], float],
+    ) -> None:
+        self._background = background
+        self._find_loss = find_loss
+        self._is_told = is_told
+        self._patience_when_told = patience_when_told
+        self._called = self._returned = 0
+        self._last: jax.Array | None = None
+        self._launchers: set[int] = set()
+        self._closed = threading.Event()
+        self._is_started = False
+
+    def launch(self, program: Callable[[], Any]) -> Any:
+        """Calls what launches a program, and watches the results that it returns."""
+        self._background.check()
+        if not self._is_started:
+            self._is_started = True
+            self._background.start(self._watch, name="workers-watchdog")
+        self._launchers.add(threading.get_ident())
+        self._called += 1
+        try:
+            results = program()
+        finally:
+            self._returned += 1
+        result = _first_array(results)
+        if result is not None:
+            self._last = result
+        return results
+
+    def has_unfinished(self) -> bool:
+        """Returns whether a program is in flight."""
+        return self._called > self._returned or not _is_finished(self._last)
+
+    def close(self) -> None:
+        """Ends the watch, unless a program is in flight that may never end."""
+        if not self.has_unfinished():
+            self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_POLL_SECONDS):
+            if self.has_unfinished():
+                self._watch_flight()
+
+    def _watch_flight(self) -> None:
+        """Returns when what is in flight now has landed."""
+        call, result = self._called, self._last
+        in_flight = Patience()
+        while not self._closed.wait(_POLL_SECONDS):
+            if self._returned >= call and _is_finished(result):
+                return
+            loss = self._find_loss(in_flight.seconds(), self._called - call)
+            if loss is not None:
+                self._watch_lost(loss)
+                return
+
+    def _watch_lost(self, loss: str) -> None:
+        """Ends the process if it stays where it is, waiting for a worker that is lost."""
+        still, position = Patience(), self._position()
+        while self.has_unfinished() and not self._closed.wait(_POLL_SECONDS):
+            if (now := self._position()) != position:
+                still, position = Patience(), now
+            allowed = self._patience_when_told() if self._is_told() else GRACE_SECONDS
+            if still.seconds() > allowed:
+                end_process(
+                    1,
+                    f"{loss} The wait for it inside the driver cannot be left, so this process ends. "
+                    "Start all workers again, from a checkpoint.",
+                )
+
+    def _position(self) -> dict[int, tuple[int, int]]:
+        """Returns where the threads are that launch programs, or else the main thread."""
+        frames = sys._current_frames()
+        threads = self._launchers & frames.keys() or {threading.main_thread().ident or 0}
+        return {
+            thread: (id(frame), frame.f_lasti)
+            for thread, frame in frames.items()
+            if thread in threads
+        }
+
+
+def _first_array(results: Any) -> jax.Array | None:
+    for result in results:
+        if isinstance(result, jax.Array):
+            return result
+        if isinstance(result, list | tuple) and (found := _first_array(result)) is not None:
+            return found
+    return None
+
+
+def _is_finished(result: jax.Array | None) -> bool:
+    return result is None or jax_runtime.is_finished(result)

@@ -1,0 +1,243 @@
+"""Running a program again for a call like one before it.
+
+While Python prepares a step the devices wait. So for each kind of call a function is made that compares a
+call with the one before, with all that is to be compared at hand, and launches the program. It is what
+``step(x)`` calls, with nothing in between.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from stratagem._src.core import structures
+from stratagem._src.core.codegen import StraightLine, listed
+from stratagem._src.core.thread_state import INSIDE, THIS_THREAD
+from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.context import Frame
+from stratagem._src.execution.buffer_donation import VariablesGone
+from stratagem._src.execution.call_signature import (
+    ArrayLeaf,
+    CallInputs,
+    IteratorLeaf,
+    SettingsChanged,
+)
+from stratagem._src.execution.draws import DrawMiss, put_back
+from stratagem._src.execution.input_placement import place_on
+from stratagem._src.execution.program import Program
+from stratagem._src.execution.static_key import form_key
+from stratagem._src.jax_compat import jax_settings
+from stratagem._src.jax_compat.concrete_array import committed_attribute, sharding_attribute
+from stratagem._src.mesh import process_settings
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.distributed_values import is_value_leaf
+
+__all__ = ["Otherwise", "QuickCall", "make_quick_call"]
+
+
+class QuickCall(NamedTuple):
+    """What runs a program if it is called like once before, and does something else if not.
+
+    Attributes:
+        mark: What it is known by.
+        run: The function.
+    """
+
+    mark: object
+    run: Callable[..., Any]
+
+
+class Otherwise(NamedTuple):
+    """What to do in place of running the program.
+
+    Attributes:
+        missed: Called if a call is of another kind: with the mark, positional and keyword arguments.
+        failed: Called if it is of this kind, but the program is of no use any more: with the arguments.
+    """
+
+    missed: Callable[[object, tuple[Any, ...], dict[str, Any]], Any]
+    failed: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+_MISS = "return missed(mark, args, kwargs)"
+
+_Run = Callable[[list[Any], list[Any]], Any]
+"""Runs a program, given a call's arrays and iterators in the order of its arguments, and constants."""
+
+
+def make_quick_call(
+    program: Program, inputs: CallInputs, frame: Frame, otherwise: Otherwise
+) -> QuickCall:
+    """Makes what runs a program for calls like the given one.
+
+    Args:
+        program: The program.
+        inputs: The call's arguments, nothing but arrays and iterators.
+        frame: The context of the call.
+        otherwise: What to do for other calls.
+    """
+    kinds = inputs.leaves()
+    mark = object()
+    call = StraightLine("quick_call(*args, **kwargs)", mark=mark, **otherwise._asdict())
+    _compare_context(call, frame)
+    _compare_settings(call, makes_keys=program.makes_keys)
+    leaves = [f"leaf_{i}" for i in range(len(kinds))]
+    _take_apart(call, inputs, leaves)
+    arrays = [
+        _compare_leaf(call, leaf, kind, program.group, in_place)
+        for leaf, kind, in_place in zip(leaves, kinds, _in_place(program, inputs), strict=True)
+    ]
+    consts = call.named(program.consts)
+    with call.block("try:"):
+        if program.launches_only and not program.draws and not program.is_observed_step:
+            # An iterator of which the program draws nothing is no array.
+            taken = [
+                a for a, kind in zip(arrays, kinds, strict=True) if isinstance(kind, ArrayLeaf)
+            ]
+            program.write_run(call, listed(taken), consts)
+        else:
+            call.write(f"return {call.named(_run(program, kinds))}({listed(arrays)}, {consts})")
+    call.write(f"except {call.named(DrawMiss)}: draws_another = True")
+    call.write(f"except {call.named((SettingsChanged, VariablesGone))}: draws_another = False")
+    call.write(f"if draws_another: {_MISS}")
+    call.write("return failed(args, kwargs)")
+    return QuickCall(mark, call.compile())
+
+
+def _compare_context(call: StraightLine, frame: Frame) -> None:
+    """Writes that a call in another context is missed."""
+    call.write(f"if {call.named(process_settings.PROCESS)}.runs_eagerly: {_MISS}")
+    call.write(f"frame = {call.named(context.PROCESS)}.frame")
+    with call.block(f"if {call.named(INSIDE)}:"):
+        call.write(f"thread = {call.named(THIS_THREAD)}.state")
+        call.write(f"if thread.state_frames or thread.tapes: {_MISS}")
+        call.write("if thread.strategy_frames: frame = thread.strategy_frames[-1]")
+    # Most calls are made in the same frame; others of the same strategy will do too.
+    with call.block(f"if frame is not {call.named(weakref.ref(frame))}():"):
+        strategy = call.named(weakref.ref(frame.strategy))
+        call.write(f"if frame is None or frame.strategy is not {strategy}(): {_MISS}")
+        other_side = "is not" if frame.replica_context is None else "is"
+        call.write(f"if frame.replica_context {other_side} None: {_MISS}")
+
+
+def _compare_settings(call: StraightLine, *, makes_keys: bool) -> None:
+    """Writes that a call under other settings, of those which ``jax.jit`` overlooks, is missed."""
+    debug_nans, debug_infs = map(call.named, (jax_settings.DEBUG_NANS, jax_settings.DEBUG_INFS))
+    call.write(f"if {debug_nans}.value or {debug_infs}.value: {_MISS}")
+    if not makes_keys:
+        return
+    default_prng_impl = call.named(jax_settings.DEFAULT_PRNG_IMPL)
+    prng_impl = call.named(jax_settings.DEFAULT_PRNG_IMPL.value)
+    call.write(f"found = {default_prng_impl}.value")
+    call.write(f"if found is not {prng_impl} and found != {prng_impl}: {_MISS}")
+
+
+def _take_apart(call: StraightLine, inputs: CallInputs, leaves: Sequence[str]) -> None:
+    """Writes how arguments are taken apart, and that those of another structure are missed."""
+    structure = inputs.structure
+    if inputs.flat:
+        call.write(f"if kwargs{'' if leaves else ' or args'}: {_MISS}")
+        if leaves:
+            call.write(f"try: {listed(leaves)} = args")
+            # There are more or fewer; so this one is not what it is to be either.
+            call.write(f"except ValueError: {leaves[0]} = None")
+        return
+    has_containers = structures.has_containers(structure)
+    flatten = call.named(structures.flatten if has_containers else jax.tree.flatten)
+    call.write(f"leaves, structure = {flatten}((args, kwargs), {call.named(is_value_leaf)})")
+    call.write(f"if structure != {call.named(structure)}: {_MISS}")
+    if inputs.form:
+        same = f"{call.named(form_key)}(structure, []) == {call.named(inputs.form)}"
+        call.write(f"if not {same}: {_MISS}")
+    call.write(f"{listed(leaves)} = leaves")
+
+
+def _compare_leaf(
+    call: StraightLine,
+    leaf: str,
+    kind: ArrayLeaf | IteratorLeaf,
+    placed_on: ReplicaGroup | None,
+    in_place: Any,
+) -> str:
+    """Writes that a call with another kind of argument is missed.
+
+    Args:
+        call: The function.
+        leaf: The name of the argument.
+        kind: What it is to be.
+        placed_on: Where the program wants it, if it wants it somewhere.
+        in_place: Its sharding, if the program takes an array that lies there as it is.
+
+    Returns:
+        The name of what the program is given for it.
+    """
+    leaf_type = kind.leaf_type
+    call.write(f"if type({leaf}) is not {call.named(leaf_type)}: {_MISS}")
+    if isinstance(kind, IteratorLeaf):
+        return leaf
+    aval = call.named(kind.aval)
+    if kind.group is not None:
+        array, group, scalar = f"{leaf}_array", call.named(kind.group), kind.scalar
+        call.write(f"if {leaf}._group is not {group}: {_MISS}")
+        call.write(f"if {leaf}._scalar is not {scalar}: {_MISS}")
+        call.write(f"{array} = {leaf}._joined")
+        call.write(f"if {array} is None: {array} = {leaf}.global_array({group})")
+        call.write(f"if {array} is None or {array}.aval != {aval}: {_MISS}")
+        return array
+    sharding = f"{leaf}.{sharding_attribute(leaf_type)}"
+    differs = f"{leaf}.{committed_attribute(leaf_type)} is {kind.committed_to is None}"
+    call.write(f"if {leaf}.aval != {aval}: {_MISS}")
+    if placed_on is None:
+        call.write(f"if {differs}: {_MISS}")
+        if kind.committed_to is not None:
+            place = call.named(kind.committed_to)
+            call.write(f"if {sharding} is not {place} and {sharding} != {place}: {_MISS}")
+        return leaf
+    place = call.named(in_place)
+    call.write(f"sharding = {sharding}")
+    # What lies as the group lays its arrays was put there.
+    with call.block(f"if sharding is not {call.named(placed_on.replicated)}:"):
+        call.write(f"if {differs}: {_MISS}")
+        elsewhere = f"sharding is not {place} and sharding != {place}"
+        move = f"{call.named(place_on)}({call.named(placed_on)}, {leaf})"
+        call.write(f"if {elsewhere}: {leaf} = {move}")
+    return leaf
+
+
+def _in_place(program: Program, inputs: CallInputs) -> list[Any]:
+    """Returns for each argument its sharding, if the program takes an array that lies there as it is.
+
+    ``place_on``, which finds that out for arrays that are committed or not as these are, takes long.
+    """
+    group, arrays = program.group, iter(inputs.arrays)
+    shardings: list[Any] = []
+    for kind in inputs.leaves():
+        sharding = None
+        if isinstance(kind, ArrayLeaf):
+            array = next(arrays)
+            if group is not None and kind.group is None and place_on(group, array) is array:
+                sharding = array.sharding
+        shardings.append(sharding)
+    return shardings
+
+
+def _run(program: Program, kinds: Sequence[ArrayLeaf | IteratorLeaf]) -> _Run:
+    run = program.as_step(program.repeater())
+    is_array = [isinstance(kind, ArrayLeaf) for kind in kinds]
+    if not program.draws and all(is_array):
+        return run
+
+    def draw_and_run(taken: list[Any], _: list[Any]) -> Any:
+        arrays = [leaf for leaf, counts in zip(taken, is_array, strict=True) if counts]
+        iterators = [leaf for leaf, counts in zip(taken, is_array, strict=True) if not counts]
+        draws, consts = program.draw(iterators)
+        try:
+            return run(arrays, consts)
+        except BaseException:
+            put_back(draws)
+            raise
+
+    return draw_and_run

@@ -1,0 +1,47 @@
+"""``foreign_custom_calls``: what a saved program would run besides XLA's own operations."""
+
+from __future__ import annotations
+
+from jax import export
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import chlo, sdy, stablehlo
+
+from stratagem._src.jax_compat.stable_custom_calls import stable_custom_calls
+
+__all__ = ["foreign_custom_calls"]
+
+_CUSTOM_CALL = "stablehlo.custom_call"
+_TARGET = "call_target_name"
+
+
+def foreign_custom_calls(exported: export.Exported) -> list[str]:
+    """Returns the custom calls of a program and of its gradients that ``jax.export`` would not export.
+
+    A custom call jumps to a function of this process by its name, with arguments from the file. Among
+    those that JAX registers are some that take an index or an address on trust.
+
+    Raises:
+        Exception: If the program cannot be read.
+    """
+    found = _targets(exported)
+    while exported.has_vjp():
+        exported = exported.vjp()
+        found |= _targets(exported)
+    return sorted(found - stable_custom_calls())
+
+
+def _targets(exported: export.Exported) -> set[str]:
+    found = set()
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name == _CUSTOM_CALL:
+            found.add(ir.StringAttr(operation.attributes[_TARGET]).value)
+        return ir.WalkResult.ADVANCE
+
+    context = ir.Context()
+    for dialect in (stablehlo, chlo, sdy):
+        dialect.register_dialect(context)
+    with context:
+        module = stablehlo.deserialize_portable_artifact(context, exported.mlir_module_serialized)
+        module.operation.walk(visit)
+    return found

@@ -1,0 +1,156 @@
+"""``load``: a saved model as functions over variables of the current strategy."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from jax import export
+
+from stratagem._src.core.errors import DataLossError, InvalidArgumentError, MissingExtraError
+from stratagem._src.core.io_options import LoadOptions
+from stratagem._src.execution.input_signature import InputSignature
+from stratagem._src.export.custom_calls import foreign_custom_calls
+from stratagem._src.export.directory import SavedSignature, read_directory
+from stratagem._src.export.saving import DEFAULT_SIGNATURE
+from stratagem._src.variables.variable import Variable
+
+__all__ = ["LoadedModel", "LoadedSignature", "load"]
+
+
+class LoadedSignature:
+    """A saved function, which reads its weights from variables.
+
+    It can be called anywhere, in replicas, compiled functions and gradients too.
+    """
+
+    def __init__(self, name: str, saved: SavedSignature) -> None:
+        self._name = name
+        self._variables: dict[str, Variable] = {}
+        self._exported = _deserialized(name, saved.program)
+        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        try:
+            parameters = [inspect.Parameter(each, positional) for each in saved.parameters]
+            self.__signature__: inspect.Signature = inspect.Signature(parameters)
+        except (TypeError, ValueError) as error:
+            raise DataLossError(
+                f"The parameters of signature {name!r} are not names: {error}."
+            ) from error
+        self._inputs = InputSignature(self.__signature__, saved.specs)
+
+    def use(self, variables: Mapping[str, Variable]) -> None:
+        """Takes the weights from variables."""
+        self._variables = dict(variables)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the saved function returns for these arguments.
+
+        Raises:
+            SignatureMismatchError: If they are not what it takes.
+        """
+        conformed = self._inputs.conform(args, kwargs)
+        weights = {name: variable.read_value() for name, variable in self._variables.items()}
+        return self._exported.call(weights, *conformed)
+
+    def __repr__(self) -> str:
+        return f"<saved function {self._name}{self.__signature__}>"
+
+
+class LoadedModel:
+    """What ``load`` returns.
+
+    Attributes:
+        signatures: The saved functions by name.
+        variables: The weights.
+    """
+
+    def __init__(
+        self, signatures: Mapping[str, LoadedSignature], variables: tuple[Variable, ...]
+    ) -> None:
+        self.signatures: Mapping[str, LoadedSignature] = MappingProxyType(dict(signatures))
+        self.variables = variables
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """The weights that training changes."""
+        return tuple(variable for variable in self.variables if variable.trainable)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls ``signatures["serving_default"]``, or the only one.
+
+        Raises:
+            InvalidArgumentError: If there are several, of which none is the default.
+        """
+        chosen = self.signatures.get(DEFAULT_SIGNATURE)
+        if chosen is None and len(self.signatures) == 1:
+            (chosen,) = self.signatures.values()
+        if chosen is None:
+            raise InvalidArgumentError(
+                f"This saved model has no {DEFAULT_SIGNATURE!r}. Call one of its signatures: "
+                f"{sorted(self.signatures)}."
+            )
+        return chosen(*args, **kwargs)
+
+
+def load(
+    export_dir: str | os.PathLike[str], tags: Any = None, options: LoadOptions | None = None
+) -> LoadedModel:
+    """Returns the functions of a saved model; the weights become variables of the current strategy.
+
+    Inside ``strategy.scope()`` each replica gets them, so that the functions can be used, and the
+    weights trained, in ``strategy.run()``.
+
+    A model is a program. Load only those of somebody whom you trust as you trust the author of a library.
+
+    Args:
+        export_dir: What ``save`` wrote.
+        tags: For the sake of programs for TensorFlow: there is one graph, whatever they say.
+        options: Likewise.
+
+    Raises:
+        NotFoundError: If there is no saved model.
+        DataLossError: If it is damaged.
+        InvalidArgumentError: If it calls functions of the process that no model of ``save`` calls.
+        MissingExtraError: If ``flatbuffers`` is not installed.
+
+    >>> import stratagem as sg
+    >>> sg.saved_model.load("nowhere")
+    Traceback (most recent call last):
+    stratagem._src.core.errors.NotFoundError: There is no saved model in 'nowhere'.
+    """
+    weights, saved = read_directory(export_dir)
+    for name, one in saved.items():
+        if missing := set(one.weights) - set(weights):
+            raise DataLossError(f"Signature {name!r} needs weights that are missing: {missing}.")
+    # Programs first: a model that is refused leaves no variables behind.
+    signatures = {name: LoadedSignature(name, one) for name, one in saved.items()}
+    variables = {
+        name: Variable(weight.value, trainable=weight.trainable, name=name)
+        for name, weight in weights.items()
+    }
+    for name, signature in signatures.items():
+        signature.use({weight: variables[weight] for weight in saved[name].weights})
+    return LoadedModel(signatures, tuple(variables.values()))
+
+
+def _deserialized(name: str, program: bytes) -> export.Exported:
+    try:
+        exported = export.deserialize(bytearray(program))
+        foreign = foreign_custom_calls(exported)
+    except ImportError as error:
+        raise MissingExtraError(
+            "Saving and loading models needs flatbuffers, which is not installed. Install it with "
+            "`pip install stratagem[export]`."
+        ) from error
+    except Exception as error:
+        raise DataLossError(f"The program of signature {name!r} is damaged: {error}.") from error
+    if foreign:
+        raise InvalidArgumentError(
+            "A saved model may only call what jax.export guarantees to be stable, but signature "
+            f"{name!r} calls {', '.join(map(repr, foreign))}: functions of this process, with arguments "
+            "from the file. save() never writes that. If you trust who made it, use jax.export.deserialize."
+        )
+    return exported

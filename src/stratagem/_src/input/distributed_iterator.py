@@ -1,0 +1,225 @@
+"""``DistributedIterator``: one iteration over a distributed dataset."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+from stratagem._src.core.errors import (
+    InvalidArgumentError,
+    NotAnArrayError,
+    OutOfRangeError,
+    ShippingError,
+)
+from stratagem._src.current_strategy import context
+from stratagem._src.data.iterator import EndOfData
+from stratagem._src.input.optional import MISSING, Optional
+from stratagem._src.input.prefetcher import Prefetcher
+from stratagem._src.telemetry.measurement.recorder import recorder
+from stratagem._src.values.rows import num_local_rows
+from stratagem._src.variables import access as variable_state
+
+if TYPE_CHECKING:
+    from stratagem._src.input.placed_steps import PlaceSteps
+    from stratagem._src.input.worker_input import HostSteps, WorkerInput
+
+__all__ = ["DistributedIterator"]
+
+
+class DistributedIterator:
+    """Gives the elements of a distributed dataset, prepared ahead of time.
+
+    Made by ``iter(distributed_dataset)``. ``next(iterator)`` inside a ``function`` makes the element
+    an input of the compiled program. Threads end with the iterator, also when a loop breaks early.
+
+    >>> import stratagem as sg
+    >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> dataset = sg.data.Dataset.from_tensor_slices([5., 6., 7., 8.]).batch(2)
+    >>> iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    >>> next(iterator)
+    PerReplica:{
+      0: Array([5.], dtype=float32),
+      1: Array([6.], dtype=float32)
+    }
+    """
+
+    def __init__(
+        self, worker_input: WorkerInput, place: PlaceSteps, buffer_size: int, spec: Any
+    ) -> None:
+        self._input = worker_input
+        self._place = place
+        self._buffer_size = buffer_size
+        self._spec = spec
+        self._lock = threading.RLock()
+        self._state: Any = None
+        self._returned: collections.deque[tuple[Any, Any]] = collections.deque()
+        self._open(None)
+
+    def _open(self, state: Any) -> None:
+        self._state, steps = self._input(state)
+        self._returned.clear()
+        self._steps: HostSteps | None = steps
+        self._prefetcher: Prefetcher | None = None
+
+    def _begin(self) -> Prefetcher:
+        """Begins to prepare steps: when the first is wanted, which is in the same order everywhere."""
+        assert self._steps is not None
+        closed = threading.Event()
+        placed = self._place(self._steps, self._state, closed)
+        self._steps = None
+        size = self._buffer_size
+        self._prefetcher = Prefetcher(placed, lambda elements: len(elements) < size)
+        self._finalizer = weakref.finalize(self, _close, closed, self._prefetcher)
+        return self._prefetcher
+
+    def __reduce__(self) -> Any:
+        raise ShippingError(
+            "A distributed iterator cannot be copied or pickled: its elements are on the devices of this "
+            "process. Send the dataset and iterator.get_state(), and call set_state() on an iterator over "
+            "the dataset distributed there; ClusterCoordinator.create_per_worker_dataset() makes "
+            "iterators that functions can take."
+        )
+
+    def __iter__(self) -> Self:
+        frame = variable_state.current_frame()
+        if frame is not None:
+            frame.refuse_to_loop(self)
+        return self
+
+    def _check_context(self) -> None:
+        if context.has_strategy() and context.get_replica_context() is not None:
+            raise NotAnArrayError(
+                "next(iterator) cannot be called in replica context (inside the function given to "
+                "strategy.run()). Call it outside and pass the element: "
+                "strategy.run(fn, args=(next(iterator),))."
+            )
+
+    def __next__(self) -> Any:
+        self._check_context()
+        frame = variable_state.current_frame()
+        if frame is not None:
+            return frame.draw(self)
+        before, element = self._state, self.draw()
+        journal = variable_state.current_journal()
+        if journal is not None:
+            journal.note_draw(lambda: self.put_back([(element, before)]))
+        return element
+
+    def draw(self, *, optional: bool = False) -> Any:
+        """Returns the next element now, also while a function is traced.
+
+        Args:
+            optional: Whether ``MISSING`` is returned at the end.
+
+        Raises:
+            EndOfData: At the end.
+        """
+        with self._lock:
+            if self._returned:
+                element, self._state = self._returned.popleft()
+                return element
+            prefetcher = self._prefetcher or self._begin()
+            observer = recorder()
+            try:
+                if observer is None:
+                    element, self._state = prefetcher.next()
+                else:
+                    element, self._state = observer.draw(prefetcher.next, _num_examples)
+            except StopIteration:
+                if not optional:
+                    raise EndOfData from None
+                return MISSING
+            return element
+
+    def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
+        """Takes elements back, with the states before them, as if they had not been drawn."""
+        if not drawn:
+            return
+        with self._lock:
+            states = [before for _, before in drawn[1:]] + [self._state]
+            for (element, _), after in zip(reversed(drawn), reversed(states), strict=True):
+                self._returned.appendleft((element, after))
+            self._state = drawn[0][1]
+
+    def get_next(self) -> Any:
+        """Returns the next element.
+
+        Raises:
+            OutOfRangeError: At the end.
+        """
+        try:
+            return next(self)
+        except StopIteration:
+            raise OutOfRangeError("End of the dataset.") from None
+
+    def get_next_as_optional(self) -> Optional:
+        """Returns the next element as an ``Optional``, empty at the end.
+
+        Inside a function ``has_value`` is a Python bool: there is one program for a call with an
+        element, and one for a call without.
+        """
+        frame = variable_state.current_frame()
+        if frame is not None:
+            self._check_context()
+            return Optional(frame.draw(self, optional=True))
+        try:
+            return Optional(next(self))
+        except StopIteration:
+            return Optional.empty()
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of specs of an element."""
+        return self._spec
+
+    def get_state(self) -> Any:
+        """Returns a small JSON-able value that says which elements have been given."""
+        with self._lock:
+            return {"distributed": self._state}
+
+    def set_state(self, state: Any) -> None:
+        """Goes on after the elements that had been given when the state was taken.
+
+        Args:
+            state: From ``get_state`` of an iterator over the same dataset and number of replicas.
+        """
+        self.check_state(state)
+        with self._lock:
+            if self._prefetcher is not None:
+                self._finalizer()
+            self._open(state["distributed"])
+
+    def close(self) -> None:
+        """Ends the threads that prepare elements; there are no further ones."""
+        with self._lock:
+            if self._prefetcher is not None:
+                self._finalizer()
+            self._returned.clear()
+
+    def check_state(self, state: Any) -> None:
+        """Checks that ``set_state`` can be called.
+
+        Raises:
+            InvalidArgumentError: If the state belongs to another dataset.
+        """
+        if not isinstance(state, dict) or state.keys() != {"distributed"}:
+            raise InvalidArgumentError(
+                f"state must be what get_state of a DistributedIterator returned, got {state!r}."
+            )
+        self._input(state["distributed"])
+
+    def current_state(self) -> Any:
+        """Returns the state of the input, for ``put_back``."""
+        return self._state
+
+
+def _num_examples(item: tuple[Any, Any]) -> int:
+    element, _ = item
+    return num_local_rows(element)
+
+
+def _close(closed: threading.Event, prefetcher: Prefetcher) -> None:
+    closed.set()
+    prefetcher.close()

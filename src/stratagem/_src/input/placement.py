@@ -1,0 +1,105 @@
+"""From a step in the host's memory to per-replica values on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from stratagem._src.core import structures
+from stratagem._src.core.dtypes import is_host_only
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.values.per_replica import PerReplica
+
+if TYPE_CHECKING:
+    from stratagem._src.input.worker_input import HostStep
+
+__all__ = ["place_step"]
+
+
+def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) -> Any:
+    """Returns a step's element, with a value for each replica.
+
+    With one replica it is not wrapped.
+    """
+    structure: Any
+    if step.whole is not None:
+        leaves, structure = structures.flatten(step.whole)
+        return jax.tree.unflatten(structure, _place_whole(leaves, group, fetch_to_device))
+    assert step.parts is not None
+    if group.size == 1:
+        return structures.map_structure(
+            lambda leaf: group.replicate(leaf) if fetch_to_device and _fits_device(leaf) else leaf,
+            step.parts[0],
+        )
+    flattened = [structures.flatten(part) for part in step.parts]
+    structure = flattened[0][1]
+    for index, (_, other) in enumerate(flattened):
+        if other != structure:
+            raise InvalidArgumentError(
+                "The batches of one step must have the same structure, got "
+                f"{structure} for replica 0 and {other} for replica {index}."
+            )
+    columns: Any = zip(*(leaves for leaves, _ in flattened), strict=True)
+    return jax.tree.unflatten(
+        structure,
+        [_place_parts(column, group, fetch_to_device, uneven=step.uneven) for column in columns],
+    )
+
+
+def _place_whole(leaves: list[Any], group: ReplicaGroup, fetch_to_device: bool) -> list[Any]:
+    if not fetch_to_device or group.spans_processes:
+        return [
+            _place_parts(np.split(np.asarray(leaf), group.local_size), group, fetch_to_device)
+            for leaf in leaves
+        ]
+    return [
+        PerReplica.from_global(group, group.divide(leaf), scalar=False)
+        if _fits_device(leaf)
+        else PerReplica(np.split(leaf, group.size), group)
+        for leaf in leaves
+    ]
+
+
+def _place_parts(
+    parts: Sequence[Any], group: ReplicaGroup, fetch_to_device: bool, *, uneven: bool = False
+) -> PerReplica:
+    if not fetch_to_device:
+        return PerReplica(parts, group, uneven=uneven)
+    if all(isinstance(part, (np.ndarray, np.generic)) and _fits_device(part) for part in parts):
+        # Joined here, in the background, and not when the step needs it.
+        value = PerReplica(parts, group, uneven=uneven)
+        array = value.global_array(group)
+        if array is not None:
+            return PerReplica.from_global(group, array, scalar=value.scalar)
+    placed = [_put(part, device) for part, device in zip(parts, group.local_devices, strict=True)]
+    return PerReplica(placed, group, uneven=uneven)
+
+
+def _put(leaf: Any, place: jax.Device | jax.sharding.Sharding) -> Any:
+    return jax.device_put(leaf, place) if _fits_device(leaf) else leaf
+
+
+def _fits_device(leaf: Any) -> bool:
+    """Returns whether an array can live on a device; strings stay on the host.
+
+    Raises:
+        InvalidArgumentError: If 64-bit numbers would not survive JAX's 32-bit mode.
+    """
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None:
+        return not isinstance(leaf, (bytes, str))
+    if is_host_only(dtype):
+        return False
+    try:
+        narrowed(leaf)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{error} Or leave batches on the host with "
+            "InputOptions(experimental_fetch_to_device=False)."
+        ) from None
+    return True

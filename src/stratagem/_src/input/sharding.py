@@ -1,0 +1,92 @@
+"""How a dataset is divided between workers: which policy, and what it does to the dataset."""
+
+from __future__ import annotations
+
+import logging
+
+from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
+from stratagem._src.data.auto_shard import num_files, seed_shuffles, shard_at_hints, shard_by_file
+from stratagem._src.data.dataset import Dataset
+from stratagem._src.data.options import AutoShardPolicy
+from stratagem._src.input.sources import Source, as_source
+from stratagem._src.input.splitting import WorkerPosition
+from stratagem._src.input.worker_input import WorkerInput, split_steps
+
+__all__ = ["choose_policy", "shard_for_worker", "with_common_order"]
+
+_logger = logging.getLogger("stratagem")
+
+
+def choose_policy(policy: AutoShardPolicy, files: int | None, num_workers: int) -> AutoShardPolicy:
+    """Returns the policy that ``AUTO`` stands for; the others are checked and returned.
+
+    Args:
+        policy: What the dataset's options say.
+        files: The number of files it reads, or ``None``.
+        num_workers: The number of workers.
+
+    Raises:
+        InvalidArgumentError: If there are fewer files than workers.
+        NotFoundError: If ``FILE`` is wanted of a dataset that reads no files.
+
+    >>> choose_policy(AutoShardPolicy.AUTO, files=4, num_workers=2).name
+    'FILE'
+    >>> choose_policy(AutoShardPolicy.AUTO, files=None, num_workers=2).name
+    'DATA'
+    """
+    if policy is AutoShardPolicy.AUTO:
+        policy = AutoShardPolicy.DATA if files is None else AutoShardPolicy.FILE
+    if policy is AutoShardPolicy.FILE:
+        if files is None:
+            raise NotFoundError(
+                "AutoShardPolicy.FILE needs a dataset that reads files. Use DATA or AUTO."
+            )
+        if files < num_workers:
+            raise InvalidArgumentError(
+                f"Sharding by file needs at least one file for each worker, got {files} files and "
+                f"{num_workers} workers. Use AutoShardPolicy.DATA, or OFF."
+            )
+    return policy
+
+
+def with_common_order(dataset: object, seed: int) -> object:
+    """Returns a dataset that is shuffled the same way on all workers, which divide it.
+
+    With ``AutoShardPolicy.OFF`` every worker keeps an order of its own.
+
+    Args:
+        dataset: The dataset.
+        seed: The same on all workers.
+    """
+    if not isinstance(dataset, Dataset):
+        return dataset
+    if dataset.options().experimental_distribute.auto_shard_policy is AutoShardPolicy.OFF:
+        return dataset
+    return seed_shuffles(dataset, seed)
+
+
+def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerInput, Source]:
+    """Returns a worker's steps of a dataset of global batches, and the source they come from."""
+    if not isinstance(dataset, Dataset):
+        source = as_source(dataset)
+        return split_steps(source, position, whole_batches=True), source
+    wanted = dataset.options().experimental_distribute.auto_shard_policy
+    if position.num_workers == 1:
+        if wanted is AutoShardPolicy.HINT:
+            dataset = shard_at_hints(dataset, 1, 0)
+        source = as_source(dataset)
+        return split_steps(source, position, whole_batches=True), source
+    policy = choose_policy(wanted, num_files(dataset), position.num_workers)
+    if wanted is AutoShardPolicy.AUTO and policy is AutoShardPolicy.DATA:
+        _logger.warning(
+            "The dataset reads no files, so every worker reads all of it and keeps its share. To read "
+            "less, use distribute_datasets_from_function; to silence this, choose "
+            "AutoShardPolicy.DATA."
+        )
+    if policy is AutoShardPolicy.FILE:
+        dataset = shard_by_file(dataset, position.num_workers, position.index)
+    elif policy is AutoShardPolicy.HINT:
+        dataset = shard_at_hints(dataset, position.num_workers, position.index)
+    source = as_source(dataset)
+    whole = policy is AutoShardPolicy.DATA
+    return split_steps(source, position, whole_batches=whole), source

@@ -1,0 +1,41 @@
+"""Computing at once while something is traced, in a way that interrupts cannot leave switched on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+
+from stratagem._src.jax_compat.tracing import under_trace
+
+try:
+    from jax._src import config as _config
+
+    _folding: Any = _config.eager_constant_folding
+except (ImportError, AttributeError):  # pragma: no cover - another JAX
+    _folding = None
+
+__all__ = ["evaluate_now"]
+
+Result = TypeVar("Result")
+
+
+def evaluate_now(call: Callable[[], Result]) -> Result:
+    """Returns what ``call`` returns, with JAX computing at once even while something is traced.
+
+    JAX equivalent: ``with jax.ensure_compile_time_eval()``. That is a context manager written in Python: an
+    interrupt (Ctrl-C) on its way out leaves it entered, and from then on this thread traces nothing that
+    has no traced operand. Here a single call into C++ restores the setting.
+    """
+    if not under_trace():
+        return call()
+    if _folding is None:
+        with jax.ensure_compile_time_eval():
+            return call()
+    before = _folding.get_local()
+    try:
+        _folding.set_local(True)
+        return call()
+    finally:
+        _folding.set_local(before)

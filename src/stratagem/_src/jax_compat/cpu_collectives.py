@@ -1,0 +1,76 @@
+"""Where XLA's CPU collectives (Gloo) listen for the other processes.
+
+XLA asks the machine for its own name and listens at the address that this resolves to: 127.0.1.1 with the
+``/etc/hosts`` of Debian and Ubuntu, the first of several networks, or nothing at all. JAX has no setting
+for it, so the backend is made with collectives of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from stratagem._src.jax_compat.xla_flags import patient_in_collectives
+
+__all__ = ["gloo_listens_at"]
+
+
+@contextlib.contextmanager
+def gloo_listens_at(host: str | None) -> Iterator[None]:
+    """Makes a CPU backend that starts meanwhile listen at an address of this machine.
+
+    Does nothing for ``None``, where other collectives than Gloo are chosen, and where JAX has changed: XLA
+    then listens where the machine's own name resolves to.
+    """
+    registry = _registry()
+    if host is None or registry is None or not _uses_gloo():
+        yield
+        return
+    before = registry["cpu"]
+    registry["cpu"] = dataclasses.replace(before, factory=lambda: _make_client(host))
+    try:
+        yield
+    finally:
+        registry["cpu"] = before
+
+
+def _registry() -> dict[str, Any] | None:
+    bridge = importlib.import_module("jax._src.xla_bridge")
+    registry = getattr(bridge, "_backend_factories", None)
+    if not isinstance(registry, dict):
+        return None
+    registration = registry.get("cpu")
+    is_known = dataclasses.is_dataclass(registration) and hasattr(registration, "factory")
+    return registry if is_known else None
+
+
+def _uses_gloo() -> bool:
+    return getattr(jax.config, "jax_cpu_collectives_implementation", None) == "gloo"
+
+
+def _make_client(host: str) -> Any:
+    bridge = importlib.import_module("jax._src.xla_bridge")
+    # As the factory whose place this takes. A worker that has started alone before it joins has these
+    # flags for good; with others it would not find what the rest has compiled.
+    with patient_in_collectives():
+        return bridge.make_cpu_client(**_collectives(host))
+
+
+def _collectives(host: str) -> dict[str, Any]:
+    try:
+        runtime = importlib.import_module("jaxlib._jax")
+        client = importlib.import_module("jax._src.distributed").global_state.client
+        if client is None:
+            return {}
+        return {
+            "collectives": runtime.make_gloo_tcp_collectives(
+                distributed_client=client, hostname=host
+            )
+        }
+    except (ImportError, AttributeError, TypeError):
+        return {}

@@ -1,0 +1,96 @@
+"""``ClosureQueue``: closures that are ready to run, in order, each for the workers it suits."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+
+from stratagem._src.parameter_server.coordinator.closure import Closure, Status
+
+__all__ = ["ClosureQueue"]
+
+_Heap = list[tuple[tuple[float, int], Closure]]
+
+
+class ClosureQueue:
+    """Closures by priority, then by age.
+
+    A closure that is meant for some workers waits for one of them. One that would find an argument
+    on a worker is offered to that worker first, and to the others when they have nothing else to do.
+
+    >>> queue = ClosureQueue()
+    >>> queue.put(Closure(1)); queue.put(Closure(2, workers=frozenset({1, 2})))
+    >>> queue.put(Closure(3, priority=5))
+    >>> [queue.pop(worker).number for worker in (0, 0, 1)]
+    [3, 1, 2]
+    """
+
+    def __init__(self) -> None:
+        self._for_any: _Heap = []
+        self._for_some: dict[frozenset[int], _Heap] = {}
+        self._meant_for: defaultdict[int, list[_Heap]] = defaultdict(list)
+        self._preferred: defaultdict[int, _Heap] = defaultdict(list)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def put(self, closure: Closure) -> None:
+        """Adds a closure in its place."""
+        self._length += 1
+        heapq.heappush(self._heap_of(closure), (closure.order, closure))
+
+    def pop(self, worker: int) -> Closure | None:
+        """Returns the closure that ``worker`` is to run next, if there is one."""
+        heaps = [heap for heap in self._heaps_for(worker) if heap]
+        if not heaps:
+            heaps = [heap for heap in self._preferred.values() if heap]
+        if not heaps:
+            return None
+        self._length -= 1
+        return heapq.heappop(min(heaps))[1]
+
+    def has_work_for(self, worker: int) -> bool:
+        """Returns whether ``pop`` would give a closure."""
+        return any(self._heaps_for(worker)) or any(self._preferred.values())
+
+    def meant_for(self) -> list[frozenset[int]]:
+        """Returns the groups of workers that closures wait for."""
+        return [workers for workers, heap in self._for_some.items() if heap]
+
+    def clear(self) -> list[Closure]:
+        """Takes out everything, in order."""
+        taken = sorted(item for heap in self._heaps() for item in heap)
+        for heap in self._heaps():
+            heap.clear()
+        self._length = 0
+        return [closure for _, closure in taken]
+
+    def _heap_of(self, closure: Closure) -> _Heap:
+        if closure.workers is not None:
+            return self._heap_for_some(closure.workers)
+        for needed in closure.needs:
+            if needed.status is Status.HELD:
+                assert needed.where is not None
+                return self._preferred[needed.where]
+        return self._for_any
+
+    def _heap_for_some(self, workers: frozenset[int]) -> _Heap:
+        if workers not in self._for_some:
+            heap: _Heap = []
+            self._for_some[workers] = heap
+            for worker in workers:
+                self._meant_for[worker].append(heap)
+        return self._for_some[workers]
+
+    def _heaps_for(self, worker: int) -> Iterator[_Heap]:
+        yield self._for_any
+        yield from self._meant_for.get(worker, ())
+        if worker in self._preferred:
+            yield self._preferred[worker]
+
+    def _heaps(self) -> Iterator[_Heap]:
+        yield self._for_any
+        yield from self._for_some.values()
+        yield from self._preferred.values()

@@ -1,0 +1,110 @@
+"""``rpc.Client``: calls functions of another program by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.tensor_spec import TensorSpec
+from stratagem._src.parameter_server.protocol.shipping import pack, unpack
+from stratagem._src.parameter_server.protocol.worker_messages import read_parcel, written_parcel
+from stratagem._src.parameter_server.rpc.rpc_server import RPC_SERVER
+from stratagem._src.parameter_server.rpc.status_or_result import StatusOrResult
+from stratagem._src.parameter_server.task_server.protocol_credentials import credentials_for
+from stratagem._src.process.background import Background
+from stratagem._src.transport import Caller, Credentials, Identity
+
+__all__ = ["RpcClient"]
+
+_SECONDS_WITHOUT_TIMEOUT = 600.0
+_OWN = Identity("rpc-client")
+
+
+class RpcClient:
+    """Calls the functions that a ``rpc.Server`` has registered.
+
+    Differs from tf.distribute: without a timeout a call may take ten minutes, not forever;
+    ``close`` exists.
+    """
+
+    def __init__(self, address: str, credentials: Credentials, name: str, seconds: float) -> None:
+        self._caller = Caller(address, credentials, wanted=RPC_SERVER, own=_OWN, name=name)
+        self._seconds = seconds
+        self._background = Background(f"the client of {address}")
+
+    @staticmethod
+    def create(rpc_layer: str, address: str, name: str = "", timeout_in_ms: int = 0) -> RpcClient:
+        """Returns a client of the server at an address. It connects with the first call.
+
+        Args:
+            rpc_layer: ``"grpc"`` or ``"grpc+tls"``.
+            address: ``host:port``.
+            name: What errors call the server.
+            timeout_in_ms: How long a call may take; 0 stands for ten minutes.
+        """
+        seconds = _to_seconds(timeout_in_ms) or _SECONDS_WITHOUT_TIMEOUT
+        return RpcClient(address, credentials_for(rpc_layer), name, seconds)
+
+    def call(
+        self,
+        method_name: str,
+        args: Sequence[Any] | None = None,
+        output_specs: Any = None,
+        timeout_in_ms: int = 0,
+    ) -> StatusOrResult:
+        """Calls a function and returns its result to be, without waiting for it.
+
+        Args:
+            method_name: The name under which the function is registered.
+            args: Its arguments.
+            output_specs: A nest of ``TensorSpec`` that the result must fit, if given.
+            timeout_in_ms: How long it may take; 0 stands for the client's timeout.
+        """
+        seconds = _to_seconds(timeout_in_ms) or self._seconds
+        message = written_parcel(pack(tuple(args or ())))
+        outcome: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                answer = self._caller.call(method_name, message, timeout=seconds)
+                result = unpack(read_parcel(answer))
+                _check(result, output_specs)
+            except BaseException as error:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+
+        self._background.start(run, name=f"rpc-{method_name}")
+        return StatusOrResult(outcome)
+
+    def close(self) -> None:
+        """Ends the connections; calls under way fail with ``UnavailableError``."""
+        self._caller.close()
+
+
+def _to_seconds(milliseconds: int) -> float:
+    if milliseconds < 0:
+        raise InvalidArgumentError(f"timeout_in_ms must be at least 0, got {milliseconds}.")
+    return milliseconds / 1000
+
+
+def _check(result: Any, specs: Any) -> None:
+    if specs is None:
+        return
+
+    def is_spec(node: Any) -> bool:
+        return isinstance(node, TensorSpec)
+
+    expected, structure = jax.tree.flatten(specs, is_leaf=is_spec)
+    received: Any = jax.tree.structure(result)
+    if received != structure:
+        raise InvalidArgumentError(
+            f"The result must have the structure of output_specs, {structure}, got {received}."
+        )
+    for spec, leaf in zip(expected, jax.tree.leaves(result), strict=True):
+        if not hasattr(leaf, "dtype") or not spec.is_compatible_with(leaf):
+            raise InvalidArgumentError(f"The result must fit {spec}, got {jax.typeof(leaf)}.")

@@ -1,0 +1,80 @@
+"""Products that sum over a dimension: matrices and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem._src.partitioner.division import Division
+from stratagem._src.partitioner.inlined_program import Equation
+from stratagem._src.partitioner.layout import PARTIAL, Layout, Split, Value, Whole
+from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_split, rule
+
+__all__: list[str] = []
+
+
+def _with_partner(
+    division: Division, operands: Sequence[Value], position: int, partner_dim: int | None
+) -> list[Value] | Gather:
+    """Returns both operands, the other one split in a dimension, or whole for ``None``."""
+    other = 1 - position
+    value = operands[other]
+    wanted: Layout = Whole() if partner_dim is None else Split(partner_dim)
+    if value.layout != wanted:
+        if isinstance(value.layout, Split) or partner_dim is None:
+            return Gather((other,))
+        value = division.block(value, partner_dim)
+    pair = [operands[position], value]
+    return pair if position == 0 else pair[::-1]
+
+
+@rule("dot_general")
+def dot_general(
+    division: Division, equation: Equation, operands: Sequence[Value]
+) -> list[Value] | Gather:
+    """A contracted dimension gives partial sums, a batch or free one stays split."""
+    position, dim = first_split(operands)
+    contracted, batch = equation.params["dimension_numbers"]
+    mine, theirs = contracted[position], contracted[1 - position]
+    my_batch, their_batch = batch[position], batch[1 - position]
+    layout: Layout
+    if dim in mine:
+        layout, partner = PARTIAL, theirs[tuple(mine).index(dim)]
+    elif dim in my_batch:
+        place = tuple(my_batch).index(dim)
+        layout, partner = Split(place), their_batch[place]
+    else:
+        free = [d for d in range(operands[position].array.ndim) if d not in (*mine, *my_batch)]
+        place = len(my_batch) + free.index(dim)
+        if position == 1:
+            place += operands[0].array.ndim - len(my_batch) - len(theirs)
+        layout, partner = Split(place), None
+    pair = _with_partner(division, operands, position, partner)
+    if isinstance(pair, Gather):
+        return pair
+    arrays = division.bind(equation.primitive, equation.params, [value.array for value in pair])
+    return [Value(arrays[0], layout)]
+
+
+@rule("conv_general_dilated")
+def convolution(
+    division: Division, equation: Equation, operands: Sequence[Value]
+) -> list[Value] | Gather:
+    """The batch stays split; split features, as in the gradient of the kernel, give partial sums."""
+    position, dim = first_split(operands)
+    params = equation.params
+    if params["batch_group_count"] != 1:
+        return GATHER_ALL
+    numbers = params["dimension_numbers"]
+    specs = (numbers.lhs_spec, numbers.rhs_spec)
+    layout: Layout
+    if position == 0 and dim == numbers.lhs_spec[0]:
+        layout, partner = Split(numbers.out_spec[0]), None
+    elif dim == specs[position][1] and params["feature_group_count"] == 1:
+        layout, partner = PARTIAL, specs[1 - position][1]
+    else:
+        return GATHER_ALL
+    pair = _with_partner(division, operands, position, partner)
+    if isinstance(pair, Gather):
+        return pair
+    arrays = division.bind(equation.primitive, params, [value.array for value in pair])
+    return [Value(arrays[0], layout)]

@@ -1,0 +1,1 @@
+"""The process: threads, fork, exit, signals, limits, import hooks."""

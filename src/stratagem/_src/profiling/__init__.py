@@ -1,0 +1,1 @@
+"""Profiling: one timeline of all tasks of a job."""

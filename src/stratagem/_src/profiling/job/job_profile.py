@@ -1,0 +1,200 @@
+"""``start``, ``stop`` and ``Profile``: a profile of all processes of a job."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+from stratagem._src.control_plane.join import joined_cluster
+from stratagem._src.core.errors import ProfileError
+from stratagem._src.parameter_server.coordinator.cluster_coordinator import directed_tasks
+from stratagem._src.profiling.job.remote_profiles import RemoteProfiles
+from stratagem._src.profiling.job.worker_profiles import name_of, write_together
+from stratagem._src.profiling.task.options import ProfilerOptions
+from stratagem._src.profiling.task.recording import ProfileRecording
+from stratagem._src.profiling.task.timeline import RUNS, merge_run
+
+__all__ = ["Profile", "start", "stop"]
+
+_logger = logging.getLogger("stratagem")
+_lock = threading.Lock()
+_running: _JobProfile | None = None
+
+
+class _JobProfile:
+    """A profile that runs: of this process, and of those that a coordinator in it directs."""
+
+    def __init__(self, logdir: Path, options: ProfilerOptions) -> None:
+        self._logdir = logdir
+        self._own = ProfileRecording(options)
+        tasks = directed_tasks()
+        self._task = "coordinator" if tasks else "process"
+        try:
+            self._remote = RemoteProfiles(tasks, options)
+        except BaseException:
+            self._own.end(self._task)
+            raise
+
+    def discard(self) -> None:
+        """Ends without a file."""
+        self._own.end(self._task)
+        self._remote.collect()
+
+    def save(self, *, together: bool) -> Path | None:
+        """Ends, writes what was recorded, and puts it on one time line.
+
+        Args:
+            together: Whether the other workers in step do so, too.
+
+        Returns:
+            The time line, where it is written: by the leader.
+        """
+        joined = joined_cluster()
+        if joined is not None:
+            self._task = name_of(joined, joined.process_id)
+        profiles = [self._own.end(self._task), *self._remote.collect()]
+        folder = self._logdir / RUNS
+        if joined is None or len(joined.workers) == 1 or not together:
+            run = folder / _new_run(folder)
+            origin = min(profile.began_ns for profile in profiles)
+            for profile in profiles:
+                profile.from_origin(origin).write(run)
+            return merge_run(run)
+        run, troubles = write_together(profiles[0], lambda: _new_run(folder), folder, joined)
+        if joined.process_id:
+            return None
+        for trouble in troubles:
+            _logger.warning("%s", trouble)
+        merged = merge_run(run)
+        missing = [
+            name
+            for name in (name_of(joined, worker) for worker in range(len(joined.workers)))
+            if not (run / f"{name.replace(' ', '_')}.xplane.pb").exists()
+        ]
+        if missing:
+            _logger.warning(
+                "%s is without %s, whose files are not in %s. Give all workers a directory that they "
+                "share, or copy the files there and call: stratagem timeline %s",
+                merged,
+                ", ".join(missing),
+                run,
+                run,
+            )
+        return merged
+
+
+def _new_run(folder: Path) -> str:
+    """Returns a name that no run has."""
+    now = time.strftime("%Y_%m_%d_%H_%M_%S")
+    names = itertools.chain([now], (f"{now}_{number}" for number in itertools.count(2)))
+    return next(name for name in names if not (folder / name).exists())
+
+
+def start(logdir: str | os.PathLike[str], options: ProfilerOptions | None = None) -> None:
+    """Begins to record what the processes of this job do.
+
+    Each worker in step calls it, at the same step; a coordinator has its workers and parameter servers
+    recorded, too.
+
+    >>> import os, tempfile
+    >>> import jax.numpy as jnp
+    >>> import stratagem as sg
+    >>> logdir = tempfile.mkdtemp()
+    >>> sg.profiler.start(logdir)
+    >>> with sg.profiler.Trace("train", step_num=0):
+    ...     total = jnp.ones(8).sum()
+    >>> sg.profiler.stop().name.endswith(".trace.json.gz")
+    True
+    >>> sorted(os.listdir(logdir))[-1]
+    'plugins'
+
+    Args:
+        logdir: Where ``stop`` writes; all workers must reach it, as a directory of checkpoints.
+        options: How much is recorded.
+
+    Raises:
+        ProfileError: If this process is recorded already.
+
+    Differs from tf.distribute: other processes are recorded, too.
+    """
+    global _running
+    with _lock:
+        _running = _JobProfile(Path(logdir), options or ProfilerOptions())
+
+
+def stop(save: bool = True) -> Path | None:
+    """Ends the profile, and writes it for TensorBoard and Perfetto.
+
+    Below the directory that ``start`` was given, ``plugins/profile/<run>`` has a record of every task,
+    where TensorBoard's profile plugin looks, and ``<run>.trace.json.gz`` has all of them on one time line,
+    for https://ui.perfetto.dev or ``chrome://tracing``.
+
+    >>> import tempfile
+    >>> import stratagem as sg
+    >>> sg.profiler.start(tempfile.mkdtemp())
+    >>> sg.profiler.stop(save=False)  # nothing worth keeping
+
+    Args:
+        save: Whether anything is written.
+
+    Returns:
+        The file with the time line; ``None`` in workers other than the leader.
+
+    Raises:
+        ProfileError: If no profile runs.
+        OSError: If it cannot be written.
+    """
+    return _end(save=save, together=True)
+
+
+def _end(*, save: bool, together: bool) -> Path | None:
+    global _running
+    with _lock:
+        running, _running = _running, None
+    if running is None:
+        raise ProfileError("A profile must run to be stopped: call sg.profiler.start first.")
+    if save:
+        return running.save(together=together)
+    running.discard()
+    return None
+
+
+class Profile:
+    """Records a block, as ``start`` and ``stop`` around it do.
+
+    If the block raises, a worker writes what it has, and does not wait for others.
+
+    >>> import tempfile
+    >>> import jax.numpy as jnp
+    >>> import stratagem as sg
+    >>> with sg.profiler.Profile(tempfile.mkdtemp()) as profile:
+    ...     total = jnp.ones(8).sum()
+    >>> profile.timeline.exists()
+    True
+
+    Args:
+        logdir: As of ``start``.
+        options: As of ``start``.
+
+    Attributes:
+        timeline: What ``stop`` returned, after the block.
+    """
+
+    def __init__(
+        self, logdir: str | os.PathLike[str], options: ProfilerOptions | None = None
+    ) -> None:
+        self._logdir = logdir
+        self._options = options
+        self.timeline: Path | None = None
+
+    def __enter__(self) -> Self:
+        start(self._logdir, self._options)
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        self.timeline = _end(save=True, together=error is None)

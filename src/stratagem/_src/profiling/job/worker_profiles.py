@@ -1,0 +1,72 @@
+"""What workers in step do together at the end of a profile."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from stratagem._src.control_plane.join import JoinedCluster
+from stratagem._src.profiling.task.clock import ClockDifference, now_ns, simultaneous
+from stratagem._src.profiling.task.task_profile import TaskProfile
+
+__all__ = ["compare_clocks", "name_of", "write_together"]
+
+_TOPIC = "profile"
+_NUM_MOMENTS = 9
+
+
+def name_of(joined: JoinedCluster, worker: int) -> str:
+    """Returns what a worker is called in a profile."""
+    named = joined.workers[worker]
+    return f"{named.job} {named.index}"
+
+
+def compare_clocks(joined: JoinedCluster) -> ClockDifference:
+    """Returns by how much this worker's clock is ahead of the leader's; all workers call it.
+
+    They hear at about the same time, from the meeting point, that all have come; each notes when.
+    """
+    moments = []
+    for number in range(_NUM_MOMENTS):
+        joined.watch.exchange(_TOPIC, number, "comparison of clocks")
+        moments.append(now_ns())
+    every = joined.watch.exchange(_TOPIC, moments, "comparison of clocks")
+    return simultaneous(moments, every[0])
+
+
+def write_together(
+    profile: TaskProfile, run_name: Callable[[], str], folder: Path, joined: JoinedCluster
+) -> tuple[Path, list[str]]:
+    """Writes every worker's profile, with times that count from the same moment; all workers call it.
+
+    Args:
+        profile: Of this worker.
+        run_name: Gives the leader's name for the run.
+        folder: Where runs are.
+        joined: The workers.
+
+    Returns:
+        The run, and what went wrong elsewhere.
+
+    Raises:
+        OSError: If this worker cannot write.
+    """
+    leads = joined.process_id == 0
+    said = [profile.machine, run_name() if leads else ""]
+    every = joined.watch.exchange(_TOPIC, said, "end of a profile")
+    run = folder / every[0][1]
+    machines = {machine for machine, _ in every}
+    if len(machines) > 1 or "" in machines:
+        profile = dataclasses.replace(profile, clock=compare_clocks(joined))
+    origin = min(joined.watch.exchange(_TOPIC, profile.began_ns, "end of a profile"))
+    failure: OSError | None = None
+    try:
+        profile.from_origin(origin).write(run)
+    except OSError as error:
+        failure = error
+    told = "" if failure is None else f"{profile.task} could not write its profile: {failure}"
+    troubles = joined.watch.exchange(_TOPIC, told, "end of a profile")
+    if failure is not None:
+        raise failure
+    return run, [trouble for trouble in troubles if trouble]

@@ -1,5 +1,0 @@
-"""What a task of a cluster runs so that others can reach it."""
-
-from stratagem._src.task_server.server import Server
-
-__all__ = ["Server"]

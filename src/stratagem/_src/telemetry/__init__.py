@@ -1,0 +1,1 @@
+"""What a task measures about itself, monitoring of jobs, and TensorBoard summaries."""

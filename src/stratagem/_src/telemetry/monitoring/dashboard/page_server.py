@@ -1,0 +1,136 @@
+"""``PageServer``: HTTP for peers that may be anybody, with a bound for everything that one can send."""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+import socketserver
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from stratagem._src.cluster.address import Address
+from stratagem._src.process.background import Background
+from stratagem._src.transport.admission import Admission, Place
+from stratagem._src.transport.refusal_log import RefusalLog
+
+__all__ = ["PageServer"]
+
+_log = logging.getLogger("stratagem")
+_MAX_REQUESTS = 32
+_MAX_REQUEST_BYTES = 64 * 1024
+_REQUEST_TIMEOUT = 10.0
+_MIN_TIMEOUT = 0.001  # zero would mean: do not wait at all
+
+
+class PageServer(HTTPServer):
+    """Answers each request in a background thread.
+
+    A request has one deadline, from the first byte that it sends to the last that it is answered with.
+    A request that keeps a place while others want one may lose it (``Admission``).
+
+    Args:
+        address: Where it listens.
+        answer: Answers a GET request.
+        background: The owner of the threads.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        answer: Callable[[BaseHTTPRequestHandler], None],
+        background: Background,
+    ) -> None:
+        self._background = background
+        self._admission = Admission(_MAX_REQUESTS)
+        self._refusals = RefusalLog(_log)
+        if ":" in address.host:
+            self.address_family = socket.AF_INET6
+
+        class Handler(_RequestHandler):
+            def do_GET(self) -> None:
+                answer(self)
+
+        super().__init__((address.host, address.port), Handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer's asks the name service what this machine is called, which may take long.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        place = self._admission.enter(request, str(client_address[0]))
+        if place is None:
+            self.shutdown_request(request)
+            return
+        try:
+            self._background.start(self._serve, place, client_address, name="dashboard-request")
+        except RuntimeError as error:  # too many threads
+            place.leave()
+            self._refusals.note(place.peer, str(error))
+            self.shutdown_request(request)
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._refusals.close()
+
+    def _serve(self, place: Place, client_address: Any) -> None:
+        try:
+            self.finish_request(place.connected, client_address)
+        except OSError:
+            pass  # the peer left, or took too long
+        except Exception as error:
+            # A peer may cause it as often as it likes, so there is no traceback for each.
+            self._refusals.note(place.peer, f"{type(error).__name__}: {error!s:.200}")
+        finally:
+            self.shutdown_request(place.connected)
+            place.leave()
+
+
+class _RequestHandler(BaseHTTPRequestHandler):
+    """Reads the head of a request before it is parsed, and answers within the same deadline."""
+
+    timeout = _REQUEST_TIMEOUT
+    server_version = "stratagem"
+    sys_version = ""
+
+    def setup(self) -> None:
+        self._deadline = time.monotonic() + _REQUEST_TIMEOUT
+        super().setup()
+        self.rfile.close()
+        # Python's timeout of a socket is one for each recv: a peer that sends a byte now and then
+        # would never exceed it.
+        self.rfile = io.BytesIO(_read_head(self.connection, self._deadline))
+        self.wfile = _DeadlineWriter(self.connection, self._deadline)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class _DeadlineWriter(io.BufferedIOBase):
+    """Sends all that is written, until a deadline."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self._connected = connected
+        self._deadline = deadline
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._connected.settimeout(max(_MIN_TIMEOUT, self._deadline - time.monotonic()))
+        self._connected.sendall(data)
+        return len(data)
+
+
+def _read_head(connected: socket.socket, deadline: float) -> bytes:
+    head = bytearray()
+    while len(head) <= _MAX_REQUEST_BYTES and b"\r\n\r\n" not in head and b"\n\n" not in head:
+        connected.settimeout(max(_MIN_TIMEOUT, deadline - time.monotonic()))
+        received = connected.recv(_MAX_REQUEST_BYTES)
+        if not received:
+            break
+        head += received
+    return bytes(head)

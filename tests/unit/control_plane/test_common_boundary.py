@@ -1,0 +1,141 @@
+"""Workers that halt at the same pass of their loops, whenever one of them asks for it."""
+
+import queue
+import random
+import threading
+import time
+
+import pytest
+
+from stratagem._src.control_plane.coordinated_stop import CommonBoundary, LonelyLine
+from stratagem._src.control_plane.equal_values import values_of
+from stratagem._src.control_plane.membership_client import Call
+from stratagem._src.control_plane.membership_state import Board
+
+NUM_STEPS = 200
+
+
+class Meeting:
+    """A board whose messages reach every worker in a thread of its own, as over the network."""
+
+    def __init__(self, num_workers):
+        self._board = Board(num_workers)
+        for worker in range(num_workers):
+            self._board.join(worker, 0.0)
+        self._lock = threading.Lock()
+        self.lines = [Line(self, worker) for worker in range(num_workers)]
+
+    def say(self, worker, message):
+        with self._lock:
+            sends = self._board.receive(worker, message, 0.0)
+            for send in sends:
+                self.lines[send.worker].inbox.put(send.message)
+
+
+class Line:
+    def __init__(self, meeting, worker):
+        self._meeting, self._worker = meeting, worker
+        self.inbox, self._listeners, self._answers = queue.SimpleQueue(), [], {}
+        self._news = threading.Condition()
+
+    def call(self, topic, why):
+        self._meeting.say(self._worker, {"call": topic, "why": why})
+
+    def listen(self, listener):
+        self._listeners.append(listener)
+
+    def answer(self, key, value):
+        self._meeting.say(self._worker, {"put": key, "value": value})
+
+    def take_answers(self, key):
+        with self._news:
+            assert self._news.wait_for(lambda: key in self._answers, 30)
+            return self._answers[key]
+
+    def hear(self):
+        while (message := self.inbox.get()) is not None:
+            if "called" in message:
+                for listener in self._listeners:
+                    listener(Call(message["called"], message["by"], message["why"]))
+            else:
+                with self._news:
+                    self._answers[message["exchanged"]] = values_of(message["runs"])
+                    self._news.notify_all()
+
+
+def halts_of(num_workers, calls, in_step):
+    """Runs loops; returns the passes at which each worker halted."""
+    meeting = Meeting(num_workers)
+    boundaries = [CommonBoundary(line, "end") for line in meeting.lines]
+    collective = threading.Barrier(num_workers)
+    halts = [[] for _ in range(num_workers)]
+
+    def loop(worker):
+        for step in range(NUM_STEPS):
+            for caller, at in calls:
+                if (worker, step) == (caller, at):
+                    boundaries[worker].call("notice")
+            if boundaries[worker].come():
+                halts[worker].append(step)
+            if in_step:
+                collective.wait(30)
+            # Long enough for what was called to be heard before the last pass.
+            time.sleep(0.001)
+
+    hearing = [threading.Thread(target=x.hear) for x in meeting.lines]
+    loops = [threading.Thread(target=loop, args=(worker,)) for worker in range(num_workers)]
+    for thread in [*hearing, *loops]:
+        thread.start()
+    for thread in loops:
+        thread.join(60)
+    for line in meeting.lines:
+        line.inbox.put(None)
+    for thread in hearing:
+        thread.join()
+    return halts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_halt_at_the_same_pass(seed):
+    rng = random.Random(seed)
+    num_workers = rng.choice([2, 3, 5])
+    calls = [
+        (rng.randrange(num_workers), rng.randrange(50)) for _ in range(rng.choice([1, 1, 2, 4]))
+    ]
+    halts = halts_of(num_workers, calls, in_step=bool(seed % 2))
+    assert all(those == halts[0] for those in halts)
+    assert 1 <= len(halts[0]) <= len(calls)
+    assert halts[0][0] >= min(at for _, at in calls)
+
+
+def test_a_call_for_the_next_halt_reaches_a_worker_that_has_not_halted_yet():
+    meeting = Meeting(2)
+    quick, slow = (CommonBoundary(line, "end") for line in meeting.lines)
+
+    def deliver():
+        for line in meeting.lines:
+            line.inbox.put(None)
+            line.hear()
+
+    quick.call("first")
+    deliver()
+    deliver()
+    assert quick.come()
+    quick.call("second")
+    deliver()
+    deliver()
+    assert slow.come()
+    deliver()
+    assert [quick.come(), slow.come()] == [True, True]
+    assert [quick.come(), slow.come()] == [False, False]
+
+
+def test_a_loop_alone_halts_at_the_next_pass_and_only_there():
+    boundary = CommonBoundary(LonelyLine(), "end")
+    assert [boundary.come() for _ in range(3)] == [False] * 3
+    boundary.call("first")
+    boundary.call("again, before it was heeded")
+    assert [boundary.come() for _ in range(3)] == [True, False, False]
+    boundary.call("another")
+    boundary.close()
+    assert [boundary.come() for _ in range(2)] == [True, False]
