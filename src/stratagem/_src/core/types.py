@@ -1,0 +1,81 @@
+"""Names for what a value is, where Python's type system can only say ``Any``.
+
+A parameter is annotated with one of these rather than with ``Any``, so that a reader knows what to pass.
+They load nothing of JAX: ``import stratagem`` stays cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeAlias
+
+__all__ = [
+    "ArrayLike",
+    "ArraySpec",
+    "AxisName",
+    "DTypeLike",
+    "Dataset",
+    "Element",
+    "Equation",
+    "Initializer",
+    "Jaxpr",
+    "JaxprConstant",
+    "Leaf",
+    "PyTree",
+    "PyTreeDef",
+    "ReplicaFunction",
+    "StaticValue",
+    "Tensor",
+    "Tracer",
+]
+
+PyTree: TypeAlias = Any
+"""A nest of tuples, lists, dicts and registered nodes, with leaves of any kind."""
+
+PyTreeDef: TypeAlias = Any
+"""The structure of a ``PyTree``, as ``jax.tree.structure`` returns it."""
+
+Leaf: TypeAlias = Any
+"""A value that a tree utility does not look into."""
+
+ArrayLike: TypeAlias = Any
+"""What ``jnp.asarray`` takes: arrays, NumPy arrays, Python numbers, variables, distributed values."""
+
+Tensor: TypeAlias = Any
+"""A JAX array or a tracer; for TensorFlow's functions also what they convert to one."""
+
+Tracer: TypeAlias = Any
+"""A value inside a trace (``jax.core.Tracer``)."""
+
+DTypeLike: TypeAlias = Any
+"""What ``jnp.dtype`` takes, and a dtype of ``stratagem.dtypes``."""
+
+ArraySpec: TypeAlias = Any
+"""A shape and a dtype: ``jax.ShapeDtypeStruct``, ``TensorSpec`` or an abstract value of JAX."""
+
+Jaxpr: TypeAlias = Any
+"""``jax.core.Jaxpr`` or ``ClosedJaxpr``."""
+
+Equation: TypeAlias = Any
+"""One equation of a jaxpr (``jax.core.JaxprEqn``)."""
+
+JaxprConstant: TypeAlias = Any
+"""An array that a jaxpr holds as a constant."""
+
+Element: TypeAlias = PyTree
+"""One element of a dataset."""
+
+Dataset: TypeAlias = Any
+"""A dataset of ours or of another library, or any iterable of elements."""
+
+ReplicaFunction: TypeAlias = Callable[..., Any]
+"""What ``strategy.run`` runs in every replica."""
+
+Initializer: TypeAlias = Any
+"""An initial value, or a function that returns it."""
+
+StaticValue: TypeAlias = Any
+"""An argument that a compiled program contains rather than takes."""
+
+AxisName: TypeAlias = Hashable
+"""The name of a mesh axis."""
