@@ -12,20 +12,33 @@ from typing import Any, TypeAlias
 __all__ = [
     "ArrayLike",
     "ArraySpec",
+    "Atom",
+    "AxisLike",
     "AxisName",
+    "CacheKey",
     "DTypeLike",
     "Dataset",
     "Element",
+    "ElementSpec",
     "Equation",
     "Initializer",
+    "IntegerLike",
+    "IteratorState",
     "Jaxpr",
     "JaxprConstant",
     "Leaf",
+    "PRNGKey",
+    "PathLike",
     "PyTree",
     "PyTreeDef",
     "ReplicaFunction",
+    "ScalarLike",
+    "Seed",
+    "ShapeLike",
     "StaticValue",
+    "StringLike",
     "Tensor",
+    "Trace",
     "Tracer",
 ]
 
@@ -65,6 +78,12 @@ JaxprConstant: TypeAlias = Any
 Element: TypeAlias = PyTree
 """One element of a dataset."""
 
+ElementSpec: TypeAlias = PyTree
+"""The nest of ``TensorSpec`` that describes the elements of a dataset."""
+
+IteratorState: TypeAlias = Any
+"""A JSON-able value from which an iterator or a stream resumes."""
+
 Dataset: TypeAlias = Any
 """A dataset of ours or of another library, or any iterable of elements."""
 
@@ -79,3 +98,36 @@ StaticValue: TypeAlias = Any
 
 AxisName: TypeAlias = Hashable
 """The name of a mesh axis."""
+
+AxisLike: TypeAlias = Any
+"""One axis of an array, or several: integers, negative ones count from the end."""
+
+IntegerLike: TypeAlias = Any
+"""An integer, or an array that holds one and is not traced."""
+
+PRNGKey: TypeAlias = Any
+"""A key of ``jax.random``."""
+
+PathLike: TypeAlias = Any
+"""A path: text, bytes, ``os.PathLike``, or an array that holds one string."""
+
+ScalarLike: TypeAlias = Any
+"""A number, or an array without dimensions."""
+
+Seed: TypeAlias = Any
+"""The seed of random numbers: integers, or an array of them."""
+
+ShapeLike: TypeAlias = Any
+"""A shape: integers in a list, tuple, ``TensorShape`` or array."""
+
+StringLike: TypeAlias = Any
+"""Text or bytes, nested lists of these, or an array of strings."""
+
+Atom: TypeAlias = Any
+"""A variable or a literal of a jaxpr."""
+
+CacheKey: TypeAlias = Any
+"""What a cache of programs compares; hashable."""
+
+Trace: TypeAlias = Any
+"""A trace of JAX that is under way (``jax.core.Trace``)."""

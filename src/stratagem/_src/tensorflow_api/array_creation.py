@@ -12,6 +12,16 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import (
+    ArrayLike,
+    AxisLike,
+    DTypeLike,
+    IntegerLike,
+    PyTree,
+    ScalarLike,
+    ShapeLike,
+    Tensor,
+)
 from stratagem._src.execution.dataset_loops.range_loops import looped_over, traced_range
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
@@ -24,7 +34,8 @@ from stratagem._src.tensorflow_api.conversion import (
     shape_of,
     tensor,
 )
-from stratagem._src.tensorflow_api.host_tensor import HostTensor, Tensor
+from stratagem._src.tensorflow_api.host_tensor import HostTensor
+from stratagem._src.tensorflow_api.host_tensor import Tensor as TensorClass
 
 __all__ = [
     "constant",
@@ -51,7 +62,9 @@ __all__ = [
 ]
 
 
-def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Any:
+def constant(
+    value: ArrayLike, dtype: DTypeLike = None, shape: ShapeLike = None, name: str | None = None
+) -> Tensor:
     """Returns an array of ``value``, filled up to ``shape`` if it is one element.
 
     Python's floats become ``float32`` and whole numbers ``int32``; strings make an array on the host.
@@ -84,8 +97,8 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 
 def convert_to_tensor(
-    value: Any, dtype: Any = None, dtype_hint: Any = None, name: str | None = None
-) -> Any:
+    value: ArrayLike, dtype: DTypeLike = None, dtype_hint: DTypeLike = None, name: str | None = None
+) -> Tensor:
     """Returns ``value`` as an array: numbers, nested lists, arrays of NumPy, variables.
 
     Args:
@@ -107,7 +120,7 @@ def convert_to_tensor(
     return tensor(value, dtype)
 
 
-def identity(input: Any, name: str | None = None) -> Any:
+def identity(input: PyTree, name: str | None = None) -> PyTree:
     """Returns the value of an array or variable, as an array of its own; of a structure that of each leaf.
 
     >>> identity(3.0)
@@ -116,7 +129,7 @@ def identity(input: Any, name: str | None = None) -> Any:
     return structures.map_structure(lambda x: x if _on_host(x) else jnp.array(x), _arrays(input))
 
 
-def identity_n(input: Any, name: str | None = None) -> list[Any]:
+def identity_n(input: Sequence[ArrayLike], name: str | None = None) -> list[Tensor]:
     """Returns the value of each array or variable in a list.
 
     >>> identity_n([1.0, 2])
@@ -125,16 +138,16 @@ def identity_n(input: Any, name: str | None = None) -> list[Any]:
     return [identity(one) for one in input]
 
 
-def is_tensor(x: Any) -> bool:
+def is_tensor(x: object) -> bool:
     """Returns whether ``x`` is an array or a variable.
 
     >>> is_tensor(constant(1)), is_tensor(1)
     (True, False)
     """
-    return isinstance(x, Tensor) or hasattr(x, "__jax_array__")
+    return isinstance(x, TensorClass) or hasattr(x, "__jax_array__")
 
 
-def get_static_value(tensor: Any, partial: bool = False) -> Any:
+def get_static_value(tensor: ArrayLike, partial: bool = False) -> np.ndarray[Any, Any] | None:
     """Returns the value as an array of NumPy, or ``None`` if it is traced.
 
     >>> get_static_value([1, 2])
@@ -143,7 +156,7 @@ def get_static_value(tensor: Any, partial: bool = False) -> Any:
     return None if (value := known(tensor)) is None else value
 
 
-def make_ndarray(tensor: Any) -> np.ndarray[Any, Any]:
+def make_ndarray(tensor: ArrayLike) -> np.ndarray[Any, Any]:
     """Returns the value as an array of NumPy.
 
     >>> make_ndarray(constant([1, 2]))
@@ -152,7 +165,9 @@ def make_ndarray(tensor: Any) -> np.ndarray[Any, Any]:
     return np.asarray(tensor)
 
 
-def zeros(shape: Any, dtype: Any = np.float32, name: str | None = None, layout: Any = None) -> Any:
+def zeros(
+    shape: ShapeLike, dtype: DTypeLike = np.float32, name: str | None = None, layout: object = None
+) -> Tensor:
     """Returns an array of zeros; of strings one of empty strings.
 
     >>> zeros([2], "int32")
@@ -161,7 +176,9 @@ def zeros(shape: Any, dtype: Any = np.float32, name: str | None = None, layout: 
     return _filled(shape_of("zeros", shape), as_dtype(dtype), 0)
 
 
-def ones(shape: Any, dtype: Any = np.float32, name: str | None = None, layout: Any = None) -> Any:
+def ones(
+    shape: ShapeLike, dtype: DTypeLike = np.float32, name: str | None = None, layout: object = None
+) -> Tensor:
     """Returns an array of ones.
 
     >>> ones([2])
@@ -170,7 +187,9 @@ def ones(shape: Any, dtype: Any = np.float32, name: str | None = None, layout: A
     return _filled(shape_of("ones", shape), as_dtype(dtype), 1)
 
 
-def zeros_like(input: Any, dtype: Any = None, name: str | None = None, layout: Any = None) -> Any:
+def zeros_like(
+    input: ArrayLike, dtype: DTypeLike = None, name: str | None = None, layout: object = None
+) -> Tensor:
     """Returns zeros of the shape of ``input``, and of its dtype unless another is given.
 
     >>> zeros_like([1, 2])
@@ -180,7 +199,9 @@ def zeros_like(input: Any, dtype: Any = None, name: str | None = None, layout: A
     return _filled(array.shape, array.dtype if dtype is None else as_dtype(dtype), 0)
 
 
-def ones_like(input: Any, dtype: Any = None, name: str | None = None, layout: Any = None) -> Any:
+def ones_like(
+    input: ArrayLike, dtype: DTypeLike = None, name: str | None = None, layout: object = None
+) -> Tensor:
     """Returns ones of the shape of ``input``, and of its dtype unless another is given.
 
     >>> ones_like([1, 2])
@@ -190,7 +211,9 @@ def ones_like(input: Any, dtype: Any = None, name: str | None = None, layout: An
     return _filled(array.shape, array.dtype if dtype is None else as_dtype(dtype), 1)
 
 
-def fill(dims: Any, value: Any, name: str | None = None, layout: Any = None) -> Any:
+def fill(
+    dims: ShapeLike, value: ArrayLike, name: str | None = None, layout: object = None
+) -> Tensor:
     """Returns an array of shape ``dims`` with ``value`` everywhere.
 
     >>> fill([2], 3.0)
@@ -200,10 +223,10 @@ def fill(dims: Any, value: Any, name: str | None = None, layout: Any = None) -> 
 
 
 def eye(
-    num_rows: Any,
-    num_columns: Any = None,
-    batch_shape: Any = None,
-    dtype: Any = np.float32,
+    num_rows: IntegerLike,
+    num_columns: IntegerLike = None,
+    batch_shape: ShapeLike = None,
+    dtype: DTypeLike = np.float32,
     name: str | None = None,
 ) -> jax.Array:
     """Returns the identity matrix, or one for each index of ``batch_shape``.
@@ -220,7 +243,11 @@ def eye(
 
 
 def range(
-    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str | None = None
+    start: ScalarLike,
+    limit: ScalarLike = None,
+    delta: ScalarLike = 1,
+    dtype: DTypeLike = None,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the numbers from ``start`` to below ``limit``; of ``range(n)`` those from 0 to below ``n``.
 
@@ -262,7 +289,13 @@ def range(
     return jnp.asarray(first + step * np.arange(count), available(dtype))
 
 
-def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: Any = 0) -> jax.Array:
+def linspace(
+    start: ScalarLike,
+    stop: ScalarLike,
+    num: IntegerLike,
+    name: str | None = None,
+    axis: AxisLike = 0,
+) -> jax.Array:
     """Returns ``num`` numbers evenly spaced from ``start`` to ``stop``; integers are taken as floats.
 
     >>> linspace(0.0, 1.0, 3)
@@ -275,12 +308,12 @@ def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: Any
 
 
 def one_hot(
-    indices: Any,
-    depth: Any,
-    on_value: Any = None,
-    off_value: Any = None,
-    axis: Any = None,
-    dtype: Any = None,
+    indices: ArrayLike,
+    depth: IntegerLike,
+    on_value: ArrayLike = None,
+    off_value: ArrayLike = None,
+    axis: AxisLike = None,
+    dtype: DTypeLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns an array with ``on_value`` at each index along a new axis, and ``off_value`` elsewhere.
@@ -323,7 +356,7 @@ def one_hot(
     return jnp.where(hit, on.astype(dtype), off.astype(dtype))
 
 
-def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[Any]:
+def meshgrid(*args: ArrayLike, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
     """Returns an array of coordinates for each vector, over the grid that they span.
 
     >>> [x.shape for x in meshgrid([1, 2], [3, 4, 5])]
@@ -335,7 +368,10 @@ def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[
 
 
 def sequence_mask(
-    lengths: Any, maxlen: Any = None, dtype: Any = np.bool_, name: str | None = None
+    lengths: ArrayLike,
+    maxlen: IntegerLike = None,
+    dtype: DTypeLike = np.bool_,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns for each length a row that is true so far, and false after it.
 
@@ -360,7 +396,7 @@ def sequence_mask(
 class _Initializer:
     """Makes first values of a shape and dtype."""
 
-    def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = None, **kwargs: Any) -> Tensor:
         """Returns an array of this shape."""
         raise NotImplementedError
 
@@ -381,7 +417,7 @@ class zeros_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
     Array([0., 0.], dtype=float32)
     """
 
-    def __call__(self, shape: Any, dtype: Any = np.float32, **kwargs: Any) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = np.float32, **kwargs: Any) -> Tensor:
         """Returns an array of this shape."""
         return zeros(shape, dtype)
 
@@ -393,7 +429,7 @@ class ones_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
     Array([1., 1.], dtype=float32)
     """
 
-    def __call__(self, shape: Any, dtype: Any = np.float32, **kwargs: Any) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = np.float32, **kwargs: Any) -> Tensor:
         """Returns an array of this shape."""
         return ones(shape, dtype)
 
@@ -409,10 +445,10 @@ class constant_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
     Array([3., 3.], dtype=float32)
     """
 
-    def __init__(self, value: Any = 0, support_partition: bool = False) -> None:
+    def __init__(self, value: ArrayLike = 0, support_partition: bool = False) -> None:
         self.value = value
 
-    def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = None, **kwargs: Any) -> Tensor:
         """Returns an array of this shape."""
         return constant(self.value, dtype, shape)
 
@@ -421,17 +457,17 @@ class constant_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
         return {"value": self.value}
 
 
-def _on_host(array: Any) -> bool:
+def _on_host(array: Tensor) -> bool:
     return is_host_only(array.dtype)
 
 
-def _arrays(value: Any) -> Any:
+def _arrays(value: PyTree) -> PyTree:
     if isinstance(value, (list, tuple)) and not any(isinstance(x, (list, dict)) for x in value):
         return tensor(value)
     return structures.map_structure(tensor, value) if isinstance(value, dict) else tensor(value)
 
 
-def _filled(shape: Sequence[int], dtype: Any, value: int) -> Any:
+def _filled(shape: Sequence[int], dtype: DTypeLike, value: int) -> Tensor:
     if is_host_only(dtype):
         if value:
             raise TypeError("There is no array of ones of strings.")
@@ -439,11 +475,11 @@ def _filled(shape: Sequence[int], dtype: Any, value: int) -> Any:
     return jnp.full(tuple(shape), value, available(dtype))
 
 
-def _unless_traced(value: Any) -> Any:
+def _unless_traced(value: ArrayLike) -> ScalarLike:
     if known(value) is None:
         integer("range", "start, limit and delta", value)
     return value
 
 
-def _breadth(dtype: Any) -> tuple[bool, int]:
+def _breadth(dtype: DTypeLike) -> tuple[bool, int]:
     return is_float(dtype), dtype.itemsize

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError, TracedValueError
+from stratagem._src.core.types import ArrayLike, AxisLike, DTypeLike, IntegerLike, ShapeLike, Tensor
 from stratagem._src.tensorflow_api.conversion import (
     available,
     axes_of,
@@ -54,13 +56,13 @@ __all__ = [
 
 
 def gather(
-    params: Any,
-    indices: Any,
-    validate_indices: Any = None,
-    axis: Any = None,
+    params: ArrayLike,
+    indices: ArrayLike,
+    validate_indices: bool | None = None,
+    axis: AxisLike = None,
     batch_dims: int = 0,
     name: str | None = None,
-) -> Any:
+) -> Tensor:
     """Returns the parts of an array at indices along an axis.
 
     Args:
@@ -105,8 +107,8 @@ def gather(
 
 
 def gather_nd(
-    params: Any,
-    indices: Any,
+    params: ArrayLike,
+    indices: ArrayLike,
     batch_dims: int = 0,
     name: str | None = None,
     bad_indices_policy: str = "",
@@ -123,7 +125,7 @@ def gather_nd(
     depth = index.shape[-1]
     _check_rows("gather_nd", index, indices, x.shape[batch : batch + depth])
 
-    def take(array: Any, rows: Any) -> Any:
+    def take(array: Tensor, rows: Tensor) -> Tensor:
         columns = tuple(jnp.moveaxis(rows, -1, 0))
         return _unwrapped(array, columns).get(mode="fill", fill_value=0)
 
@@ -133,7 +135,11 @@ def gather_nd(
 
 
 def scatter_nd(
-    indices: Any, updates: Any, shape: Any, bad_indices_policy: str = "", name: str | None = None
+    indices: ArrayLike,
+    updates: ArrayLike,
+    shape: ShapeLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> jax.Array:
     """Returns zeros of a shape, to which updates are added at rows of indices.
 
@@ -148,7 +154,7 @@ def scatter_nd(
 
 
 def tensor_scatter_nd_update(
-    tensor: Any, indices: Any, updates: Any, name: str | None = None
+    tensor: ArrayLike, indices: ArrayLike, updates: ArrayLike, name: str | None = None
 ) -> jax.Array:
     """Returns the array with elements at rows of indices replaced.
 
@@ -161,7 +167,11 @@ def tensor_scatter_nd_update(
 
 
 def tensor_scatter_nd_add(
-    tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
+    tensor: ArrayLike,
+    indices: ArrayLike,
+    updates: ArrayLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the array with updates added at rows of indices.
 
@@ -172,7 +182,11 @@ def tensor_scatter_nd_add(
 
 
 def tensor_scatter_nd_sub(
-    tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
+    tensor: ArrayLike,
+    indices: ArrayLike,
+    updates: ArrayLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the array with updates subtracted at rows of indices.
 
@@ -183,7 +197,11 @@ def tensor_scatter_nd_sub(
 
 
 def tensor_scatter_nd_max(
-    tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
+    tensor: ArrayLike,
+    indices: ArrayLike,
+    updates: ArrayLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the array with elements at rows of indices replaced by updates that are larger.
 
@@ -194,7 +212,11 @@ def tensor_scatter_nd_max(
 
 
 def tensor_scatter_nd_min(
-    tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
+    tensor: ArrayLike,
+    indices: ArrayLike,
+    updates: ArrayLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the array with elements at rows of indices replaced by updates that are smaller.
 
@@ -204,7 +226,9 @@ def tensor_scatter_nd_min(
     return _scattered("tensor_scatter_nd_min", tensor, indices, updates, "min")
 
 
-def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Any:
+def where(
+    condition: ArrayLike, x: ArrayLike = None, y: ArrayLike = None, name: str | None = None
+) -> Tensor:
     """Returns elements of ``x`` where a condition is true, and of ``y`` elsewhere.
 
     Without ``x`` and ``y`` it returns the indices where the condition is true, a row for each, as ``int64``
@@ -236,7 +260,9 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     return jnp.where(chosen, first, second)
 
 
-def boolean_mask(tensor: Any, mask: Any, axis: Any = None, name: str | None = None) -> Any:
+def boolean_mask(
+    tensor: ArrayLike, mask: ArrayLike, axis: AxisLike = None, name: str | None = None
+) -> Tensor:
     """Returns the elements at which a mask is true.
 
     The size of the result depends on the mask, which must not be traced: in compiled code use
@@ -290,7 +316,7 @@ class UniqueWithCounts(NamedTuple):
     count: Any
 
 
-def unique(x: Any, out_idx: Any = np.int32, name: str | None = None) -> Unique:
+def unique(x: ArrayLike, out_idx: DTypeLike = np.int32, name: str | None = None) -> Unique:
     """Returns the different elements of a vector in the order in which they occur, and where each is.
 
     Its size depends on the values, which must not be traced.
@@ -303,7 +329,7 @@ def unique(x: Any, out_idx: Any = np.int32, name: str | None = None) -> Unique:
 
 
 def unique_with_counts(
-    x: Any, out_idx: Any = np.int32, name: str | None = None
+    x: ArrayLike, out_idx: DTypeLike = np.int32, name: str | None = None
 ) -> UniqueWithCounts:
     """Returns the different elements of a vector in order of occurrence, where each is, and counts.
 
@@ -326,8 +352,8 @@ def unique_with_counts(
 
 
 def dynamic_partition(
-    data: Any, partitions: Any, num_partitions: Any, name: str | None = None
-) -> list[Any]:
+    data: ArrayLike, partitions: ArrayLike, num_partitions: IntegerLike, name: str | None = None
+) -> list[Tensor]:
     """Returns a list of arrays, each with the rows of one partition; partitions must not be traced.
 
     >>> dynamic_partition([1, 2, 3], [0, 1, 0], 2)
@@ -344,7 +370,9 @@ def dynamic_partition(
     ]
 
 
-def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> jax.Array:
+def dynamic_stitch(
+    indices: Sequence[ArrayLike], data: Sequence[ArrayLike], name: str | None = None
+) -> jax.Array:
     """Returns rows put at their indices; of several rows for one index the last stays.
 
     >>> dynamic_stitch([[0, 2], [1]], [[10, 30], [20]])
@@ -361,7 +389,7 @@ def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> jax.Arra
 
 
 def sort(
-    values: Any, axis: Any = -1, direction: str = "ASCENDING", name: str | None = None
+    values: ArrayLike, axis: AxisLike = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> jax.Array:
     """Returns the elements sorted along an axis.
 
@@ -375,8 +403,8 @@ def sort(
 
 
 def argsort(
-    values: Any,
-    axis: Any = -1,
+    values: ArrayLike,
+    axis: AxisLike = -1,
     direction: str = "ASCENDING",
     stable: bool = False,
     name: str | None = None,
@@ -405,7 +433,11 @@ class TopK(NamedTuple):
 
 
 def top_k(
-    input: Any, k: Any = 1, sorted: bool = True, index_type: Any = np.int32, name: str | None = None
+    input: ArrayLike,
+    k: IntegerLike = 1,
+    sorted: bool = True,
+    index_type: DTypeLike = np.int32,
+    name: str | None = None,
 ) -> TopK:
     """Returns the ``k`` largest elements along the last axis, largest first, and their indices.
 
@@ -424,7 +456,9 @@ def top_k(
     return TopK(values, index.astype(available(index_type)))
 
 
-def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) -> jax.Array:
+def in_top_k(
+    targets: ArrayLike, predictions: ArrayLike, k: IntegerLike, name: str | None = None
+) -> jax.Array:
     """Returns whether the prediction for each target is among the ``k`` highest of its row.
 
     A target or a prediction for it that is not finite gives false.
@@ -441,10 +475,10 @@ def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) ->
 
 
 def searchsorted(
-    sorted_sequence: Any,
-    values: Any,
+    sorted_sequence: ArrayLike,
+    values: ArrayLike,
     side: str = "left",
-    out_type: Any = np.int32,
+    out_type: DTypeLike = np.int32,
     name: str | None = None,
 ) -> jax.Array:
     """Returns where values would be inserted into sorted rows.
@@ -459,7 +493,7 @@ def searchsorted(
             f"tf.searchsorted needs equal leading sizes, got shapes {row.shape} and {value.shape}."
         )
 
-    def find(a: Any, v: Any) -> Any:
+    def find(a: Tensor, v: Tensor) -> Tensor:
         return jnp.searchsorted(a, v, side=side).astype(dtype)
 
     for _ in range(row.ndim - 1):
@@ -467,7 +501,7 @@ def searchsorted(
     return find(row, value)
 
 
-def unravel_index(indices: Any, dims: Any, name: str | None = None) -> jax.Array:
+def unravel_index(indices: ArrayLike, dims: ShapeLike, name: str | None = None) -> jax.Array:
     """Returns the coordinates of flat indices into an array of these dimensions, a row for each dimension.
 
     >>> unravel_index([3, 4], [2, 3])
@@ -478,7 +512,7 @@ def unravel_index(indices: Any, dims: Any, name: str | None = None) -> jax.Array
     return jnp.stack(jnp.unravel_index(index, shape_of("unravel_index", dims)))
 
 
-def invert_permutation(x: Any, name: str | None = None) -> jax.Array:
+def invert_permutation(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the permutation that undoes one.
 
     >>> invert_permutation([2, 0, 1])
@@ -488,7 +522,11 @@ def invert_permutation(x: Any, name: str | None = None) -> jax.Array:
 
 
 def histogram_fixed_width_bins(
-    values: Any, value_range: Any, nbins: int = 100, dtype: Any = np.int32, name: str | None = None
+    values: ArrayLike,
+    value_range: ArrayLike,
+    nbins: int = 100,
+    dtype: DTypeLike = np.int32,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the number of the bin of each value; those outside of the range are in the first or last one.
 
@@ -503,7 +541,11 @@ def histogram_fixed_width_bins(
 
 
 def histogram_fixed_width(
-    values: Any, value_range: Any, nbins: int = 100, dtype: Any = np.int32, name: str | None = None
+    values: ArrayLike,
+    value_range: ArrayLike,
+    nbins: int = 100,
+    dtype: DTypeLike = np.int32,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns how many values are in each of ``nbins`` bins of equal width.
 
@@ -517,11 +559,11 @@ def histogram_fixed_width(
 as_array = tensor
 
 
-def _take(along: int) -> Any:
+def _take(along: int) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, index: jnp.take(x, index, along, mode="fill", fill_value=0)
 
 
-def _indices(op: str, value: Any) -> Any:
+def _indices(op: str, value: ArrayLike) -> Tensor:
     array = tensor(value)
     if array.size == 0 and not isinstance(value, (jax.Array, np.ndarray)):
         array = array.astype(np.int32)
@@ -530,7 +572,7 @@ def _indices(op: str, value: Any) -> Any:
     return array
 
 
-def _check_range(op: str, index: Any, size: int) -> None:
+def _check_range(op: str, index: ArrayLike, size: int) -> None:
     values = known(index)
     if values is not None and values.size and (values.min() < 0 or values.max() >= size):
         raise InvalidArgumentError(
@@ -538,7 +580,7 @@ def _check_range(op: str, index: Any, size: int) -> None:
         )
 
 
-def _check_rows(op: str, index: Any, given: Any, sizes: Any) -> None:
+def _check_rows(op: str, index: Tensor, given: ArrayLike, sizes: ShapeLike) -> None:
     if index.ndim == 0 or index.shape[-1] != len(sizes):
         raise InvalidArgumentError(
             f"indices of tf.{op} have one index for each leading dimension in their last axis, got shape "
@@ -550,7 +592,7 @@ def _check_rows(op: str, index: Any, given: Any, sizes: Any) -> None:
             _check_range(op, values[..., column], size)
 
 
-def _unwrapped(array: Any, columns: Any) -> Any:
+def _unwrapped(array: Tensor, columns: tuple[Tensor, ...]) -> Any:
     # JAX counts negative indices from the end, also in its other modes: a size has none of them in range.
     if not columns:
         return array.at[...]
@@ -559,7 +601,7 @@ def _unwrapped(array: Any, columns: Any) -> Any:
     ]
 
 
-def _scattered(op: str, array: Any, indices: Any, updates: Any, how: str) -> Any:
+def _scattered(op: str, array: Tensor, indices: ArrayLike, updates: ArrayLike, how: str) -> Tensor:
     x, values = matched(op, array, updates)
     index = _indices(op, indices)
     depth = index.shape[-1]
@@ -575,7 +617,7 @@ def _scattered(op: str, array: Any, indices: Any, updates: Any, how: str) -> Any
     return getattr(place, how)(values, mode="drop")
 
 
-def _needed(op: str, argument: str, value: Any, instead: str) -> Any:
+def _needed(op: str, argument: str, value: ArrayLike, instead: str) -> Any:
     array = known(value)
     if array is None:
         raise TracedValueError(

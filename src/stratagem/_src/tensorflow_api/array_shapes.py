@@ -13,6 +13,15 @@ import numpy as np
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import (
+    ArrayLike,
+    AxisLike,
+    DTypeLike,
+    IntegerLike,
+    ScalarLike,
+    ShapeLike,
+    Tensor,
+)
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
     available,
@@ -58,7 +67,7 @@ __all__ = [
 ]
 
 
-def shape(input: Any, out_type: Any = None, name: str | None = None) -> HostTensor:
+def shape(input: ArrayLike, out_type: DTypeLike = None, name: str | None = None) -> HostTensor:
     """Returns the shape of an array, as whole numbers that are known while a function is traced.
 
     Differs from TensorFlow: the result is on the host, for XLA compiles for fixed shapes.
@@ -69,7 +78,9 @@ def shape(input: Any, out_type: Any = None, name: str | None = None) -> HostTens
     return HostTensor.of(np.array(_sizes(input), _integer_type(out_type)))
 
 
-def shape_n(input: Any, out_type: Any = None, name: str | None = None) -> list[HostTensor]:
+def shape_n(
+    input: Sequence[ArrayLike], out_type: DTypeLike = None, name: str | None = None
+) -> list[HostTensor]:
     """Returns the shape of each array.
 
     >>> shape_n([[1], [1, 2]])
@@ -78,7 +89,7 @@ def shape_n(input: Any, out_type: Any = None, name: str | None = None) -> list[H
     return [shape(one, out_type) for one in input]
 
 
-def size(input: Any, out_type: Any = None, name: str | None = None) -> HostTensor:
+def size(input: ArrayLike, out_type: DTypeLike = None, name: str | None = None) -> HostTensor:
     """Returns the number of elements of an array, which is known while a function is traced.
 
     >>> size([[1, 2, 3]])
@@ -87,7 +98,7 @@ def size(input: Any, out_type: Any = None, name: str | None = None) -> HostTenso
     return HostTensor.of(np.array(np.prod(_sizes(input), dtype=np.int64), _integer_type(out_type)))
 
 
-def rank(input: Any, name: str | None = None) -> HostTensor:
+def rank(input: ArrayLike, name: str | None = None) -> HostTensor:
     """Returns the number of dimensions of an array.
 
     >>> rank([[1, 2, 3]])
@@ -96,7 +107,7 @@ def rank(input: Any, name: str | None = None) -> HostTensor:
     return HostTensor.of(np.array(len(_sizes(input)), np.int32))
 
 
-def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
+def reshape(tensor: ArrayLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Returns the same elements in another shape; -1 stands for what is left.
 
     >>> reshape([1, 2, 3, 4], [2, -1])
@@ -114,7 +125,7 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
 
 
 def transpose(
-    a: Any, perm: Any = None, conjugate: bool = False, name: str | None = None
+    a: ArrayLike, perm: AxisLike = None, conjugate: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the array with its axes in another order, in the opposite one by default.
 
@@ -132,7 +143,7 @@ def transpose(
     return jnp.conj(moved) if conjugate else moved
 
 
-def expand_dims(input: Any, axis: Any, name: str | None = None) -> Any:
+def expand_dims(input: ArrayLike, axis: AxisLike, name: str | None = None) -> Tensor:
     """Returns the array with a new axis of size 1.
 
     >>> expand_dims([1, 2], 0)
@@ -147,7 +158,7 @@ def expand_dims(input: Any, axis: Any, name: str | None = None) -> Any:
     return np.expand_dims(x, place) if _on_host(x) else jnp.expand_dims(x, place)
 
 
-def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Any:
+def squeeze(input: ArrayLike, axis: AxisLike = None, name: str | None = None) -> Tensor:
     """Returns the array without axes of size 1, all of them or those named.
 
     >>> squeeze([[1, 2]])
@@ -165,7 +176,7 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Any:
     return x.squeeze(axes or None) if axes or axis is None else x.squeeze()
 
 
-def broadcast_to(input: Any, shape: Any, name: str | None = None) -> jax.Array:
+def broadcast_to(input: ArrayLike, shape: ShapeLike, name: str | None = None) -> jax.Array:
     """Returns the array, repeated to fill a shape.
 
     >>> broadcast_to([1, 2], [2, 2])
@@ -175,7 +186,7 @@ def broadcast_to(input: Any, shape: Any, name: str | None = None) -> jax.Array:
     return jnp.broadcast_to(_array(input), shape_of("broadcast_to", shape))
 
 
-def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> HostTensor:
+def broadcast_dynamic_shape(shape_x: ShapeLike, shape_y: ShapeLike) -> HostTensor:
     """Returns the shape that two shapes broadcast to.
 
     >>> broadcast_dynamic_shape([1, 3], [2, 1])
@@ -185,7 +196,7 @@ def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> HostTensor:
     return HostTensor.of(np.array(np.broadcast_shapes(*shapes), np.int32))
 
 
-def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
+def broadcast_static_shape(shape_x: ShapeLike, shape_y: ShapeLike) -> TensorShape:
     """Returns the shape that two shapes broadcast to.
 
     >>> broadcast_static_shape([1, 3], [2, 1])
@@ -194,7 +205,7 @@ def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
     return TensorShape(np.broadcast_shapes(tuple(shape_x), tuple(shape_y)))
 
 
-def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Any:
+def ensure_shape(x: ArrayLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Returns ``x``, whose shape must be ``shape``; ``None`` stands for any size.
 
     >>> ensure_shape([[1, 2]], [None, 2])
@@ -206,7 +217,7 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Any:
     return array
 
 
-def concat(values: Any, axis: Any, name: str | None = None) -> Any:
+def concat(values: ArrayLike, axis: AxisLike, name: str | None = None) -> Tensor:
     """Returns arrays joined along an axis.
 
     >>> concat([[1, 2], [3]], 0)
@@ -221,7 +232,7 @@ def concat(values: Any, axis: Any, name: str | None = None) -> Any:
     return jnp.concatenate(arrays, along)
 
 
-def stack(values: Any, axis: Any = 0, name: str | None = None) -> Any:
+def stack(values: ArrayLike, axis: AxisLike = 0, name: str | None = None) -> Tensor:
     """Returns arrays of one shape joined along a new axis.
 
     >>> stack([[1, 2], [3, 4]], axis=1)
@@ -241,7 +252,7 @@ def stack(values: Any, axis: Any = 0, name: str | None = None) -> Any:
     return jnp.stack(arrays, place)
 
 
-def parallel_stack(values: Any, name: str | None = None) -> Any:
+def parallel_stack(values: ArrayLike, name: str | None = None) -> Tensor:
     """Returns arrays of one shape joined along a new first axis.
 
     >>> parallel_stack([[1, 2], [3, 4]])
@@ -251,7 +262,9 @@ def parallel_stack(values: Any, name: str | None = None) -> Any:
     return stack(values)
 
 
-def unstack(value: Any, num: Any = None, axis: Any = 0, name: str | None = None) -> list[Any]:
+def unstack(
+    value: ArrayLike, num: IntegerLike = None, axis: AxisLike = 0, name: str | None = None
+) -> list[Tensor]:
     """Returns a list of the arrays along an axis.
 
     >>> unstack([[1, 2], [3, 4]])
@@ -269,8 +282,12 @@ def unstack(value: Any, num: Any = None, axis: Any = 0, name: str | None = None)
 
 
 def split(
-    value: Any, num_or_size_splits: Any, axis: Any = 0, num: Any = None, name: str | None = None
-) -> list[Any]:
+    value: ArrayLike,
+    num_or_size_splits: ShapeLike,
+    axis: AxisLike = 0,
+    num: object = None,
+    name: str | None = None,
+) -> list[Tensor]:
     """Returns a list of parts along an axis: so many equal ones, or ones of these sizes.
 
     >>> split([1, 2, 3, 4], 2)
@@ -304,7 +321,7 @@ def split(
     return parts
 
 
-def tile(input: Any, multiples: Any, name: str | None = None) -> Any:
+def tile(input: ArrayLike, multiples: ShapeLike, name: str | None = None) -> Tensor:
     """Returns the array, repeated along each axis.
 
     >>> tile([1, 2], [2])
@@ -319,7 +336,9 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Any:
     return HostTensor.of(np.tile(x, times)) if _on_host(x) else jnp.tile(x, times)
 
 
-def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) -> jax.Array:
+def repeat(
+    input: ArrayLike, repeats: ShapeLike, axis: AxisLike = None, name: str | None = None
+) -> jax.Array:
     """Returns the array with each element repeated, along an axis or of all elements in one row.
 
     >>> repeat([1, 2], [1, 2])
@@ -331,7 +350,7 @@ def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) 
     return jnp.repeat(x, times[0] if len(times) == 1 else np.array(times), along)
 
 
-def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> jax.Array:
+def roll(input: ArrayLike, shift: ArrayLike, axis: AxisLike, name: str | None = None) -> jax.Array:
     """Returns the array with its elements shifted along axes, around the ends.
 
     >>> roll([1, 2, 3], 1, 0)
@@ -347,7 +366,7 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> jax.Arra
     return x
 
 
-def reverse(tensor: Any, axis: Any, name: str | None = None) -> jax.Array:
+def reverse(tensor: ArrayLike, axis: AxisLike, name: str | None = None) -> jax.Array:
     """Returns the array with the order of elements reversed along axes.
 
     >>> reverse([1, 2, 3], [0])
@@ -358,10 +377,10 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> jax.Array:
 
 
 def pad(
-    tensor: Any,
-    paddings: Any,
+    tensor: ArrayLike,
+    paddings: ArrayLike,
     mode: str = "CONSTANT",
-    constant_values: Any = 0,
+    constant_values: ScalarLike = 0,
     name: str | None = None,
 ) -> jax.Array:
     """Returns the array with elements added before and after along each axis.
@@ -398,7 +417,7 @@ def pad(
     return jnp.pad(x, widths, mode=how)
 
 
-def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Any:
+def slice(input_: ArrayLike, begin: ArrayLike, size: ShapeLike, name: str | None = None) -> Tensor:
     """Returns a part of an array: so many elements along each axis, -1 for all that are left.
 
     >>> slice([1, 2, 3, 4], [1], [2])
@@ -427,18 +446,18 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Any:
 
 
 def strided_slice(
-    input_: Any,
-    begin: Any,
-    end: Any,
-    strides: Any = None,
+    input_: ArrayLike,
+    begin: ArrayLike,
+    end: ArrayLike,
+    strides: ShapeLike = None,
     begin_mask: int = 0,
     end_mask: int = 0,
     ellipsis_mask: int = 0,
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
-    var: Any = None,
+    var: object = None,
     name: str | None = None,
-) -> Any:
+) -> Tensor:
     """Returns ``input_[begin:end:strides]``, with Python's slices along each axis.
 
     Args:
@@ -480,7 +499,7 @@ def strided_slice(
     return x[tuple(index)]
 
 
-def bitcast(input: Any, type: Any, name: str | None = None) -> jax.Array:
+def bitcast(input: ArrayLike, type: DTypeLike, name: str | None = None) -> jax.Array:
     """Returns the same bits as another element type; a wider one takes the last axis, a narrower adds one.
 
     >>> bitcast(1.0, "int32")
@@ -490,10 +509,10 @@ def bitcast(input: Any, type: Any, name: str | None = None) -> jax.Array:
 
 
 def reverse_sequence(
-    input: Any,
-    seq_lengths: Any,
-    seq_axis: Any = None,
-    batch_axis: Any = None,
+    input: ArrayLike,
+    seq_lengths: ArrayLike,
+    seq_axis: AxisLike = None,
+    batch_axis: AxisLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns the array with the first elements of each sequence in reverse order.
@@ -523,7 +542,7 @@ def reverse_sequence(
 
 
 def space_to_batch(
-    input: Any, block_shape: Any, paddings: Any, name: str | None = None
+    input: ArrayLike, block_shape: ShapeLike, paddings: ArrayLike, name: str | None = None
 ) -> jax.Array:
     """Returns an array whose blocks in space have become batches.
 
@@ -544,7 +563,9 @@ def space_to_batch(
     return x.transpose(order).reshape((batch * int(np.prod(block)), *sizes, *rest))
 
 
-def batch_to_space(input: Any, block_shape: Any, crops: Any, name: str | None = None) -> jax.Array:
+def batch_to_space(
+    input: ArrayLike, block_shape: ShapeLike, crops: ArrayLike, name: str | None = None
+) -> jax.Array:
     """Returns an array whose batches have become blocks in space: the opposite of ``space_to_batch``.
 
     >>> batch_to_space([[[[1]]], [[[2]]], [[[3]]], [[[4]]]], [2, 2], [[0, 0], [0, 0]]).shape
@@ -567,29 +588,29 @@ _python_slice = type(np.s_[:])
 slice_of_all = np.s_[:]
 
 
-def _array(value: Any) -> Any:
+def _array(value: ArrayLike) -> Tensor:
     return tensor(value)
 
 
-def _sizes(value: Any) -> tuple[int, ...]:
+def _sizes(value: ArrayLike) -> tuple[int, ...]:
     return tuple(value.shape) if hasattr(value, "shape") else tuple(tensor(value).shape)
 
 
-def _on_host(array: Any) -> bool:
+def _on_host(array: Tensor) -> bool:
     return is_host_only(array.dtype)
 
 
-def _integer_type(dtype: Any) -> Any:
+def _integer_type(dtype: DTypeLike) -> DTypeLike:
     return np.dtype(np.int32) if dtype is None else available(dtype)
 
 
-def _known_paddings(paddings: Any) -> Any:
+def _known_paddings(paddings: ArrayLike) -> ArrayLike:
     if isinstance(paddings, (list, tuple)):
         return [[integer("pad", "paddings", one) for one in pair] for pair in paddings]
     return integers("pad", "paddings", paddings)
 
 
-def _listed(op: str, values: Any) -> Sequence[Any]:
+def _listed(op: str, values: ArrayLike) -> Sequence[ArrayLike]:
     if isinstance(values, (list, tuple)):
         if not values:
             raise ValueError(f"tf.{op} needs at least one array, got an empty list.")
@@ -612,7 +633,7 @@ def _sizes_on_host(values: Sequence[Any]) -> list[HostTensor] | None:
     return [HostTensor.of(np.asarray(value, dtype)) for value in values]
 
 
-def _matched_or_promoted(op: str, values: Sequence[Any]) -> list[Any]:
+def _matched_or_promoted(op: str, values: Sequence[Any]) -> list[Tensor]:
     """Returns arrays of one dtype; Python's numbers alone are promoted as in one list of them."""
     if all(isinstance(value, (bool, int, float)) for value in values):
         return list(tensor(list(values)))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, Tensor
 from stratagem._src.tensorflow_api.conversion import matched, tensor
 
 __all__ = [
@@ -20,7 +19,7 @@ __all__ = [
 ]
 
 
-def _integers(op: str, *values: Any) -> list[Any]:
+def _integers(op: str, *values: ArrayLike) -> list[Tensor]:
     arrays = matched(f"bitwise.{op}", *values)
     for array in arrays:
         if array.dtype.kind not in "iu":
@@ -28,7 +27,7 @@ def _integers(op: str, *values: Any) -> list[Any]:
     return arrays
 
 
-def bitwise_and(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def bitwise_and(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the bits that are set in both.
 
     >>> bitwise_and([6], [3])
@@ -37,7 +36,7 @@ def bitwise_and(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.bitwise_and(*_integers("bitwise_and", x, y))
 
 
-def bitwise_or(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def bitwise_or(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the bits that are set in one or both.
 
     >>> bitwise_or([6], [3])
@@ -46,7 +45,7 @@ def bitwise_or(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.bitwise_or(*_integers("bitwise_or", x, y))
 
 
-def bitwise_xor(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def bitwise_xor(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the bits that are set in one only.
 
     >>> bitwise_xor([6], [3])
@@ -55,7 +54,7 @@ def bitwise_xor(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.bitwise_xor(*_integers("bitwise_xor", x, y))
 
 
-def invert(x: Any, name: str | None = None) -> jax.Array:
+def invert(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the bits that are not set.
 
     >>> invert([6])
@@ -64,7 +63,7 @@ def invert(x: Any, name: str | None = None) -> jax.Array:
     return jnp.bitwise_not(_integers("invert", tensor(x))[0])
 
 
-def left_shift(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def left_shift(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the bits, moved left; those that are moved out are lost.
 
     >>> left_shift([6], [1])
@@ -74,7 +73,7 @@ def left_shift(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.left_shift(first, _within(first, places))
 
 
-def right_shift(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def right_shift(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the bits, moved right; signed integers keep their sign.
 
     >>> right_shift([-6], [1])
@@ -84,6 +83,6 @@ def right_shift(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.right_shift(first, _within(first, places))
 
 
-def _within(array: Any, places: Any) -> Any:
+def _within(array: Tensor, places: Tensor) -> Tensor:
     # TensorFlow's CPUs keep the shift within the number of bits.
     return jnp.clip(places, 0, array.dtype.itemsize * 8 - 1)

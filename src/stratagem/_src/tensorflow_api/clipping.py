@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.types import ArrayLike, AxisLike, ScalarLike, Tensor
 from stratagem._src.tensorflow_api.conversion import axes_of, floats, matched, tensor
 
 __all__ = [
@@ -19,7 +19,9 @@ __all__ = [
 ]
 
 
-def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+def clip_by_value(
+    t: ArrayLike, clip_value_min: ArrayLike, clip_value_max: ArrayLike, name: str | None = None
+) -> Tensor:
     """Returns the elements, those outside of the limits replaced by the limit.
 
     JAX equivalent: ``jax.numpy.clip``.
@@ -39,7 +41,9 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     return jnp.where(above, high, jnp.where(below, low, x))
 
 
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+def clip_by_norm(
+    t: ArrayLike, clip_norm: ScalarLike, axes: AxisLike = None, name: str | None = None
+) -> Tensor:
     """Returns the array, scaled down to a Euclidean norm if its own is larger.
 
     Args:
@@ -66,7 +70,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     )
 
 
-def global_norm(t_list: Any, name: str | None = None) -> jax.Array:
+def global_norm(t_list: Sequence[ArrayLike], name: str | None = None) -> jax.Array:
     """Returns the Euclidean norm of all arrays of a list together; ``None`` counts nothing.
 
     >>> global_norm([[3.0], [4.0], None])
@@ -84,8 +88,11 @@ def global_norm(t_list: Any, name: str | None = None) -> jax.Array:
 
 
 def clip_by_global_norm(
-    t_list: Any, clip_norm: Any, use_norm: Any = None, name: str | None = None
-) -> tuple[list[Any], Any]:
+    t_list: Sequence[ArrayLike],
+    clip_norm: ScalarLike,
+    use_norm: ScalarLike = None,
+    name: str | None = None,
+) -> tuple[list[Tensor], Tensor]:
     """Returns arrays scaled down together, to a common norm of at most ``clip_norm``, and that norm.
 
     Args:
@@ -106,13 +113,13 @@ def clip_by_global_norm(
     return [None if t is None else _scaled(t, scale) for t in _listed(t_list)], norm
 
 
-def _listed(t_list: Any) -> Sequence[Any]:
+def _listed(t_list: Sequence[ArrayLike]) -> Sequence[ArrayLike]:
     if isinstance(t_list, (str, bytes)) or not isinstance(t_list, Sequence):
         raise TypeError(f"A list of arrays is needed, got {type(t_list).__name__}.")
     return t_list
 
 
-def _scaled(t: Any, scale: Any) -> Any:
+def _scaled(t: ArrayLike, scale: Tensor) -> Tensor:
     if isinstance(t, IndexedSlices):
         return IndexedSlices(_scaled(t.values, scale), t.indices, t.dense_shape)
     array = tensor(t)

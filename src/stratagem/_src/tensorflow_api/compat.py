@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from stratagem._src.core.missing_names import missing_name
+from stratagem._src.core.types import PathLike
 
 __all__ = [
     "as_bytes",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-def as_bytes(bytes_or_text: Any, encoding: str = "utf-8") -> bytes:
+def as_bytes(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> bytes:
     """Returns text as bytes, and bytes as they are.
 
     >>> as_bytes("text")
@@ -38,7 +38,7 @@ def as_bytes(bytes_or_text: Any, encoding: str = "utf-8") -> bytes:
     raise TypeError(f"A string or bytes are needed, got {bytes_or_text!r}.")
 
 
-def as_text(bytes_or_text: Any, encoding: str = "utf-8") -> str:
+def as_text(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> str:
     """Returns bytes as text, and text as it is.
 
     >>> as_text(b"text")
@@ -54,7 +54,7 @@ def as_text(bytes_or_text: Any, encoding: str = "utf-8") -> str:
 as_str = as_text
 
 
-def as_str_any(value: Any, encoding: str = "utf-8") -> str:
+def as_str_any(value: object, encoding: str = "utf-8") -> str:
     """Returns bytes as text, and anything else as ``str`` has it.
 
     >>> as_str_any(b"text"), as_str_any(3)
@@ -63,7 +63,7 @@ def as_str_any(value: Any, encoding: str = "utf-8") -> str:
     return as_text(value, encoding) if isinstance(value, bytes) else str(value)
 
 
-def path_to_str(path: Any) -> Any:
+def path_to_str(path: PathLike) -> PathLike:
     """Returns a ``PathLike`` as text, and anything else as it is.
 
     >>> path_to_str("a/b")
@@ -80,7 +80,7 @@ def enable_v2_behavior() -> None:
 
 
 def enable_eager_execution(
-    config: Any = None, device_policy: Any = None, execution_mode: Any = None
+    config: object = None, device_policy: object = None, execution_mode: object = None
 ) -> None:
     """Has no effect: execution is eager outside of compiled functions.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, PyTree, ScalarLike, Tensor
 from stratagem._src.execution.conditionals import cond
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.tensorflow_api.conversion import integer, known, tensor
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 
-def stop_gradient(input: Any, name: str | None = None) -> Any:
+def stop_gradient(input: PyTree, name: str | None = None) -> PyTree:
     """Returns the array or structure as it is, as a constant to gradients.
 
     JAX equivalent: ``jax.lax.stop_gradient``.
@@ -50,16 +51,16 @@ def stop_gradient(input: Any, name: str | None = None) -> Any:
 
 
 def map_fn(
-    fn: Any,
-    elems: Any,
-    dtype: Any = None,
-    parallel_iterations: Any = None,
+    fn: Callable[..., Any],
+    elems: PyTree,
+    dtype: DTypeLike = None,
+    parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     name: str | None = None,
-    fn_output_signature: Any = None,
-) -> Any:
+    fn_output_signature: object = None,
+) -> PyTree:
     """Returns a function of each element along the first axis, stacked.
 
     Args:
@@ -84,8 +85,8 @@ def map_fn(
 
 
 def vectorized_map(
-    fn: Any, elems: Any, fallback_to_while_loop: bool = True, warn: bool = True
-) -> Any:
+    fn: Callable[..., Any], elems: PyTree, fallback_to_while_loop: bool = True, warn: bool = True
+) -> PyTree:
     """Returns a function of each element along the first axis, computed for all at once.
 
     JAX equivalent: ``jax.vmap``.
@@ -97,16 +98,16 @@ def vectorized_map(
 
 
 def scan(
-    fn: Any,
-    elems: Any,
-    initializer: Any = None,
+    fn: Callable[..., Any],
+    elems: PyTree,
+    initializer: PyTree = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     reverse: bool = False,
     name: str | None = None,
-) -> Any:
+) -> PyTree:
     """Returns all results of a function of its last result and the next element, stacked.
 
     Args:
@@ -132,7 +133,7 @@ def scan(
     else:
         first, rest = _arrays(initializer, in_list=False), arrays
 
-    def step(carry: Any, element: Any) -> Any:
+    def step(carry: PyTree, element: PyTree) -> PyTree:
         result = fn(carry, element)
         return result, result
 
@@ -145,14 +146,14 @@ def scan(
 
 
 def foldl(
-    fn: Any,
-    elems: Any,
-    initializer: Any = None,
+    fn: Callable[..., Any],
+    elems: PyTree,
+    initializer: PyTree = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-) -> Any:
+) -> PyTree:
     """Returns the last result of a function of its last result and the next element.
 
     >>> foldl(lambda total, x: total + x, [1, 2, 3])
@@ -162,14 +163,14 @@ def foldl(
 
 
 def foldr(
-    fn: Any,
-    elems: Any,
-    initializer: Any = None,
+    fn: Callable[..., Any],
+    elems: PyTree,
+    initializer: PyTree = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-) -> Any:
+) -> PyTree:
     """Returns the last result of a function of its last result and the next element, from the end.
 
     >>> foldr(lambda total, x: total - x, [1, 2, 3])
@@ -179,16 +180,16 @@ def foldr(
 
 
 def while_loop(
-    cond: Any,
-    body: Any,
-    loop_vars: Any,
-    shape_invariants: Any = None,
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: PyTree,
+    shape_invariants: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
-    maximum_iterations: Any = None,
+    maximum_iterations: IntegerLike = None,
     name: str | None = None,
-) -> Any:
+) -> PyTree:
     """Calls ``body`` on loop variables as long as ``cond`` of them is true, and returns them.
 
     Args:
@@ -217,7 +218,7 @@ def while_loop(
     )
     values = tuple(_arrays(one, in_list=False) for one in loop_vars)
 
-    def next_of(*old: Any) -> tuple[Any, ...]:
+    def next_of(*old: PyTree) -> tuple[PyTree, ...]:
         new = body(*old)
         return tuple(new) if isinstance(new, (list, tuple)) and len(old) != 1 else _one(new)
 
@@ -243,8 +244,8 @@ def while_loop(
 
 
 def switch_case(
-    branch_index: Any, branch_fns: Any, default: Any = None, name: str | None = None
-) -> Any:
+    branch_index: ScalarLike, branch_fns: Any, default: Any = None, name: str | None = None
+) -> PyTree:
     """Returns what the function with this index returns, or the default.
 
     Args:
@@ -274,7 +275,7 @@ def case(
     exclusive: bool = False,
     strict: bool = False,
     name: str | None = None,
-) -> Any:
+) -> PyTree:
     """Returns what the function of the first predicate that is true returns, or the default.
 
     Functions may assign variables, as in ``tf.cond``. ``exclusive`` is checked where predicates are known.
@@ -334,7 +335,7 @@ def no_op(name: str | None = None) -> None:
     return
 
 
-def group(*inputs: Any, **kwargs: Any) -> None:
+def group(*inputs: object, **kwargs: Any) -> None:
     """Does nothing: what a function does to variables happens in the order written.
 
     >>> group()
@@ -342,7 +343,7 @@ def group(*inputs: Any, **kwargs: Any) -> None:
     return
 
 
-def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManager[None]:
+def control_dependencies(control_inputs: object) -> contextlib.AbstractContextManager[None]:
     """Does nothing: what a function does to variables happens in the order written.
 
     >>> with control_dependencies([]):
@@ -351,33 +352,33 @@ def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManag
     return contextlib.nullcontext()
 
 
-def _is_numbers(value: Any) -> bool:
+def _is_numbers(value: PyTree) -> bool:
     leaves = jax.tree.leaves(value)
     return isinstance(value, (list, tuple)) and all(
         isinstance(x, (bool, int, float)) for x in leaves
     )
 
 
-def _arrays(value: Any, *, in_list: bool = True) -> Any:
+def _arrays(value: PyTree, *, in_list: bool = True) -> PyTree:
     """Returns a structure of arrays; a list of numbers is one array."""
     if isinstance(value, (dict, tuple)) or (isinstance(value, list) and not _is_numbers(value)):
         return structures.map_structure(_array, value)
     return _array(value)
 
 
-def _array(value: Any) -> Any:
+def _array(value: PyTree) -> Tensor:
     return value if isinstance(value, TensorArray) else tensor(value)
 
 
-def _one(value: Any) -> tuple[Any, ...]:
+def _one(value: PyTree) -> tuple[PyTree, ...]:
     return tuple(value) if isinstance(value, (list, tuple)) and len(value) == 1 else (value,)
 
 
-def _like(new: Any, old: Any) -> Any:
+def _like(new: ArrayLike, old: Tensor) -> Tensor:
     return tensor(new) if isinstance(new, jax.Array) else tensor(new, old.dtype)
 
 
-def _fold(fn: Any, elems: Any, initializer: Any, reverse: bool) -> Any:
+def _fold(fn: Callable[..., Any], elems: PyTree, initializer: PyTree, reverse: bool) -> PyTree:
     arrays = _arrays(elems)
     if initializer is None:
         first = jax.tree.map(lambda x: x[-1] if reverse else x[0], arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,7 +11,17 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError, TracedValueError
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
+from stratagem._src.core.types import (
+    ArrayLike,
+    AxisLike,
+    DTypeLike,
+    IntegerLike,
+    Leaf,
+    ScalarLike,
+    ShapeLike,
+    Tensor,
+)
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
@@ -36,7 +47,7 @@ _NUMBER_TYPES = (bool, int, float, complex)
 _OTHER_NAMES = {"half": "float16", "double": "float64", "string": "object", "bool_": "bool"}
 
 
-def as_dtype(type_value: Any) -> np.dtype[Any]:
+def as_dtype(type_value: DTypeLike) -> np.dtype[Any]:
     """Returns the element type that a name, a NumPy type or a Python type stands for.
 
     >>> as_dtype("float32"), as_dtype(bool), as_dtype("string")
@@ -56,7 +67,7 @@ def as_dtype(type_value: Any) -> np.dtype[Any]:
         ) from None
 
 
-def available(dtype: Any) -> np.dtype[Any]:
+def available(dtype: DTypeLike) -> np.dtype[Any]:
     """Returns the element type that arrays have which are asked to be of ``dtype``.
 
     Without JAX's 64-bit mode that is one of 32 bits for one of 64.
@@ -65,7 +76,7 @@ def available(dtype: Any) -> np.dtype[Any]:
     return dtype if is_host_only(dtype) else jax.dtypes.canonicalize_dtype(dtype)
 
 
-def tensor(value: Any, dtype: Any = None) -> Any:
+def tensor(value: ArrayLike, dtype: DTypeLike = None) -> Tensor:
     """Returns ``value`` as an array: Python's numbers are of 32 bits, and strings stay on the host.
 
     Args:
@@ -100,7 +111,7 @@ def tensor(value: Any, dtype: Any = None) -> Any:
     return _of_python(value, dtype)
 
 
-def _strong(array: Any, dtype: Any) -> Any:
+def _strong(array: Tensor, dtype: DTypeLike) -> Tensor:
     """Returns an array of JAX whose dtype no longer depends on what it is combined with."""
     wanted = array.dtype if dtype is None else available(dtype)
     if array.dtype != wanted and not (_is_weak(array) and _fits_kind(array.dtype, wanted)):
@@ -111,7 +122,7 @@ def _strong(array: Any, dtype: Any) -> Any:
     return jax.lax.convert_element_type(array, wanted) if _is_weak(array) else array
 
 
-def _of_numpy(array: np.ndarray[Any, Any], dtype: Any) -> Any:
+def _of_numpy(array: np.ndarray[Any, Any], dtype: DTypeLike) -> Tensor:
     if is_host_only(array.dtype):
         return _of_strings(array, dtype)
     if dtype is not None:
@@ -126,7 +137,7 @@ def _of_numpy(array: np.ndarray[Any, Any], dtype: Any) -> Any:
     return jnp.asarray(operand_of(np.asarray(array)), available(array.dtype))
 
 
-def _of_python(value: Any, dtype: Any) -> Any:
+def _of_python(value: ArrayLike, dtype: DTypeLike) -> Tensor:
     if value is None:
         raise ValueError("None is not an array. Give an array, a number, or a list of numbers.")
     try:
@@ -158,7 +169,7 @@ def _of_python(value: Any, dtype: Any) -> Any:
             if array.min() < limits.min or array.max() > limits.max:
                 raise TypeError(f"Cannot convert {value!r} to {wanted.name}: it does not fit.")
         array = array.astype(wanted)
-    return jnp.asarray(narrowed(array), available(array.dtype))
+    return jnp.asarray(guard_int64(array), available(array.dtype))
 
 
 def _as_int32_if_it_fits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -168,7 +179,7 @@ def _as_int32_if_it_fits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.astype(np.int32)
 
 
-def _of_strings(array: np.ndarray[Any, Any], dtype: Any) -> HostTensor:
+def _of_strings(array: np.ndarray[Any, Any], dtype: DTypeLike) -> HostTensor:
     if dtype is not None and not is_host_only(as_dtype(dtype)):
         raise TypeError(
             f"Strings cannot become {as_dtype(dtype).name}; tf.strings.to_number reads numbers."
@@ -179,7 +190,7 @@ def _of_strings(array: np.ndarray[Any, Any], dtype: Any) -> HostTensor:
     return HostTensor.of(made)
 
 
-def _as_bytes(value: Any) -> bytes:
+def _as_bytes(value: Leaf) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
@@ -189,17 +200,17 @@ def _as_bytes(value: Any) -> bytes:
     )
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: ArrayLike) -> bool:
     return isinstance(value, (jax.Array, ArrayOperators))
 
 
-def _holds_tensor(value: Any) -> bool:
+def _holds_tensor(value: ArrayLike) -> bool:
     if isinstance(value, (list, tuple)):
         return any(_holds_tensor(item) for item in value)
     return _is_tensor(value)
 
 
-def _leaves(value: Any) -> Any:
+def _leaves(value: ArrayLike) -> Iterator[Leaf]:
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _leaves(item)
@@ -207,26 +218,26 @@ def _leaves(value: Any) -> Any:
         yield value
 
 
-def _is_weak(array: Any) -> bool:
+def _is_weak(array: Tensor) -> bool:
     return bool(getattr(array, "weak_type", False))
 
 
-def is_float(dtype: Any) -> bool:
+def is_float(dtype: DTypeLike) -> bool:
     """Returns whether ``dtype`` is of real floating-point numbers."""
     return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
-def is_complex(dtype: Any) -> bool:
+def is_complex(dtype: DTypeLike) -> bool:
     """Returns whether ``dtype`` is of complex numbers."""
     return bool(jnp.issubdtype(dtype, jnp.complexfloating))
 
 
-def _fits_kind(dtype: Any, wanted: Any) -> bool:
+def _fits_kind(dtype: DTypeLike, wanted: DTypeLike) -> bool:
     """Returns whether numbers of ``dtype`` are of a kind that ``wanted`` can hold."""
     return _kind(dtype) <= _kind(wanted) and (_kind(wanted) > 0 or _kind(dtype) == 0)
 
 
-def _kind(dtype: Any) -> int:
+def _kind(dtype: DTypeLike) -> int:
     if jnp.issubdtype(dtype, jnp.bool_):
         return 0
     if jnp.issubdtype(dtype, jnp.integer):
@@ -234,7 +245,7 @@ def _kind(dtype: Any) -> int:
     return 2 if is_float(dtype) else 3
 
 
-def matched(op: str, *values: Any) -> list[Any]:
+def matched(op: str, *values: ArrayLike) -> list[Tensor]:
     """Returns values as arrays of one dtype: that of the arrays among them, which must agree.
 
     Python's numbers take the dtype of the arrays; a float does not become a whole number.
@@ -276,20 +287,20 @@ def matched(op: str, *values: Any) -> list[Any]:
     return found
 
 
-def _is_of_numpy(value: Any) -> bool:
+def _is_of_numpy(value: ArrayLike) -> bool:
     return isinstance(value, (np.ndarray, np.generic)) or (
         hasattr(value, "__array__") and not isinstance(value, (list, tuple, *_NUMBER_TYPES))
     )
 
 
-def _mixed(op: str, first: Any, second: Any) -> InvalidArgumentError:
+def _mixed(op: str, first: DTypeLike, second: DTypeLike) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"tf.{op} needs operands of one dtype, got {first.name} and {second.name}. Convert one of them: "
         f"tf.cast(x, tf.{first.name})."
     )
 
 
-def floats(op: str, value: Any, *, real: bool = False) -> Any:
+def floats(op: str, value: ArrayLike, *, real: bool = False) -> Tensor:
     """Returns ``value`` as an array of floating-point numbers, which it must be already.
 
     Args:
@@ -306,7 +317,7 @@ def floats(op: str, value: Any, *, real: bool = False) -> Any:
     )
 
 
-def numbers(op: str, value: Any) -> Any:
+def numbers(op: str, value: ArrayLike) -> Tensor:
     """Returns ``value`` as an array of numbers: not of booleans or strings."""
     array = tensor(value)
     if is_host_only(array.dtype) or array.dtype == np.bool_:
@@ -317,7 +328,7 @@ def numbers(op: str, value: Any) -> Any:
     return array
 
 
-def strings(op: str, value: Any) -> HostTensor:
+def strings(op: str, value: ArrayLike) -> HostTensor:
     """Returns ``value`` as an array of bytes on the host."""
     array = tensor(value, np.object_) if not _is_tensor(value) else tensor(value)
     if not isinstance(array, HostTensor) or not is_host_only(array.dtype):
@@ -328,7 +339,7 @@ def strings(op: str, value: Any) -> HostTensor:
     return array
 
 
-def known(value: Any) -> np.ndarray[Any, Any] | None:
+def known(value: ArrayLike) -> np.ndarray[Any, Any] | None:
     """Returns the value of an array on the host, or ``None`` if it is traced.
 
     Give it what the program gave: in compiled code what ``tensor`` returns is traced, also for a list.
@@ -341,7 +352,7 @@ def known(value: Any) -> np.ndarray[Any, Any] | None:
     return None if is_tracer(value) else np.asarray(value)
 
 
-def integers(op: str, argument: str, value: Any) -> tuple[int, ...]:
+def integers(op: str, argument: str, value: ShapeLike) -> tuple[int, ...]:
     """Returns whole numbers that must be known while a function is traced, such as a shape.
 
     Args:
@@ -357,7 +368,7 @@ def integers(op: str, argument: str, value: Any) -> tuple[int, ...]:
     return tuple(_whole(op, argument, item) for item in array.ravel().tolist())
 
 
-def integer(op: str, argument: str, value: Any) -> int:
+def integer(op: str, argument: str, value: IntegerLike) -> int:
     """Returns a whole number that must be known while a function is traced."""
     array = known(value)
     if array is None:
@@ -367,7 +378,7 @@ def integer(op: str, argument: str, value: Any) -> int:
     return _whole(op, argument, array.item())
 
 
-def _whole(op: str, argument: str, value: Any) -> int:
+def _whole(op: str, argument: str, value: ScalarLike) -> int:
     if isinstance(value, bool) or value != int(value):
         raise InvalidArgumentError(f"{argument} of tf.{op} must be whole numbers, got {value!r}.")
     return int(value)
@@ -381,12 +392,12 @@ def _traced(op: str, argument: str) -> TracedValueError:
     )
 
 
-def shape_of(op: str, shape: Any) -> tuple[int, ...]:
+def shape_of(op: str, shape: ShapeLike) -> tuple[int, ...]:
     """Returns a shape, given as a list, an array, or one number."""
     return integers(op, "shape", shape)
 
 
-def axes_of(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
+def axes_of(op: str, axis: AxisLike, ndim: int) -> tuple[int, ...]:
     """Returns axes as numbers from 0, all of them for ``None``."""
     if axis is None:
         return tuple(range(ndim))

@@ -13,17 +13,18 @@ import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
 from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.execution.tracing_frames import GradientFrame
 from stratagem._src.jax_compat.tracing import under_trace
 from stratagem._src.tensorflow_api.conversion import tensor
-from stratagem._src.variables import access as state
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables import frames
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["custom_gradient", "grad_pass_through", "recompute_grad"]
 
 
-def custom_gradient(f: Any = None) -> Callable[..., Any]:
+def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Gives a function its own gradient: it returns its result, and a function from gradients to gradients.
 
     Args:
@@ -59,9 +60,9 @@ def custom_gradient(f: Any = None) -> Callable[..., Any]:
 
     @functools.wraps(made)
     def call(*args: Any, **kwargs: Any) -> Any:
-        parent = state.current_frame()
+        parent = frames.current_frame()
         arrays = [tensor(arg) for arg in args]
-        if parent is None and not state.records() and not under_trace():
+        if parent is None and not frames.records() and not under_trace():
             return made(*arrays, **kwargs)[0]
         variables = _variables_read(functools.partial(made, **kwargs), arrays, parent)
 
@@ -71,7 +72,7 @@ def custom_gradient(f: Any = None) -> Callable[..., Any]:
             """Returns ``use`` of what the function returns, for these values of the variables."""
             frame = GradientFrame(parent)
             frame.differentiate(variables, values)
-            with _without_tapes(), state.enter(frame) if variables else contextlib.nullcontext():
+            with _without_tapes(), frames.enter(frame) if variables else contextlib.nullcontext():
                 result = use(made(*arrays, **kwargs))
             if frame.written:
                 raise _no_assignment(frame.written.values())
@@ -84,11 +85,11 @@ def custom_gradient(f: Any = None) -> Callable[..., Any]:
         def keep(arrays: list[Any], values: list[Any]) -> Any:
             return forward(arrays, values), (arrays, values)
 
-        def backward(kept: tuple[list[Any], list[Any]], upstream: Any) -> Any:
+        def backward(kept: tuple[list[Any], list[Any]], upstream: PyTree) -> Any:
             arrays, values = kept
             given = upstream if isinstance(upstream, (list, tuple)) else [upstream]
 
-            def differentiate(results: Any) -> tuple[Any, Any]:
+            def differentiate(results: PyTree) -> tuple[Any, Any]:
                 _, gradient = results
                 if not variables:
                     return gradient(*given), []
@@ -113,7 +114,7 @@ def custom_gradient(f: Any = None) -> Callable[..., Any]:
     return call
 
 
-def _gradients(found: Any, arrays: Sequence[Any]) -> list[Any]:
+def _gradients(found: PyTree, arrays: Sequence[Any]) -> list[PyTree]:
     """Returns a gradient for each of ``arrays``; none is zero."""
     found = list(found) if isinstance(found, (list, tuple)) else [found]
     if not arrays or (len(found) == 1 and found[0] is None):
@@ -134,7 +135,7 @@ def _gradients(found: Any, arrays: Sequence[Any]) -> list[Any]:
 class _ReadsFrame(GradientFrame):
     """Notes which variables are read."""
 
-    def __init__(self, parent: state.StateFrame | None) -> None:
+    def __init__(self, parent: frames.StateFrame | None) -> None:
         super().__init__(parent)
         self.read_here: dict[int, Variable] = {}
 
@@ -143,21 +144,21 @@ class _ReadsFrame(GradientFrame):
         self.read_here[id(variable)] = variable
         return super().read(variable)
 
-    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+    def rows(self, variable: BaseRemoteVariable, indices: ArrayLike) -> Any:
         """Likewise."""
         self.read_here[id(variable)] = variable
         return super().rows(variable, indices)
 
 
 def _variables_read(
-    fn: Callable[..., Any], arrays: Sequence[Any], parent: state.StateFrame | None
+    fn: Callable[..., Any], arrays: Sequence[Any], parent: frames.StateFrame | None
 ) -> list[Variable]:
     """Returns the variables that a function reads and that have gradients."""
     frame = _ReadsFrame(parent)
 
     def traced(arrays: Sequence[Any]) -> None:
         frame.open()
-        with state.enter(frame):
+        with frames.enter(frame):
             fn(*arrays)
 
     with _without_tapes() as tapes:
@@ -174,7 +175,7 @@ def _variables_read(
         if jnp.issubdtype(variable.dtype, jnp.inexact)
         and (variable.trainable or any(tape.watches(variable) for tape in tapes))
     ]
-    remote = [variable for variable in found if isinstance(variable, RemotelyHeldVariable)]
+    remote = [variable for variable in found if isinstance(variable, BaseRemoteVariable)]
     if remote:
         raise UnsupportedError(
             "A function with tf.custom_gradient cannot read variables on parameter servers, and this one "
@@ -192,7 +193,7 @@ def _without_tapes() -> Iterator[list[Any]]:
         yield tapes
     finally:
         if tapes:
-            thread.will_enter()
+            thread.before_enter()
         thread.tapes = tapes
 
 
@@ -212,7 +213,7 @@ def _no_assignment(variables: Any) -> VariableError:
     )
 
 
-def recompute_grad(f: Any) -> Callable[..., Any]:
+def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function whose intermediate values are computed again for its gradient, and not kept.
 
     Differs from TensorFlow: this is so in compiled functions; eagerly ``f`` is called as it is.
@@ -231,7 +232,7 @@ def recompute_grad(f: Any) -> Callable[..., Any]:
     return call
 
 
-def grad_pass_through(f: Any) -> Callable[..., Any]:
+def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function whose gradient is that of the identity.
 
     >>> float(jax.grad(grad_pass_through(lambda x: x * 9))(3.0))
@@ -239,7 +240,7 @@ def grad_pass_through(f: Any) -> Callable[..., Any]:
     """
 
     @functools.wraps(f)
-    def call(x: Any) -> Any:
+    def call(x: ArrayLike) -> Any:
         x = tensor(x)
         return x + jax.lax.stop_gradient(tensor(f(x)) - x)
 

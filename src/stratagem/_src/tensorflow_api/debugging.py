@@ -15,6 +15,7 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, Leaf, ScalarLike, Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api import conversion
 from stratagem._src.tensorflow_api.conversion import as_dtype, available, is_float, matched
@@ -51,11 +52,11 @@ _array = conversion.tensor
 
 
 def _check(
-    holds: Any, rule: str, message: str | None, shown: list[Any], summarize: int | None
+    holds: Tensor, rule: str, message: str | None, shown: list[Any], summarize: int | None
 ) -> None:
     """Raises if ``holds`` is false: now, or when the program runs."""
 
-    def raise_unless(holds: Any, *shown: Any) -> None:
+    def raise_unless(holds: Tensor, *shown: Tensor) -> None:
         if not np.all(holds):
             limit = 3 if summarize is None else summarize
             texts = []
@@ -76,7 +77,7 @@ def _check(
 
 
 def Assert(  # noqa: N802 (TensorFlow's name)
-    condition: Any, data: Any, summarize: int | None = None, name: str | None = None
+    condition: ArrayLike, data: ArrayLike, summarize: int | None = None, name: str | None = None
 ) -> None:
     """Raises ``InvalidArgumentError``, with ``data`` in the message, if a condition does not hold.
 
@@ -102,10 +103,10 @@ def _compare(
     op: str,
     sign: str,
     function: Callable[[Any, Any], Any],
-    x: Any,
-    y: Any,
-    message: Any,
-    summarize: Any,
+    x: ArrayLike,
+    y: ArrayLike,
+    message: str | None,
+    summarize: int | None,
 ) -> None:
     first, second = matched(f"debugging.{op}", x, y)
     if is_host_only(first.dtype):
@@ -119,8 +120,8 @@ def _compare(
 
 
 def assert_equal(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     message: str | None = None,
     summarize: int | None = None,
     name: str | None = None,
@@ -133,8 +134,8 @@ def assert_equal(
 
 
 def assert_none_equal(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     summarize: int | None = None,
     message: str | None = None,
     name: str | None = None,
@@ -147,8 +148,8 @@ def assert_none_equal(
 
 
 def assert_less(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     message: str | None = None,
     summarize: int | None = None,
     name: str | None = None,
@@ -161,8 +162,8 @@ def assert_less(
 
 
 def assert_less_equal(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     message: str | None = None,
     summarize: int | None = None,
     name: str | None = None,
@@ -175,8 +176,8 @@ def assert_less_equal(
 
 
 def assert_greater(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     message: str | None = None,
     summarize: int | None = None,
     name: str | None = None,
@@ -189,8 +190,8 @@ def assert_greater(
 
 
 def assert_greater_equal(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     message: str | None = None,
     summarize: int | None = None,
     name: str | None = None,
@@ -203,7 +204,7 @@ def assert_greater_equal(
 
 
 def assert_positive(
-    x: Any, message: str | None = None, summarize: int | None = None, name: str | None = None
+    x: ArrayLike, message: str | None = None, summarize: int | None = None, name: str | None = None
 ) -> None:
     """Raises ``InvalidArgumentError`` unless all elements are greater than 0.
 
@@ -214,7 +215,7 @@ def assert_positive(
 
 
 def assert_negative(
-    x: Any, message: str | None = None, summarize: int | None = None, name: str | None = None
+    x: ArrayLike, message: str | None = None, summarize: int | None = None, name: str | None = None
 ) -> None:
     """Raises ``InvalidArgumentError`` unless all elements are less than 0.
 
@@ -225,7 +226,7 @@ def assert_negative(
 
 
 def assert_non_negative(
-    x: Any, message: str | None = None, summarize: int | None = None, name: str | None = None
+    x: ArrayLike, message: str | None = None, summarize: int | None = None, name: str | None = None
 ) -> None:
     """Raises ``InvalidArgumentError`` if an element is less than 0.
 
@@ -236,7 +237,7 @@ def assert_non_negative(
 
 
 def assert_non_positive(
-    x: Any, message: str | None = None, summarize: int | None = None, name: str | None = None
+    x: ArrayLike, message: str | None = None, summarize: int | None = None, name: str | None = None
 ) -> None:
     """Raises ``InvalidArgumentError`` if an element is greater than 0.
 
@@ -247,10 +248,10 @@ def assert_non_positive(
 
 
 def assert_near(
-    x: Any,
-    y: Any,
-    rtol: Any = None,
-    atol: Any = None,
+    x: ArrayLike,
+    y: ArrayLike,
+    rtol: ScalarLike = None,
+    atol: ScalarLike = None,
     message: str | None = None,
     summarize: int | None = None,
     name: str | None = None,
@@ -269,7 +270,7 @@ def assert_near(
     _check(holds, "|x - y| < atol + rtol * |y|", message, [first, second], summarize)
 
 
-def assert_all_finite(x: Any, message: str, name: str | None = None) -> Any:
+def assert_all_finite(x: ArrayLike, message: str, name: str | None = None) -> Tensor:
     """Returns an array, and raises ``InvalidArgumentError`` if it has infinite numbers or NaN.
 
     >>> assert_all_finite([1.0], "loss")
@@ -278,7 +279,7 @@ def assert_all_finite(x: Any, message: str, name: str | None = None) -> Any:
     return check_numerics(x, message)
 
 
-def check_numerics(tensor: Any, message: str, name: str | None = None) -> Any:
+def check_numerics(tensor: ArrayLike, message: str, name: str | None = None) -> Tensor:
     """Returns an array, and raises ``InvalidArgumentError`` if it has infinite numbers or NaN.
 
     >>> check_numerics([1.0], "loss")
@@ -289,7 +290,7 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Any:
     return array
 
 
-def _floats(op: str, value: Any) -> Any:
+def _floats(op: str, value: ArrayLike) -> Tensor:
     array = _array(value)
     if not is_float(array.dtype):
         raise InvalidArgumentError(
@@ -298,11 +299,11 @@ def _floats(op: str, value: Any) -> Any:
     return array
 
 
-def _dtype(value: Any) -> Any:
+def _dtype(value: ArrayLike) -> DTypeLike:
     return value.dtype if hasattr(value, "dtype") else _array(value).dtype
 
 
-def assert_integer(x: Any, message: str | None = None, name: str | None = None) -> None:
+def assert_integer(x: ArrayLike, message: str | None = None, name: str | None = None) -> None:
     """Raises ``TypeError`` unless an array is of integers.
 
     >>> assert_integer([1, 2])
@@ -312,7 +313,7 @@ def assert_integer(x: Any, message: str | None = None, name: str | None = None) 
 
 
 def assert_type(
-    tensor: Any, tf_type: Any, message: str | None = None, name: str | None = None
+    tensor: ArrayLike, tf_type: DTypeLike, message: str | None = None, name: str | None = None
 ) -> None:
     """Raises ``TypeError`` unless an array is of an element type.
 
@@ -324,7 +325,9 @@ def assert_type(
         raise TypeError(f"{message or ''} {wanted.name} is needed, got {found}.".strip())
 
 
-def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
+def assert_same_float_dtype(
+    tensors: Iterable[ArrayLike] | None = None, dtype: DTypeLike = None
+) -> np.dtype[Any]:
     """Returns the floating-point dtype that all arrays have; raises ``ValueError`` if they differ.
 
     >>> assert_same_float_dtype([[1.0], [2.0]])
@@ -340,7 +343,9 @@ def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
     return wanted
 
 
-def assert_rank(x: Any, rank: Any, message: str | None = None, name: str | None = None) -> None:
+def assert_rank(
+    x: ArrayLike, rank: IntegerLike, message: str | None = None, name: str | None = None
+) -> None:
     """Raises ``ValueError`` unless an array has so many dimensions.
 
     >>> assert_rank([[1]], 2)
@@ -349,7 +354,7 @@ def assert_rank(x: Any, rank: Any, message: str | None = None, name: str | None 
 
 
 def assert_rank_at_least(
-    x: Any, rank: Any, message: str | None = None, name: str | None = None
+    x: ArrayLike, rank: IntegerLike, message: str | None = None, name: str | None = None
 ) -> None:
     """Raises ``ValueError`` if an array has fewer dimensions.
 
@@ -358,7 +363,9 @@ def assert_rank_at_least(
     _check_rank(x, lambda ndim: ndim >= int(rank), f"at least {int(rank)}", message)
 
 
-def assert_rank_in(x: Any, ranks: Any, message: str | None = None, name: str | None = None) -> None:
+def assert_rank_in(
+    x: ArrayLike, ranks: Iterable[int], message: str | None = None, name: str | None = None
+) -> None:
     """Raises ``ValueError`` unless the number of an array's dimensions is among ``ranks``.
 
     >>> assert_rank_in([[1]], (1, 2))
@@ -367,7 +374,7 @@ def assert_rank_in(x: Any, ranks: Any, message: str | None = None, name: str | N
     _check_rank(x, lambda ndim: ndim in allowed, f"one of {allowed}", message)
 
 
-def assert_scalar(tensor: Any, message: str | None = None, name: str | None = None) -> Any:
+def assert_scalar(tensor: ArrayLike, message: str | None = None, name: str | None = None) -> Tensor:
     """Returns an array, and raises ``ValueError`` if it has dimensions.
 
     >>> assert_scalar(1.0)
@@ -377,7 +384,9 @@ def assert_scalar(tensor: Any, message: str | None = None, name: str | None = No
     return _array(tensor)
 
 
-def _check_rank(x: Any, holds: Callable[[int], bool], wanted: str, message: str | None) -> None:
+def _check_rank(
+    x: ArrayLike, holds: Callable[[int], bool], wanted: str, message: str | None
+) -> None:
     shape = tuple(x.shape) if hasattr(x, "shape") else _array(x).shape
     if not holds(len(shape)):
         raise InvalidArgumentError(
@@ -387,7 +396,7 @@ def _check_rank(x: Any, holds: Callable[[int], bool], wanted: str, message: str 
 
 def assert_shapes(
     shapes: Any,
-    data: Any = None,
+    data: object = None,
     summarize: int | None = None,
     message: str | None = None,
     name: str | None = None,
@@ -430,11 +439,11 @@ def assert_shapes(
             )
 
 
-def _is_number(symbol: Any) -> bool:
+def _is_number(symbol: Leaf) -> bool:
     return isinstance(symbol, int) or (isinstance(symbol, str) and symbol.isdigit())
 
 
-def assert_proper_iterable(values: Any) -> None:
+def assert_proper_iterable(values: object) -> None:
     """Raises ``TypeError`` for what is no list of arrays: a string, an array, or nothing to iterate over.
 
     >>> assert_proper_iterable([1, 2])
@@ -443,7 +452,7 @@ def assert_proper_iterable(values: Any) -> None:
         raise TypeError(f"A list, tuple or the like is needed, got {type(values).__name__}.")
 
 
-def is_numeric_tensor(tensor: Any) -> bool:
+def is_numeric_tensor(tensor: ArrayLike) -> bool:
     """Returns whether something is an array of numbers.
 
     >>> is_numeric_tensor(jnp.zeros(2)), is_numeric_tensor(2)

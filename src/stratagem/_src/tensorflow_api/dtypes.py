@@ -11,7 +11,8 @@ import numpy as np
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
+from stratagem._src.core.types import ArrayLike, DTypeLike, Tensor
 from stratagem._src.tensorflow_api import conversion
 from stratagem._src.tensorflow_api.conversion import (
     available,
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 
-def as_dtype(type_value: Any) -> np.dtype[Any]:
+def as_dtype(type_value: DTypeLike) -> np.dtype[Any]:
     """Returns the element type that a name, a NumPy type or a Python type stands for.
 
     Differs from TensorFlow: element types are NumPy's, without ``is_floating`` and the like.
@@ -45,7 +46,7 @@ def as_dtype(type_value: Any) -> np.dtype[Any]:
     return conversion.as_dtype(type_value)
 
 
-def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+def cast(x: ArrayLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """Returns the elements as another type: floats lose what is behind the point, booleans are 0 and 1.
 
     Differs from TensorFlow: a float that the integer type cannot hold becomes the nearest that it can, and
@@ -60,7 +61,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
         return IndexedSlices(cast(x.values, dtype), x.indices, x.dense_shape)
     wanted = available(dtype)
     if is_size(x) and wanted.kind in "iu":
-        return HostTensor.of(narrowed(np.asarray(x)).astype(wanted))
+        return HostTensor.of(guard_int64(np.asarray(x)).astype(wanted))
     array = tensor(x)
     if is_host_only(wanted) != is_host_only(array.dtype):
         raise InvalidArgumentError(
@@ -75,7 +76,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
     return array.astype(wanted)
 
 
-def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> jax.Array:
+def saturate_cast(value: ArrayLike, dtype: DTypeLike, name: str | None = None) -> jax.Array:
     """Returns the elements as another type; those that it cannot hold become its lowest or highest.
 
     >>> saturate_cast([300.0, -5.0], "uint8")
@@ -95,7 +96,7 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> jax.Array:
     )
 
 
-def complex(real: Any, imag: Any, name: str | None = None) -> jax.Array:
+def complex(real: ArrayLike, imag: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns complex numbers of real and imaginary parts.
 
     >>> complex(1.0, 2.0)

@@ -8,8 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ScalarLike
 from stratagem._src.tensorflow_api.conversion import is_float, tensor
-from stratagem._src.variables.stand_ins import variable_of
+from stratagem._src.variables.foreign_variables import variable_of
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation
 
@@ -45,8 +46,8 @@ class ExponentialMovingAverage:
 
     def __init__(
         self,
-        decay: Any,
-        num_updates: Any = None,
+        decay: ScalarLike,
+        num_updates: ScalarLike = None,
         zero_debias: bool = False,
         name: str = "ExponentialMovingAverage",
     ) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import glob as python_glob
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,6 +21,7 @@ from stratagem._src.core.errors import (
     MissingExtraError,
     NotFoundError,
 )
+from stratagem._src.core.types import PathLike
 
 __all__ = [
     "FileStatistics",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 
-def text_path(path: Any) -> str:
+def text_path(path: PathLike) -> str:
     """Returns a path, which may be bytes, a ``PathLike`` or an array of one string, as text."""
     if isinstance(path, np.ndarray) and path.ndim == 0:
         path = path.item()
@@ -113,7 +114,7 @@ class GFile:
         mode: As of ``open``: ``r``, ``w``, ``a``, with ``b`` for bytes and ``+`` for both ways.
     """
 
-    def __init__(self, name: Any, mode: str = "r") -> None:
+    def __init__(self, name: PathLike, mode: str = "r") -> None:
         if mode.replace("b", "") not in ("r", "w", "a", "r+", "w+", "a+"):
             raise InvalidArgumentError(
                 f"mode of a GFile must be r, w or a, with b or + or both, got {mode!r}."
@@ -155,7 +156,7 @@ class GFile:
         """Returns the lines that are left."""
         return list(self._opened().readlines())
 
-    def write(self, file_content: Any) -> None:
+    def write(self, file_content: str | bytes) -> None:
         """Writes text, or bytes."""
         self._opened().write(file_content)
 
@@ -198,7 +199,7 @@ class GFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
@@ -211,7 +212,7 @@ class GFile:
         return line
 
 
-def exists(path: Any) -> bool:
+def exists(path: PathLike) -> bool:
     """Returns whether there is a file or directory.
 
     >>> exists("/nowhere")
@@ -222,7 +223,7 @@ def exists(path: Any) -> bool:
     return os.path.exists(_local(name)) if system is None else bool(system.exists(name))
 
 
-def isdir(path: Any) -> bool:
+def isdir(path: PathLike) -> bool:
     """Returns whether there is a directory.
 
     >>> isdir("/")
@@ -233,7 +234,7 @@ def isdir(path: Any) -> bool:
     return os.path.isdir(_local(name)) if system is None else bool(system.isdir(name))
 
 
-def stat(path: Any) -> FileStatistics:
+def stat(path: PathLike) -> FileStatistics:
     """Returns the length and more of a file or directory.
 
     >>> stat("/").is_directory
@@ -254,7 +255,7 @@ def stat(path: Any) -> FileStatistics:
         return FileStatistics(about.get("size") or 0, changed, about["type"] == "directory")
 
 
-def glob(pattern: Any) -> list[str]:
+def glob(pattern: PathLike | Sequence[PathLike]) -> list[str]:
     """Returns the paths that match a pattern, or one of a list of patterns.
 
     >>> glob("/nowhere*")
@@ -271,7 +272,7 @@ def glob(pattern: Any) -> list[str]:
     return found
 
 
-def listdir(path: Any) -> list[str]:
+def listdir(path: PathLike) -> list[str]:
     """Returns the names in a directory.
 
     >>> listdir("/nowhere")
@@ -288,7 +289,7 @@ def listdir(path: Any) -> list[str]:
     return [one.rstrip("/").rpartition("/")[2] for one in system.ls(name, detail=False)]
 
 
-def mkdir(path: Any) -> None:
+def mkdir(path: PathLike) -> None:
     """Makes a directory, whose parent exists, unless it exists.
 
     >>> mkdir("/")
@@ -304,7 +305,7 @@ def mkdir(path: Any) -> None:
             system.mkdir(name, create_parents=False)
 
 
-def makedirs(path: Any) -> None:
+def makedirs(path: PathLike) -> None:
     """Makes a directory and those around it, unless they exist.
 
     >>> makedirs("/")
@@ -318,7 +319,7 @@ def makedirs(path: Any) -> None:
             system.makedirs(name, exist_ok=True)
 
 
-def remove(path: Any) -> None:
+def remove(path: PathLike) -> None:
     """Deletes a file.
 
     >>> remove("/nowhere")
@@ -335,7 +336,7 @@ def remove(path: Any) -> None:
             system.rm_file(name)
 
 
-def rmtree(path: Any) -> None:
+def rmtree(path: PathLike) -> None:
     """Deletes a directory and all in it.
 
     >>> rmtree("/nowhere")
@@ -352,7 +353,7 @@ def rmtree(path: Any) -> None:
             system.rm(name, recursive=True)
 
 
-def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
+def rename(src: PathLike, dst: PathLike, overwrite: bool = False) -> None:
     """Gives a file or directory another path.
 
     >>> rename("/nowhere", "/elsewhere")
@@ -368,7 +369,7 @@ def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
             system.mv(source, target, recursive=True)
 
 
-def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
+def copy(src: PathLike, dst: PathLike, overwrite: bool = False) -> None:
     """Copies a file; also from one file system to another.
 
     >>> copy("/nowhere", "/elsewhere")
@@ -386,7 +387,7 @@ def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
                 writing.write(part)
 
 
-def _pair(src: Any, dst: Any, overwrite: bool) -> tuple[str, str, Any]:
+def _pair(src: PathLike, dst: PathLike, overwrite: bool) -> tuple[str, str, Any]:
     source, target = text_path(src), text_path(dst)
     if not overwrite and exists(target):
         raise AlreadyExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
@@ -399,7 +400,7 @@ def _pair(src: Any, dst: Any, overwrite: bool) -> tuple[str, str, Any]:
 
 
 def walk(
-    top: Any, topdown: bool = True, onerror: Callable[[Any], Any] | None = None
+    top: PathLike, topdown: bool = True, onerror: Callable[[Any], Any] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yields each directory below ``top`` with the names of its directories and files.
 
@@ -423,7 +424,7 @@ def walk(
         yield here
 
 
-def join(path: Any, *paths: Any) -> str:
+def join(path: PathLike, *paths: PathLike) -> str:
     """Returns paths joined by slashes; one that begins with a slash or has a scheme begins again.
 
     >>> join("gs://bucket/data", "train", "0.png")

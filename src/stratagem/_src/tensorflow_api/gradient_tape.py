@@ -23,13 +23,14 @@ from stratagem._src.core.errors import (
 )
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.thread_state import THIS_THREAD, ThreadState
+from stratagem._src.core.types import ArrayLike, Leaf, PyTree, Tensor
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.conditionals import BranchFrame
 from stratagem._src.execution.tracing_frames import GradientFrame, ReplicaFrame
 from stratagem._src.jax_compat.recording_trace import (
     Record,
     RecordingTrace,
-    another_object,
+    alias_of,
     base_of,
     current_trace,
     make_current,
@@ -37,9 +38,9 @@ from stratagem._src.jax_compat.recording_trace import (
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables import access as state
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
-from stratagem._src.variables.stand_ins import is_variable, variable_of
+from stratagem._src.variables import frames
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
+from stratagem._src.variables.foreign_variables import is_variable, variable_of
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 
@@ -172,11 +173,11 @@ class GradientTape:
         self._base = base_of(trace)
         self._thread = thread = THIS_THREAD.state
         # The traces around the block: what is computed in them is the same throughout the block.
-        frames = (getattr(frame, "_trace", None) for frame in thread.state_frames)
-        self._levels = [self._base, *(level for level in frames if level is not None)]
+        traces = (getattr(frame, "_trace", None) for frame in thread.state_frames)
+        self._levels = [self._base, *(level for level in traces if level is not None)]
         self._depth = len(thread.state_frames)
         self._trace = RecordingTrace(self._record, trace)
-        thread.will_enter()
+        thread.before_enter()
         thread.tapes.append(self)
         make_current(self._trace)
         return self
@@ -197,7 +198,7 @@ class GradientTape:
         while isinstance(trace, RecordingTrace) and not trace.open:
             trace = trace.parent_trace
         make_current(trace)
-        thread.has_left()
+        thread.after_exit()
 
     @contextlib.contextmanager
     def stop_recording(self) -> Iterator[None]:
@@ -255,7 +256,7 @@ class GradientTape:
         """Whether it records what this thread computes."""
         return self._trace is not None and self._record is not None and not self._record.paused
 
-    def watch(self, tensor: Any) -> None:
+    def watch(self, tensor: PyTree) -> None:
         """Records how values depend on ``tensor`` from here on.
 
         Args:
@@ -297,7 +298,7 @@ class GradientTape:
         read = {key: entry.variable for key, entry in self._variables.items()}
         return tuple((self._watched | read).values())
 
-    def knows(self, value: Any) -> bool:
+    def knows(self, value: Tensor) -> bool:
         """Returns whether the derivative of ``value`` is recorded."""
         return self._record is not None and self._record.tangent(value) is not None
 
@@ -307,12 +308,12 @@ class GradientTape:
             return True
         return self._watch_accessed_variables and variable.trainable
 
-    def own(self, value: Any) -> Any:
+    def own(self, value: Tensor) -> Tensor:
         """Returns another object for the same array, of which nothing is recorded."""
-        return another_object(value)
+        return alias_of(value)
 
     def note_read(
-        self, variable: Variable, value: Any, *, indices: Any = None, part: Any = None
+        self, variable: Variable, value: Tensor, *, indices: ArrayLike = None, part: Tensor = None
     ) -> None:
         """Notes that ``variable`` was read: all of it, or rows."""
         assert self._record is not None
@@ -324,8 +325,8 @@ class GradientTape:
             # by them.
             given = (
                 (GradientFrame,)
-                if variable.split_in_program is not None
-                or isinstance(variable, RemotelyHeldVariable)
+                if variable.program_shard_dim is not None
+                or isinstance(variable, BaseRemoteVariable)
                 else (GradientFrame, ReplicaFrame, BranchFrame)
             )
             if any(isinstance(f, BranchFrame) and id(variable) in f.written for f in inner):
@@ -354,11 +355,11 @@ class GradientTape:
 
     def gradient(
         self,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
+        target: PyTree,
+        sources: PyTree,
+        output_gradients: PyTree = None,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
-    ) -> Any:
+    ) -> PyTree:
         """Returns the gradients of ``target`` with respect to ``sources``.
 
         In a replica they are those of the replica. Several targets, and a target that is not a scalar,
@@ -390,12 +391,12 @@ class GradientTape:
 
     def jacobian(
         self,
-        target: Any,
-        sources: Any,
+        target: ArrayLike,
+        sources: PyTree,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
-    ) -> Any:
+    ) -> PyTree:
         """Returns the derivatives of each element of ``target`` with respect to ``sources``.
 
         Args:
@@ -434,12 +435,12 @@ class GradientTape:
 
     def batch_jacobian(
         self,
-        target: Any,
-        source: Any,
+        target: ArrayLike,
+        source: ArrayLike,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
-    ) -> Any:
+    ) -> Tensor | None:
         """Returns the derivatives of each row of ``target`` with respect to the same row of ``source``.
 
         Row ``i`` of the target must depend on no other row of the source.
@@ -491,7 +492,7 @@ class GradientTape:
         sources: Sequence[Any],
         unconnected: UnconnectedGradients,
         compute: Callable[[_Gradients], list[Any]],
-    ) -> list[Any]:
+    ) -> list[PyTree]:
         """Returns what ``compute`` makes of the gradients with respect to each source.
 
         Args:
@@ -517,7 +518,7 @@ class GradientTape:
             for entry in self._variables.values():
                 entry.reads = []
 
-        def gradients(weights: Sequence[Any]) -> list[Any]:
+        def gradients(weights: Sequence[Any]) -> list[PyTree]:
             pairs = [
                 (tangent, _conjugate(weight))
                 for tangent, weight in zip(tangents, weights, strict=True)
@@ -547,7 +548,7 @@ class GradientTape:
             return found
         return [jax.tree.map(lambda x: record.refuse(x, _SECOND_ORDER), each) for each in found]
 
-    def _target(self, record: Record, leaf: Any) -> Any | None:
+    def _target(self, record: Record, leaf: Leaf) -> Tensor | None:
         if is_variable(leaf):
             entry = self._variables.get(id(variable_of(leaf)))
             return entry.reads[-1].tangent if entry is not None and entry.reads else None
@@ -558,7 +559,7 @@ class GradientTape:
             )
         return record.tangent(array_of(leaf))
 
-    def _source(self, record: Record, leaf: Any) -> list[_Read]:
+    def _source(self, record: Record, leaf: Leaf) -> list[_Read]:
         if is_variable(leaf):
             variable = variable_of(leaf)
             entry = self._variables.get(id(variable))
@@ -578,7 +579,7 @@ class GradientTape:
         return [] if tangent is None else [_Read(tangent)]
 
 
-def _is_source(value: Any) -> bool:
+def _is_source(value: Leaf) -> bool:
     return is_variable(value) or isinstance(value, (structures.ValueLeaf, IndexedSlices))
 
 
@@ -588,7 +589,7 @@ def _is_made_of_all_replicas(variable: Variable) -> bool:
     return context.get_replica_context() is None
 
 
-def _weights(targets: Sequence[Any], output_gradients: Any) -> list[Any]:
+def _weights(targets: Sequence[Any], output_gradients: PyTree) -> list[Tensor]:
     """Returns an array for each target, of its shape and dtype."""
     values = [array_of(variable_of(target)) for target in targets]
     shapes = [(tuple(np.shape(value)), jnp.result_type(value)) for value in values]
@@ -613,8 +614,8 @@ def _weights(targets: Sequence[Any], output_gradients: Any) -> list[Any]:
 
 
 def _gradient(
-    source: Any, found: Sequence[tuple[Any | None, Any]], unconnected: UnconnectedGradients
-) -> Any:
+    source: Leaf, found: Sequence[tuple[Any | None, Any]], unconnected: UnconnectedGradients
+) -> PyTree:
     """Returns the gradient with respect to a source, given those of its reads and their indices."""
     variable = variable_of(source) if is_variable(source) else None
     there = [(gradient, indices) for gradient, indices in found if gradient is not None]
@@ -630,7 +631,7 @@ def _gradient(
     by_rows = [(gradient, indices) for gradient, indices in there if indices is not None]
     if not by_rows:
         return total
-    assert isinstance(variable, RemotelyHeldVariable)
+    assert isinstance(variable, BaseRemoteVariable)
     shape = variable.program_shape
     values = [jnp.reshape(gradient, (-1, *shape[1:])) for gradient, _ in by_rows]
     indices = [jnp.reshape(jnp.asarray(numbers), -1) for _, numbers in by_rows]
@@ -638,21 +639,21 @@ def _gradient(
     return rows if total is None else total + rows.to_dense()
 
 
-def _note_sum(gradient: Any, parts: Sequence[Any | None]) -> None:
+def _note_sum(gradient: PyTree, parts: Sequence[Any | None]) -> None:
     """Tells a replica's frame what it has of the sum over the replicas of a gradient, if that is known."""
-    frame = state.current_frame()
+    frame = frames.current_frame()
     if gradient is None or not parts or not isinstance(frame, ReplicaFrame):
         return
     there = [part for part in parts if part is not None]
     if len(there) == len(parts):
-        frame.note_sum(gradient, functools.reduce(jnp.add, there))
+        frame.note_reduced_shard(gradient, functools.reduce(jnp.add, there))
 
 
-def _rows(gradients: _Gradients, basis: Any, *, at_once: bool) -> list[Any | None]:
+def _rows(gradients: _Gradients, basis: Tensor, *, at_once: bool) -> list[Tensor | None]:
     """Returns for each source its gradients for each of ``basis`` as the target's weights."""
     connected: list[bool] = []
 
-    def row(weight: Any) -> list[Any]:
+    def row(weight: Tensor) -> list[Tensor]:
         found = gradients([weight])
         connected[:] = [gradient is not None for gradient in found]
         present = [gradient for gradient in found if gradient is not None]
@@ -669,7 +670,7 @@ def _rows(gradients: _Gradients, basis: Any, *, at_once: bool) -> list[Any | Non
     return [next(remaining) if there else None for there in connected]
 
 
-def _conjugate(value: Any | None) -> Any | None:
+def _conjugate(value: Any | None) -> Tensor | None:
     """Returns the complex conjugate: TensorFlow's gradients are those of JAX with the other sign of i."""
     if value is None or not jnp.issubdtype(value.dtype, jnp.complexfloating):
         return value

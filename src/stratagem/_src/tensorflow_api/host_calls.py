@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import DeviceError, TracedValueError
+from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree, StringLike
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.devices import parse_device
@@ -24,11 +25,11 @@ __all__ = ["device", "get_logger", "init_scope", "numpy_function", "py_function"
 
 def numpy_function(
     func: Callable[..., Any] | None = None,
-    inp: Any = None,
-    Tout: Any = None,  # noqa: N803 (TensorFlow's name)
+    inp: Sequence[ArrayLike] | None = None,
+    Tout: DTypeLike = None,  # noqa: N803 (TensorFlow's name)
     stateful: bool = True,
     name: str | None = None,
-) -> Any:
+) -> PyTree:
     """Calls a function of NumPy arrays on the host, as in ``Dataset.map``.
 
     Differs from TensorFlow: in compiled code it raises, for XLA needs the shape of what comes back:
@@ -49,10 +50,10 @@ def numpy_function(
 
 def py_function(
     func: Callable[..., Any] | None = None,
-    inp: Any = None,
-    Tout: Any = None,  # noqa: N803 (TensorFlow's name)
+    inp: Sequence[ArrayLike] | None = None,
+    Tout: DTypeLike = None,  # noqa: N803 (TensorFlow's name)
     name: str | None = None,
-) -> Any:
+) -> PyTree:
     """Calls a function of eager arrays on the host, as in ``Dataset.map``; see ``numpy_function``.
 
     >>> py_function(lambda x: x.numpy() + 1, [np.array([1, 2], np.int32)], "int32")
@@ -62,7 +63,7 @@ def py_function(
     return _called("py_function", func, given, Tout)
 
 
-def _known(op: str, value: Any) -> np.ndarray[Any, Any]:
+def _known(op: str, value: ArrayLike) -> np.ndarray[Any, Any]:
     if not hasattr(value, "dtype"):
         value = tensor(value)
     array = known(value)
@@ -75,7 +76,7 @@ def _known(op: str, value: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _called(op: str, func: Any, given: list[Any], types: Any) -> Any:
+def _called(op: str, func: Callable[..., Any] | None, given: list[Any], types: DTypeLike) -> PyTree:
     if func is None:
         raise TypeError(f"tf.{op} needs a function, got None.")
     found = func(*given)
@@ -93,7 +94,7 @@ def _called(op: str, func: Any, given: list[Any], types: Any) -> Any:
     return [_of_type(op, one, dtype) for one, dtype in zip(results, types, strict=True)]
 
 
-def _of_type(op: str, value: Any, dtype: Any) -> HostTensor:
+def _of_type(op: str, value: ArrayLike, dtype: DTypeLike) -> HostTensor:
     wanted = as_dtype(dtype)
     array = np.asarray(tensor(value) if isinstance(value, (str, bytes)) else value)
     if is_host_only(wanted) and is_host_only(array.dtype):
@@ -119,7 +120,7 @@ def timestamp(name: str | None = None) -> float:
     return time.time()
 
 
-def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
+def device(device_name: StringLike) -> contextlib.AbstractContextManager[Any]:
     """Makes arrays of a block on a device of this machine, if it has it.
 
     A hint, as TensorFlow's is with soft placement: a device that is not there, in replicas and in compiled

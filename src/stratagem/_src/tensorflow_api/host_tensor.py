@@ -7,6 +7,8 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from stratagem._src.core.types import ArrayLike
+
 __all__ = ["HostTensor", "Tensor", "is_size"]
 
 
@@ -22,7 +24,7 @@ class HostTensor(np.ndarray[Any, Any]):
     """
 
     @classmethod
-    def of(cls, value: Any) -> Self:
+    def of(cls, value: ArrayLike) -> Self:
         """Returns ``value`` as such an array."""
         if isinstance(value, bytes):  # NumPy's own strings of bytes lose zeros at their end
             made = np.empty((), np.object_)
@@ -42,13 +44,13 @@ class HostTensor(np.ndarray[Any, Any]):
         return hash(self.item()) if self.ndim == 0 else id(self)
 
 
-def is_size(value: Any) -> bool:
+def is_size(value: object) -> bool:
     """Returns whether ``value`` is a whole number, or some, that are known while a function is traced."""
     return isinstance(value, HostTensor) and value.dtype.kind in "iu"
 
 
 class _TensorType(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, (jax.Array, HostTensor))
 
 

@@ -6,6 +6,7 @@ image that is a NumPy array, as ``Dataset.map`` and the decoders give it, stays 
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,13 +14,14 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, Tensor
 from stratagem._src.tensorflow_api.conversion import tensor
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 
 __all__ = ["closed", "opened", "opened_batch"]
 
 
-def opened(op: str, image: Any, *, ranks: tuple[int, ...] = ()) -> tuple[Any, Any]:
+def opened(op: str, image: ArrayLike, *, ranks: tuple[int, ...] = ()) -> tuple[ModuleType, Tensor]:
     """Returns ``numpy`` or ``jax.numpy``, and the image as an array of it.
 
     Args:
@@ -44,7 +46,7 @@ def opened(op: str, image: Any, *, ranks: tuple[int, ...] = ()) -> tuple[Any, An
     return xp, array
 
 
-def opened_batch(op: str, image: Any) -> tuple[Any, Any, bool]:
+def opened_batch(op: str, image: ArrayLike) -> tuple[ModuleType, Tensor, bool]:
     """Returns the module, the images as a batch, and whether they were one."""
     xp, array = opened(op, image, ranks=(3, 4))
     if 0 in array.shape[-3:]:
@@ -54,7 +56,7 @@ def opened_batch(op: str, image: Any) -> tuple[Any, Any, bool]:
     return xp, array if array.ndim == 4 else array[None], array.ndim == 4
 
 
-def closed(array: Any, *, is_batch: bool = True) -> Any:
+def closed(array: Tensor, *, is_batch: bool = True) -> Tensor:
     """Returns what a function made, with ``numpy()`` if it is NumPy's; one image if it was one."""
     array = array if is_batch else array[0]
     return HostTensor.of(array) if isinstance(array, (np.ndarray, np.generic)) else array

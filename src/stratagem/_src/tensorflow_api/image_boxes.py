@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, TracedValueError
+from stratagem._src.core.types import ArrayLike, IntegerLike, ScalarLike, Tensor
 from stratagem._src.tensorflow_api.conversion import integer, known, tensor
 from stratagem._src.tensorflow_api.image_arrays import opened
 
@@ -26,11 +28,11 @@ _PALETTE = (
 
 
 def non_max_suppression(
-    boxes: Any,
-    scores: Any,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    boxes: ArrayLike,
+    scores: ArrayLike,
+    max_output_size: IntegerLike,
+    iou_threshold: ScalarLike = 0.5,
+    score_threshold: ScalarLike = float("-inf"),
     name: str | None = None,
 ) -> jax.Array:
     """Returns the numbers of the boxes with the best scores that overlap little, best first.
@@ -47,11 +49,11 @@ def non_max_suppression(
 
 
 def non_max_suppression_with_scores(
-    boxes: Any,
-    scores: Any,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = float("-inf"),
+    boxes: ArrayLike,
+    scores: ArrayLike,
+    max_output_size: IntegerLike,
+    iou_threshold: ScalarLike = 0.5,
+    score_threshold: ScalarLike = float("-inf"),
     soft_nms_sigma: float = 0.0,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -106,7 +108,7 @@ def non_max_suppression_with_scores(
     return tensor(np.array(chosen, np.int32)), tensor(np.array(found, values.dtype))
 
 
-def _overlaps(xp: Any, boxes: Any) -> Any:
+def _overlaps(xp: ModuleType, boxes: Tensor) -> Tensor:
     """Returns of each pair of boxes their intersection divided by their union."""
     low = xp.minimum(boxes[..., :2], boxes[..., 2:])
     high = xp.maximum(boxes[..., :2], boxes[..., 2:])
@@ -123,10 +125,10 @@ def _overlaps(xp: Any, boxes: Any) -> Any:
 
 
 def combined_non_max_suppression(
-    boxes: Any,
-    scores: Any,
-    max_output_size_per_class: Any,
-    max_total_size: Any,
+    boxes: ArrayLike,
+    scores: ArrayLike,
+    max_output_size_per_class: IntegerLike,
+    max_total_size: IntegerLike,
     iou_threshold: float = 0.5,
     score_threshold: float = float("-inf"),
     pad_per_class: bool = False,
@@ -169,11 +171,11 @@ def combined_non_max_suppression(
         total = min(total, per_class * classes)
     by_class = jnp.broadcast_to(boxes, (*boxes.shape[:2], classes, 4)).swapaxes(1, 2)
 
-    def chosen(rectangles: Any, values: Any) -> tuple[Any, Any]:
+    def chosen(rectangles: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the numbers and scores of the best of one class; -inf where there is none."""
         overlaps = _overlaps(jnp, rectangles)
 
-        def step(left: Any, _: Any) -> tuple[Any, tuple[Any, Any]]:
+        def step(left: Tensor, _: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             best = jnp.argmax(left)
             found = (best, left[best])
             left = jnp.where(overlaps[best] > iou_threshold, -jnp.inf, left)
@@ -200,7 +202,9 @@ def combined_non_max_suppression(
     return results[0], results[1], results[2], valid.sum(1).astype(jnp.int32)
 
 
-def draw_bounding_boxes(images: Any, boxes: Any, colors: Any, name: str | None = None) -> jax.Array:
+def draw_bounding_boxes(
+    images: ArrayLike, boxes: ArrayLike, colors: ArrayLike, name: str | None = None
+) -> jax.Array:
     """Returns images with a line of one pixel around each box.
 
     Args:

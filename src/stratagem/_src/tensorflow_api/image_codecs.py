@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, MissingExtraError
+from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, ShapeLike, StringLike
 from stratagem._src.tensorflow_api.conversion import as_dtype, integer, integers, known, strings
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 from stratagem._src.tensorflow_api.image_color import convert_image_dtype
@@ -29,7 +30,7 @@ __all__ = [
 
 
 def decode_jpeg(
-    contents: Any,
+    contents: StringLike,
     channels: int = 0,
     ratio: int = 1,
     fancy_upscaling: bool = True,
@@ -64,7 +65,7 @@ def decode_jpeg(
 
 
 def decode_png(
-    contents: Any, channels: int = 0, dtype: Any = np.uint8, name: str | None = None
+    contents: StringLike, channels: int = 0, dtype: DTypeLike = np.uint8, name: str | None = None
 ) -> HostTensor:
     """Returns the pixels of a PNG file, as ``uint8`` or ``uint16`` of height, width and channels.
 
@@ -85,7 +86,7 @@ def decode_png(
     return _decoded("io.decode_png", data, channels, (0, 1, 2, 3, 4), as_dtype(dtype))
 
 
-def decode_bmp(contents: Any, channels: int = 0, name: str | None = None) -> HostTensor:
+def decode_bmp(contents: StringLike, channels: int = 0, name: str | None = None) -> HostTensor:
     """Returns the pixels of a BMP file, as ``uint8`` of height, width and channels.
 
     >>> decode_bmp(b"nothing")
@@ -99,7 +100,7 @@ def decode_bmp(contents: Any, channels: int = 0, name: str | None = None) -> Hos
     return _decoded("io.decode_bmp", data, channels, (0, 1, 3, 4), np.uint8)
 
 
-def decode_gif(contents: Any, name: str | None = None) -> HostTensor:
+def decode_gif(contents: StringLike, name: str | None = None) -> HostTensor:
     """Returns the pixels of a GIF file, as ``uint8`` of frames, height, width and 3 channels.
 
     >>> decode_gif(b"nothing")
@@ -114,9 +115,9 @@ def decode_gif(contents: Any, name: str | None = None) -> HostTensor:
 
 
 def decode_image(
-    contents: Any,
+    contents: StringLike,
     channels: int | None = None,
-    dtype: Any = np.uint8,
+    dtype: DTypeLike = np.uint8,
     name: str | None = None,
     expand_animations: bool = True,
 ) -> HostTensor:
@@ -148,8 +149,8 @@ def decode_image(
 
 
 def decode_and_crop_jpeg(
-    contents: Any,
-    crop_window: Any,
+    contents: StringLike,
+    crop_window: ShapeLike,
     channels: int = 0,
     ratio: int = 1,
     fancy_upscaling: bool = True,
@@ -183,7 +184,7 @@ def decode_and_crop_jpeg(
     return HostTensor.of(whole[top : top + height, left : left + width])
 
 
-def encode_png(image: Any, compression: int = -1, name: str | None = None) -> HostTensor:
+def encode_png(image: ArrayLike, compression: int = -1, name: str | None = None) -> HostTensor:
     """Returns PNG files of images of ``uint8`` or ``uint16``.
 
     >>> encode_png(np.zeros((2, 3, 1), np.uint8)).numpy()[:4]
@@ -210,7 +211,7 @@ def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Ho
 
 
 def encode_jpeg(
-    image: Any,
+    image: ArrayLike,
     format: str = "",
     quality: int = 95,
     progressive: bool = False,
@@ -268,7 +269,7 @@ def encode_jpeg(
 
 
 def adjust_jpeg_quality(
-    image: Any, jpeg_quality: Any, dct_method: str = "", name: str | None = None
+    image: ArrayLike, jpeg_quality: IntegerLike, dct_method: str = "", name: str | None = None
 ) -> HostTensor:
     """Returns an image as it looks after it was a JPEG file of a quality; on the host.
 
@@ -283,7 +284,7 @@ def adjust_jpeg_quality(
     return convert_image_dtype(found, array.dtype, saturate=True)
 
 
-def is_jpeg(contents: Any, name: str | None = None) -> bool:
+def is_jpeg(contents: StringLike, name: str | None = None) -> bool:
     """Returns whether a file's bytes are those of a JPEG.
 
     >>> is_jpeg(b"nothing")
@@ -293,7 +294,7 @@ def is_jpeg(contents: Any, name: str | None = None) -> bool:
 
 
 def extract_jpeg_shape(
-    contents: Any, output_type: Any = np.int32, name: str | None = None
+    contents: StringLike, output_type: DTypeLike = np.int32, name: str | None = None
 ) -> HostTensor:
     """Returns height, width and channels of a JPEG file, without decoding it.
 
@@ -319,7 +320,7 @@ def _pillow() -> Any:
     return Image
 
 
-def _bytes(op: str, contents: Any) -> bytes:
+def _bytes(op: str, contents: StringLike) -> bytes:
     array = strings(op, contents)
     if array.ndim:
         raise InvalidArgumentError(f"tf.{op} takes one file's bytes, got the shape {array.shape}.")
@@ -355,7 +356,7 @@ def _loaded(op: str, image: Any, data: bytes) -> None:
 
 
 def _decoded(
-    op: str, data: bytes, channels: int, allowed: tuple[int, ...], dtype: Any, ratio: int = 1
+    op: str, data: bytes, channels: int, allowed: tuple[int, ...], dtype: DTypeLike, ratio: int = 1
 ) -> HostTensor:
     if channels not in allowed:
         raise InvalidArgumentError(f"channels of tf.{op} must be one of {allowed}, got {channels}.")
@@ -416,7 +417,7 @@ def _frames(op: str, data: bytes) -> np.ndarray[Any, Any]:
     return np.stack(found)
 
 
-def _known(op: str, image: Any) -> np.ndarray[Any, Any]:
+def _known(op: str, image: ArrayLike) -> np.ndarray[Any, Any]:
     array = known(image)
     if array is None:
         raise InvalidArgumentError(
@@ -426,7 +427,9 @@ def _known(op: str, image: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _pixels(op: str, image: Any, types: tuple[Any, ...], channels: tuple[int, ...]) -> Any:
+def _pixels(
+    op: str, image: ArrayLike, types: tuple[Any, ...], channels: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
     array = _known(f"io.{op}", image)
     if array.dtype not in types or array.ndim < 3 or array.shape[-1] not in channels:
         names = " or ".join(np.dtype(one).name for one in types)

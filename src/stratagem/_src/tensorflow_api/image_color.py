@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike, ScalarLike, Tensor
 from stratagem._src.tensorflow_api import dtypes
 from stratagem._src.tensorflow_api.conversion import available, is_float, known, tensor
 from stratagem._src.tensorflow_api.image_arrays import closed, opened
@@ -33,8 +34,8 @@ __all__ = [
 
 
 def convert_image_dtype(
-    image: Any, dtype: Any, saturate: bool = False, name: str | None = None
-) -> Any:
+    image: ArrayLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
+) -> Tensor:
     """Returns an image of another element type, scaled: floats are in [0, 1], integers up to their largest.
 
     >>> import numpy as np
@@ -71,7 +72,7 @@ def convert_image_dtype(
     return closed(_cast(xp, array, wanted, saturate) * factor)
 
 
-def _cast(xp: Any, array: Any, wanted: Any, saturate: bool) -> Any:
+def _cast(xp: ModuleType, array: Tensor, wanted: DTypeLike, saturate: bool) -> Tensor:
     if xp is jnp:
         return dtypes.saturate_cast(array, wanted) if saturate else dtypes.cast(array, wanted)
     if saturate:
@@ -84,7 +85,7 @@ def _cast(xp: Any, array: Any, wanted: Any, saturate: bool) -> Any:
         return array.astype(wanted)
 
 
-def _as_floats(op: str, image: Any) -> tuple[Any, Any, Any]:
+def _as_floats(op: str, image: ArrayLike) -> tuple[ModuleType, Tensor, DTypeLike]:
     """Returns the module, the image as floats, and the dtype that the result has."""
     xp, array = opened(op, image)
     if array.dtype in (np.float16, np.float32):
@@ -93,7 +94,9 @@ def _as_floats(op: str, image: Any) -> tuple[Any, Any, Any]:
     return xp, (floats.view(np.ndarray) if xp is np else floats), array.dtype
 
 
-def _floats(op: str, image: Any, *, channels: int | None = None) -> tuple[Any, Any, Any]:
+def _floats(
+    op: str, image: ArrayLike, *, channels: int | None = None
+) -> tuple[ModuleType, Tensor, DTypeLike]:
     """Returns what ``_as_floats`` does, of an image with enough dimensions."""
     xp, floats, dtype = _as_floats(op, image)
     if floats.ndim < 3:
@@ -107,16 +110,16 @@ def _floats(op: str, image: Any, *, channels: int | None = None) -> tuple[Any, A
     return xp, floats, dtype
 
 
-def _number(xp: Any, value: Any, dtype: Any) -> Any:
+def _number(xp: ModuleType, value: ScalarLike, dtype: DTypeLike) -> Tensor:
     return np.asarray(value, dtype)[()] if xp is np else tensor(value).astype(dtype)
 
 
-def _module(xp: Any, value: Any) -> Any:
+def _module(xp: ModuleType, value: ScalarLike) -> ModuleType:
     """Returns ``jax.numpy`` if a factor is an array of JAX, such as a random one in compiled code."""
     return jnp if isinstance(value, jax.Array) and known(value) is None else xp
 
 
-def adjust_brightness(image: Any, delta: Any) -> Any:
+def adjust_brightness(image: ArrayLike, delta: ScalarLike) -> Tensor:
     """Returns an image with ``delta`` added, in the scale of floats.
 
     >>> adjust_brightness([[[0.25]]], 0.5)
@@ -127,7 +130,7 @@ def adjust_brightness(image: Any, delta: Any) -> Any:
     return convert_image_dtype(closed(adjusted), dtype, saturate=True)
 
 
-def adjust_contrast(images: Any, contrast_factor: Any) -> Any:
+def adjust_contrast(images: ArrayLike, contrast_factor: ScalarLike) -> Tensor:
     """Returns images whose distance from the mean of each channel is multiplied.
 
     >>> adjust_contrast([[[0.0], [1.0]]], 0.5)[0, :, 0]
@@ -141,7 +144,7 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Any:
     return convert_image_dtype(closed(adjusted), dtype, saturate=True)
 
 
-def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Any:
+def adjust_gamma(image: ArrayLike, gamma: ScalarLike = 1, gain: ScalarLike = 1) -> Tensor:
     """Returns ``gain * image**gamma``, in the scale of floats.
 
     >>> adjust_gamma([[[0.5]]], 2)
@@ -158,7 +161,7 @@ def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Any:
     return convert_image_dtype(closed(adjusted), dtype, saturate=True)
 
 
-def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Any:
+def adjust_hue(image: ArrayLike, delta: ScalarLike, name: str | None = None) -> Tensor:
     """Returns an RGB image whose hue is turned by ``delta`` of a full turn.
 
     >>> adjust_hue([[[1.0, 0.0, 0.0]]], 0.5).round(3)
@@ -176,7 +179,9 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Any:
     return convert_image_dtype(closed(adjusted), dtype)
 
 
-def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Any:
+def adjust_saturation(
+    image: ArrayLike, saturation_factor: ScalarLike, name: str | None = None
+) -> Tensor:
     """Returns an RGB image whose saturation is multiplied, up to 1.
 
     >>> adjust_saturation([[[1.0, 0.5, 0.5]]], 0.0)
@@ -190,7 +195,7 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
     return convert_image_dtype(closed(adjusted), dtype)
 
 
-def per_image_standardization(image: Any) -> Any:
+def per_image_standardization(image: ArrayLike) -> Tensor:
     """Returns images of mean 0 and variance 1, as ``float32``; uniform ones become zeros.
 
     >>> per_image_standardization([[[1.0], [3.0]]])[0, :, 0]
@@ -210,7 +215,7 @@ def per_image_standardization(image: Any) -> Any:
     return closed((floats - mean) / xp.maximum(deviation, least))
 
 
-def rgb_to_grayscale(images: Any, name: str | None = None) -> Any:
+def rgb_to_grayscale(images: ArrayLike, name: str | None = None) -> Tensor:
     """Returns the brightness of RGB images, as one channel.
 
     >>> rgb_to_grayscale([[[1.0, 1.0, 1.0]]]).shape
@@ -223,7 +228,7 @@ def rgb_to_grayscale(images: Any, name: str | None = None) -> Any:
     return convert_image_dtype(closed(_product(xp, floats, weights)), array.dtype)
 
 
-def grayscale_to_rgb(images: Any, name: str | None = None) -> Any:
+def grayscale_to_rgb(images: ArrayLike, name: str | None = None) -> Tensor:
     """Returns three channels, each as the only one of ``images``.
 
     >>> grayscale_to_rgb([[[0.5]]])
@@ -234,7 +239,7 @@ def grayscale_to_rgb(images: Any, name: str | None = None) -> Any:
     return closed(xp.repeat(array, 3, -1))
 
 
-def rgb_to_hsv(images: Any, name: str | None = None) -> Any:
+def rgb_to_hsv(images: ArrayLike, name: str | None = None) -> Tensor:
     """Returns hue, saturation and value of RGB images, each in [0, 1].
 
     >>> rgb_to_hsv([[[1.0, 0.0, 0.0]]])
@@ -244,7 +249,7 @@ def rgb_to_hsv(images: Any, name: str | None = None) -> Any:
     return closed(xp.concatenate(_hsv(xp, array), -1))
 
 
-def hsv_to_rgb(images: Any, name: str | None = None) -> Any:
+def hsv_to_rgb(images: ArrayLike, name: str | None = None) -> Tensor:
     """Returns RGB images of hue, saturation and value.
 
     >>> hsv_to_rgb([[[0.0, 1.0, 1.0]]])
@@ -254,7 +259,7 @@ def hsv_to_rgb(images: Any, name: str | None = None) -> Any:
     return closed(_rgb(xp, array[..., 0:1], array[..., 1:2], array[..., 2:3]))
 
 
-def _of_floats(op: str, images: Any) -> tuple[Any, Any]:
+def _of_floats(op: str, images: ArrayLike) -> tuple[ModuleType, Tensor]:
     xp, array = opened(op, images)
     _check_channels(op, array, 3)
     if not is_float(array.dtype):
@@ -265,14 +270,14 @@ def _of_floats(op: str, images: Any) -> tuple[Any, Any]:
     return xp, array
 
 
-def _check_channels(op: str, array: Any, count: int) -> None:
+def _check_channels(op: str, array: Tensor, count: int) -> None:
     if array.ndim < 1 or array.shape[-1] != count:
         raise InvalidArgumentError(
             f"The last dimension of tf.image.{op} must be {count}, got the shape {array.shape}."
         )
 
 
-def _hue(xp: Any, rgb: Any) -> Any:
+def _hue(xp: ModuleType, rgb: Tensor) -> Tensor:
     red, green, blue = rgb[..., 0:1], rgb[..., 1:2], rgb[..., 2:3]
     high = rgb.max(-1, keepdims=True)
     span = high - rgb.min(-1, keepdims=True)
@@ -290,20 +295,20 @@ def _hue(xp: Any, rgb: Any) -> Any:
     return xp.where(hue < 0, hue + 1, hue)
 
 
-def _hsv(xp: Any, rgb: Any) -> tuple[Any, Any, Any]:
+def _hsv(xp: ModuleType, rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     high = rgb.max(-1, keepdims=True)
     span = high - rgb.min(-1, keepdims=True)
     one, zero = xp.ones_like(high), xp.zeros_like(high)
     return _hue(xp, rgb), xp.where(high > 0, span / xp.where(high > 0, high, one), zero), high
 
 
-def _pure_color(xp: Any, hue: Any) -> Any:
+def _pure_color(xp: ModuleType, hue: Tensor) -> Tensor:
     sixths = hue * 6
     red = xp.abs(sixths - 3) - 1
     return xp.clip(xp.concatenate([red, 2 - xp.abs(sixths - 2), 2 - xp.abs(sixths - 4)], -1), 0, 1)
 
 
-def _rgb(xp: Any, hue: Any, saturation: Any, value: Any) -> Any:
+def _rgb(xp: ModuleType, hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return (1 - saturation + saturation * _pure_color(xp, hue)) * value
 
 
@@ -329,7 +334,7 @@ _FROM_YUV: list[list[float]] = [
 ]
 
 
-def rgb_to_yiq(images: Any) -> Any:
+def rgb_to_yiq(images: ArrayLike) -> Tensor:
     """Returns RGB images as YIQ.
 
     >>> rgb_to_yiq([[[1.0, 1.0, 1.0]]]).shape
@@ -338,7 +343,7 @@ def rgb_to_yiq(images: Any) -> Any:
     return _in_space("rgb_to_yiq", images, _YIQ)
 
 
-def yiq_to_rgb(images: Any) -> Any:
+def yiq_to_rgb(images: ArrayLike) -> Tensor:
     """Returns YIQ images as RGB.
 
     >>> yiq_to_rgb([[[1.0, 0.0, 0.0]]])
@@ -347,7 +352,7 @@ def yiq_to_rgb(images: Any) -> Any:
     return _in_space("yiq_to_rgb", images, _FROM_YIQ)
 
 
-def rgb_to_yuv(images: Any) -> Any:
+def rgb_to_yuv(images: ArrayLike) -> Tensor:
     """Returns RGB images as YUV.
 
     >>> rgb_to_yuv([[[1.0, 1.0, 1.0]]]).shape
@@ -356,7 +361,7 @@ def rgb_to_yuv(images: Any) -> Any:
     return _in_space("rgb_to_yuv", images, _YUV)
 
 
-def yuv_to_rgb(images: Any) -> Any:
+def yuv_to_rgb(images: ArrayLike) -> Tensor:
     """Returns YUV images as RGB.
 
     >>> yuv_to_rgb([[[1.0, 0.0, 0.0]]])
@@ -365,12 +370,12 @@ def yuv_to_rgb(images: Any) -> Any:
     return _in_space("yuv_to_rgb", images, _FROM_YUV)
 
 
-def _in_space(op: str, images: Any, matrix: list[list[float]]) -> Any:
+def _in_space(op: str, images: ArrayLike, matrix: list[list[float]]) -> Tensor:
     xp, array = _of_floats(op, images)
     return closed(_product(xp, array, np.array(matrix, array.dtype)))
 
 
-def _product(xp: Any, array: Any, matrix: Any) -> Any:
+def _product(xp: ModuleType, array: Tensor, matrix: Tensor) -> Tensor:
     if xp is np:
         return np.asarray(array) @ matrix
     return jnp.matmul(array, matrix, precision=jax.lax.Precision.HIGHEST)

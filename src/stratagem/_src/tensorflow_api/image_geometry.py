@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, IntegerLike, ScalarLike, ShapeLike, Tensor
 from stratagem._src.tensorflow_api.conversion import integer, integers, known, tensor
 from stratagem._src.tensorflow_api.image_arrays import closed, opened, opened_batch
 
@@ -25,7 +24,7 @@ __all__ = [
 ]
 
 
-def flip_left_right(image: Any) -> Any:
+def flip_left_right(image: ArrayLike) -> Tensor:
     """Returns images with left and right exchanged.
 
     JAX equivalent: ``jax.numpy.flip(image, -2)``.
@@ -37,7 +36,7 @@ def flip_left_right(image: Any) -> Any:
     return closed(xp.flip(array, -2))
 
 
-def flip_up_down(image: Any) -> Any:
+def flip_up_down(image: ArrayLike) -> Tensor:
     """Returns images with top and bottom exchanged.
 
     JAX equivalent: ``jax.numpy.flip(image, -3)``.
@@ -49,7 +48,7 @@ def flip_up_down(image: Any) -> Any:
     return closed(xp.flip(array, -3))
 
 
-def transpose(image: Any, name: str | None = None) -> Any:
+def transpose(image: ArrayLike, name: str | None = None) -> Tensor:
     """Returns images with rows and columns exchanged.
 
     >>> transpose([[[1], [2]]]).shape
@@ -59,7 +58,7 @@ def transpose(image: Any, name: str | None = None) -> Any:
     return closed(xp.swapaxes(array, -3, -2))
 
 
-def rot90(image: Any, k: Any = 1, name: str | None = None) -> Any:
+def rot90(image: ArrayLike, k: IntegerLike = 1, name: str | None = None) -> Tensor:
     """Returns images turned left by 90 degrees, ``k`` times.
 
     A traced ``k`` turns square images only: shapes are known while a function is traced.
@@ -81,7 +80,7 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Any:
     return closed(xp.rot90(array, integer("image.rot90", "k", k), axes=(-3, -2)))
 
 
-def central_crop(image: Any, central_fraction: float) -> Any:
+def central_crop(image: ArrayLike, central_fraction: float) -> Tensor:
     """Returns the middle of images: a fraction of the height and of the width.
 
     >>> central_crop([[[1.0], [2.0], [3.0], [4.0]]], 0.5)[0, :, 0]
@@ -103,8 +102,12 @@ def central_crop(image: Any, central_fraction: float) -> Any:
 
 
 def crop_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
-) -> Any:
+    image: ArrayLike,
+    offset_height: ScalarLike,
+    offset_width: ScalarLike,
+    target_height: IntegerLike,
+    target_width: IntegerLike,
+) -> Tensor:
     """Returns a part of images.
 
     Offsets may be traced, sizes must be known. A traced offset that leaves the image is moved back into
@@ -136,8 +139,12 @@ def crop_to_bounding_box(
 
 
 def pad_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
-) -> Any:
+    image: ArrayLike,
+    offset_height: ScalarLike,
+    offset_width: ScalarLike,
+    target_height: IntegerLike,
+    target_width: IntegerLike,
+) -> Tensor:
     """Returns images in a larger one of zeros.
 
     >>> pad_to_bounding_box([[[1.0]]], 0, 1, 1, 3)[0, :, 0]
@@ -162,8 +169,13 @@ def pad_to_bounding_box(
 
 
 def extract_patches(
-    images: Any, sizes: Any, strides: Any, rates: Any, padding: str, name: str | None = None
-) -> Any:
+    images: ArrayLike,
+    sizes: ShapeLike,
+    strides: ShapeLike,
+    rates: ShapeLike,
+    padding: str,
+    name: str | None = None,
+) -> Tensor:
     """Returns patches of images, each as one vector.
 
     JAX equivalent: ``jax.lax.conv_general_dilated_patches``, which orders the vector by channel.
@@ -216,10 +228,10 @@ def extract_patches(
 
 
 def crop_and_resize(
-    image: Any,
-    boxes: Any,
-    box_indices: Any,
-    crop_size: Any,
+    image: ArrayLike,
+    boxes: ArrayLike,
+    box_indices: ArrayLike,
+    crop_size: ShapeLike,
     method: str = "bilinear",
     extrapolation_value: float = 0.0,
     name: str | None = None,
@@ -272,7 +284,7 @@ def crop_and_resize(
         (x >= 0) & (x <= images.shape[2] - 1)
     )[:, None, :]
 
-    def taken(rows: Any, columns: Any) -> Any:
+    def taken(rows: Tensor, columns: Tensor) -> Tensor:
         rows = jnp.clip(rows, 0, images.shape[1] - 1).astype(jnp.int32)
         columns = jnp.clip(columns, 0, images.shape[2] - 1).astype(jnp.int32)
         return images[numbers[:, None, None], rows[:, :, None], columns[:, None, :]]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, ScalarLike, Tensor
 from stratagem._src.tensorflow_api.conversion import tensor
 from stratagem._src.tensorflow_api.image_arrays import opened
 from stratagem._src.tensorflow_api.image_color import convert_image_dtype
@@ -16,7 +15,7 @@ from stratagem._src.tensorflow_api.image_color import convert_image_dtype
 __all__ = ["image_gradients", "psnr", "sobel_edges", "ssim", "total_variation"]
 
 
-def total_variation(images: Any, name: str | None = None) -> jax.Array:
+def total_variation(images: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the sum of differences between neighboring pixels, of each image.
 
     >>> total_variation([[[1.0], [3.0]]])
@@ -30,7 +29,7 @@ def total_variation(images: Any, name: str | None = None) -> jax.Array:
     )
 
 
-def image_gradients(image: Any) -> tuple[jax.Array, jax.Array]:
+def image_gradients(image: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Returns the differences to the pixel below, and to the pixel at the right; 0 at the edge.
 
     >>> image_gradients([[[[1.0], [3.0]]]])[1][0, 0, :, 0]
@@ -42,7 +41,7 @@ def image_gradients(image: Any) -> tuple[jax.Array, jax.Array]:
     return down, right
 
 
-def sobel_edges(image: Any) -> jax.Array:
+def sobel_edges(image: ArrayLike) -> jax.Array:
     """Returns Sobel's edge maps of each channel: vertical and horizontal ones in the last dimension.
 
     >>> sobel_edges([[[[0.0], [1.0]], [[0.0], [1.0]]]]).shape
@@ -61,7 +60,9 @@ def sobel_edges(image: Any) -> jax.Array:
     return jnp.stack([jnp.asarray(vertical), jnp.asarray(horizontal)], -1)
 
 
-def _floats(op: str, first: Any, second: Any, max_val: Any) -> tuple[jax.Array, jax.Array, Any]:
+def _floats(
+    op: str, first: ArrayLike, second: ArrayLike, max_val: ScalarLike
+) -> tuple[jax.Array, jax.Array, Tensor]:
     one, other = tensor(opened(op, first)[1]), tensor(opened(op, second)[1])
     if one.ndim < 3 or other.ndim < 3 or one.shape[-3:] != other.shape[-3:]:
         raise InvalidArgumentError(
@@ -72,7 +73,7 @@ def _floats(op: str, first: Any, second: Any, max_val: Any) -> tuple[jax.Array, 
     return convert_image_dtype(one, np.float32), convert_image_dtype(other, np.float32), largest
 
 
-def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> jax.Array:
+def psnr(a: ArrayLike, b: ArrayLike, max_val: ScalarLike, name: str | None = None) -> jax.Array:
     """Returns the peak signal-to-noise ratio of each pair of images, in decibels.
 
     >>> psnr([[[0.0]]], [[[0.1]]], 1.0).round(2)
@@ -84,9 +85,9 @@ def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> jax.Array:
 
 
 def ssim(
-    img1: Any,
-    img2: Any,
-    max_val: Any,
+    img1: ArrayLike,
+    img2: ArrayLike,
+    max_val: ScalarLike,
     filter_size: int = 11,
     filter_sigma: float = 1.5,
     k1: float = 0.01,

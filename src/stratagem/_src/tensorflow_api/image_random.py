@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, Seed, ShapeLike, Tensor
 from stratagem._src.tensorflow_api import image_codecs, image_color
 from stratagem._src.tensorflow_api.conversion import integers, known, tensor
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
@@ -51,11 +52,11 @@ def _stateful(seed: int | None) -> _Uniform:
     return functools.partial(uniform, seed=seed)
 
 
-def _stateless(seed: Any) -> _Uniform:
+def _stateless(seed: Seed) -> _Uniform:
     return functools.partial(stateless_uniform, seed=seed)
 
 
-def random_flip_left_right(image: Any, seed: int | None = None) -> Any:
+def random_flip_left_right(image: ArrayLike, seed: int | None = None) -> Tensor:
     """Returns an image, or its mirror image, with equal chance; in a batch each by its own chance.
 
     >>> random_flip_left_right(np.zeros((2, 3, 1), np.float32)).shape
@@ -64,7 +65,7 @@ def random_flip_left_right(image: Any, seed: int | None = None) -> Any:
     return _flipped("random_flip_left_right", image, -2, _stateful(seed))
 
 
-def random_flip_up_down(image: Any, seed: int | None = None) -> Any:
+def random_flip_up_down(image: ArrayLike, seed: int | None = None) -> Tensor:
     """Returns an image, or it upside down, with equal chance; in a batch each by its own chance.
 
     >>> random_flip_up_down(np.zeros((2, 3, 1), np.float32)).shape
@@ -73,7 +74,7 @@ def random_flip_up_down(image: Any, seed: int | None = None) -> Any:
     return _flipped("random_flip_up_down", image, -3, _stateful(seed))
 
 
-def stateless_random_flip_left_right(image: Any, seed: Any) -> Any:
+def stateless_random_flip_left_right(image: ArrayLike, seed: Seed) -> Tensor:
     """Returns an image, or its mirror image; the same for the same ``seed``, two integers.
 
     >>> stateless_random_flip_left_right(np.zeros((2, 3, 1), np.float32), (1, 2)).shape
@@ -82,7 +83,7 @@ def stateless_random_flip_left_right(image: Any, seed: Any) -> Any:
     return _flipped("stateless_random_flip_left_right", image, -2, _stateless(seed))
 
 
-def stateless_random_flip_up_down(image: Any, seed: Any) -> Any:
+def stateless_random_flip_up_down(image: ArrayLike, seed: Seed) -> Tensor:
     """Returns an image, or it upside down; the same for the same ``seed``, two integers.
 
     >>> stateless_random_flip_up_down(np.zeros((2, 3, 1), np.float32), (1, 2)).shape
@@ -91,7 +92,7 @@ def stateless_random_flip_up_down(image: Any, seed: Any) -> Any:
     return _flipped("stateless_random_flip_up_down", image, -3, _stateless(seed))
 
 
-def _flipped(op: str, image: Any, axis: int, uniform: _Uniform) -> Any:
+def _flipped(op: str, image: ArrayLike, axis: int, uniform: _Uniform) -> Tensor:
     xp, array = opened(op, image, ranks=(3, 4))
     shape = [] if array.ndim == 3 else [array.shape[0], 1, 1, 1]
     chance = uniform(shape, minval=0.0, maxval=1.0)
@@ -102,7 +103,7 @@ def _flipped(op: str, image: Any, axis: int, uniform: _Uniform) -> Any:
     return closed(xp.where(flips, xp.flip(array, axis), array))
 
 
-def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> Any:
+def random_brightness(image: ArrayLike, max_delta: float, seed: int | None = None) -> Tensor:
     """Returns an image with a random number from ``[-max_delta, max_delta)`` added.
 
     >>> random_brightness(np.zeros((2, 3, 1), np.float32), 0.1).shape
@@ -111,7 +112,7 @@ def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> 
     return image_color.adjust_brightness(image, _delta("brightness", max_delta, _stateful(seed)))
 
 
-def stateless_random_brightness(image: Any, max_delta: float, seed: Any) -> Any:
+def stateless_random_brightness(image: ArrayLike, max_delta: float, seed: Seed) -> Tensor:
     """Returns an image with a random number added; the same for the same ``seed``.
 
     >>> stateless_random_brightness(np.zeros((2, 3, 1), np.float32), 0.1, (1, 2)).shape
@@ -120,7 +121,7 @@ def stateless_random_brightness(image: Any, max_delta: float, seed: Any) -> Any:
     return image_color.adjust_brightness(image, _delta("brightness", max_delta, _stateless(seed)))
 
 
-def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Any:
+def random_hue(image: ArrayLike, max_delta: float, seed: int | None = None) -> Tensor:
     """Returns an RGB image whose hue is turned by a random part of a full turn.
 
     >>> random_hue(np.zeros((2, 3, 3), np.float32), 0.1).shape
@@ -129,7 +130,7 @@ def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Any:
     return image_color.adjust_hue(image, _delta("hue", max_delta, _stateful(seed), 0.5))
 
 
-def stateless_random_hue(image: Any, max_delta: float, seed: Any) -> Any:
+def stateless_random_hue(image: ArrayLike, max_delta: float, seed: Seed) -> Tensor:
     """Returns an RGB image whose hue is turned; the same for the same ``seed``.
 
     >>> stateless_random_hue(np.zeros((2, 3, 3), np.float32), 0.1, (1, 2)).shape
@@ -138,7 +139,7 @@ def stateless_random_hue(image: Any, max_delta: float, seed: Any) -> Any:
     return image_color.adjust_hue(image, _delta("hue", max_delta, _stateless(seed), 0.5))
 
 
-def _delta(op: str, largest: float, uniform: _Uniform, limit: float = float("inf")) -> Any:
+def _delta(op: str, largest: float, uniform: _Uniform, limit: float = float("inf")) -> Tensor:
     if not 0 <= largest <= limit:
         raise InvalidArgumentError(
             f"max_delta of tf.image.random_{op} must be in [0, {limit}], got {largest}."
@@ -146,7 +147,9 @@ def _delta(op: str, largest: float, uniform: _Uniform, limit: float = float("inf
     return uniform([], minval=-float(largest), maxval=float(largest))
 
 
-def random_contrast(image: Any, lower: float, upper: float, seed: int | None = None) -> Any:
+def random_contrast(
+    image: ArrayLike, lower: float, upper: float, seed: int | None = None
+) -> Tensor:
     """Returns an image whose contrast is multiplied by a random number from ``[lower, upper)``.
 
     >>> random_contrast(np.zeros((2, 3, 1), np.float32), 0.5, 1.5).shape
@@ -155,7 +158,7 @@ def random_contrast(image: Any, lower: float, upper: float, seed: int | None = N
     return image_color.adjust_contrast(image, _factor("contrast", lower, upper, _stateful(seed)))
 
 
-def stateless_random_contrast(image: Any, lower: float, upper: float, seed: Any) -> Any:
+def stateless_random_contrast(image: ArrayLike, lower: float, upper: float, seed: Seed) -> Tensor:
     """Returns an image whose contrast is multiplied; the same for the same ``seed``.
 
     >>> stateless_random_contrast(np.zeros((2, 3, 1), np.float32), 0.5, 1.5, (1, 2)).shape
@@ -164,7 +167,9 @@ def stateless_random_contrast(image: Any, lower: float, upper: float, seed: Any)
     return image_color.adjust_contrast(image, _factor("contrast", lower, upper, _stateless(seed)))
 
 
-def random_saturation(image: Any, lower: float, upper: float, seed: int | None = None) -> Any:
+def random_saturation(
+    image: ArrayLike, lower: float, upper: float, seed: int | None = None
+) -> Tensor:
     """Returns an RGB image whose saturation is multiplied by a random number from ``[lower, upper)``.
 
     >>> random_saturation(np.zeros((2, 3, 3), np.float32), 0.5, 1.5).shape
@@ -174,7 +179,9 @@ def random_saturation(image: Any, lower: float, upper: float, seed: int | None =
     return image_color.adjust_saturation(image, factor)
 
 
-def stateless_random_saturation(image: Any, lower: float, upper: float, seed: Any = None) -> Any:
+def stateless_random_saturation(
+    image: ArrayLike, lower: float, upper: float, seed: Seed = None
+) -> Tensor:
     """Returns an RGB image whose saturation is multiplied; the same for the same ``seed``.
 
     >>> stateless_random_saturation(np.zeros((2, 3, 3), np.float32), 0.5, 1.5, (1, 2)).shape
@@ -184,7 +191,7 @@ def stateless_random_saturation(image: Any, lower: float, upper: float, seed: An
     return image_color.adjust_saturation(image, factor)
 
 
-def _factor(op: str, lower: float, upper: float, uniform: _Uniform) -> Any:
+def _factor(op: str, lower: float, upper: float, uniform: _Uniform) -> Tensor:
     if upper <= lower or lower < 0:
         raise InvalidArgumentError(
             f"tf.image.random_{op} needs 0 <= lower < upper, got {lower} and {upper}."
@@ -193,8 +200,8 @@ def _factor(op: str, lower: float, upper: float, uniform: _Uniform) -> Any:
 
 
 def random_jpeg_quality(
-    image: Any, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
-) -> Any:
+    image: ArrayLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
+) -> Tensor:
     """Returns an image as it looks after it was a JPEG file of a random quality; on the host.
 
     >>> random_jpeg_quality(np.zeros((2, 3, 3), np.uint8), 80, 90).shape
@@ -205,8 +212,8 @@ def random_jpeg_quality(
 
 
 def stateless_random_jpeg_quality(
-    image: Any, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
-) -> Any:
+    image: ArrayLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Seed
+) -> Tensor:
     """Returns an image after it was a JPEG file of some quality; the same for the same ``seed``.
 
     >>> stateless_random_jpeg_quality(np.zeros((2, 3, 3), np.uint8), 80, 90, (1, 2)).shape
@@ -216,7 +223,7 @@ def stateless_random_jpeg_quality(
     return image_codecs.adjust_jpeg_quality(image, quality)
 
 
-def _quality(low: int, high: int, uniform: _Uniform) -> Any:
+def _quality(low: int, high: int, uniform: _Uniform) -> Tensor:
     if not 0 <= low < high <= 100:
         raise InvalidArgumentError(
             "tf.image.random_jpeg_quality needs 0 <= min_jpeg_quality < max_jpeg_quality <= 100, got "
@@ -225,7 +232,9 @@ def _quality(low: int, high: int, uniform: _Uniform) -> Any:
     return uniform([], minval=low, maxval=high, dtype=np.int32)
 
 
-def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Any:
+def random_crop(
+    value: ArrayLike, size: ShapeLike, seed: int | None = None, name: str | None = None
+) -> Tensor:
     """Returns a part of an array at a random place.
 
     >>> random_crop(np.zeros((4, 4, 3), np.float32), [2, 2, 3]).shape
@@ -240,7 +249,9 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
     return _cropped("random_crop", value, size, _stateful(seed))
 
 
-def stateless_random_crop(value: Any, size: Any, seed: Any, name: str | None = None) -> Any:
+def stateless_random_crop(
+    value: ArrayLike, size: ShapeLike, seed: Seed, name: str | None = None
+) -> Tensor:
     """Returns a part of an array; at the same place for the same ``seed``.
 
     >>> stateless_random_crop(np.zeros((4, 4, 3), np.float32), [2, 2, 3], (1, 2)).shape
@@ -249,7 +260,7 @@ def stateless_random_crop(value: Any, size: Any, seed: Any, name: str | None = N
     return _cropped("stateless_random_crop", value, size, _stateless(seed))
 
 
-def _cropped(op: str, value: Any, size: Any, uniform: _Uniform) -> Any:
+def _cropped(op: str, value: ArrayLike, size: ShapeLike, uniform: _Uniform) -> Tensor:
     _, array = opened(op, value)
     wanted = integers(f"image.{op}", "size", size)
     if len(wanted) != array.ndim or any(
@@ -268,12 +279,12 @@ def _cropped(op: str, value: Any, size: Any, uniform: _Uniform) -> Any:
 
 
 def sample_distorted_bounding_box(
-    image_size: Any,
-    bounding_boxes: Any,
+    image_size: ShapeLike,
+    bounding_boxes: ArrayLike,
     seed: int = 0,
     min_object_covered: float = 0.1,
-    aspect_ratio_range: Any = None,
-    area_range: Any = None,
+    aspect_ratio_range: ArrayLike = None,
+    area_range: ArrayLike = None,
     max_attempts: int | None = None,
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
@@ -305,12 +316,12 @@ def sample_distorted_bounding_box(
 
 
 def stateless_sample_distorted_bounding_box(
-    image_size: Any,
-    bounding_boxes: Any,
-    seed: Any,
+    image_size: ShapeLike,
+    bounding_boxes: ArrayLike,
+    seed: Seed,
     min_object_covered: float = 0.1,
-    aspect_ratio_range: Any = None,
-    area_range: Any = None,
+    aspect_ratio_range: ArrayLike = None,
+    area_range: ArrayLike = None,
     max_attempts: int | None = None,
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
@@ -330,11 +341,11 @@ def stateless_sample_distorted_bounding_box(
 
 def _distorted_box(
     uniform: _Uniform,
-    image_size: Any,
-    bounding_boxes: Any,
+    image_size: ShapeLike,
+    bounding_boxes: ArrayLike,
     min_object_covered: float,
-    aspect_ratio_range: Any,
-    area_range: Any,
+    aspect_ratio_range: ArrayLike,
+    area_range: ArrayLike,
     max_attempts: int | None,
     use_image: bool | None,
 ) -> tuple[HostTensor, HostTensor, HostTensor]:
@@ -378,7 +389,7 @@ def _distorted_box(
 
 
 def _random_box(
-    generator: np.random.Generator, height: int, width: int, shapes: Any, areas: Any
+    generator: np.random.Generator, height: int, width: int, shapes: ArrayLike, areas: ArrayLike
 ) -> tuple[int, int, int, int] | None:
     """Returns top, left, bottom and right of a box of random shape, area and place, if it fits."""
     shape = generator.uniform(*shapes)
@@ -399,7 +410,7 @@ def _random_box(
     return top, left, top + rows, left + columns
 
 
-def _shows(crop: tuple[int, int, int, int], objects: Any, least: float) -> bool:
+def _shows(crop: tuple[int, int, int, int], objects: Tensor, least: float) -> bool:
     low, high = np.maximum(objects[:, :2], crop[:2]), np.minimum(objects[:, 2:], crop[2:])
     common = np.prod(np.maximum(high - low, 0), 1)
     areas = np.prod(objects[:, 2:] - objects[:, :2], 1)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, IntegerLike, ShapeLike, Tensor
 from stratagem._src.tensorflow_api.conversion import integer, integers
 from stratagem._src.tensorflow_api.image_arrays import closed, opened_batch
 from stratagem._src.tensorflow_api.image_geometry import crop_to_bounding_box, pad_to_bounding_box
@@ -39,13 +40,13 @@ class ResizeMethod:
 
 
 def resize(
-    images: Any,
-    size: Any,
+    images: ArrayLike,
+    size: ShapeLike,
     method: str = ResizeMethod.BILINEAR,
     preserve_aspect_ratio: bool = False,
     antialias: bool = False,
     name: str | None = None,
-) -> Any:
+) -> Tensor:
     """Returns images of another size, as ``float32``; by ``"nearest"`` as they were.
 
     JAX equivalent: ``jax.image.resize``, whose methods have other kernels.
@@ -86,12 +87,12 @@ def resize(
 
 
 def resize_with_pad(
-    image: Any,
-    target_height: Any,
-    target_width: Any,
+    image: ArrayLike,
+    target_height: IntegerLike,
+    target_width: IntegerLike,
     method: str = ResizeMethod.BILINEAR,
     antialias: bool = False,
-) -> Any:
+) -> Tensor:
     """Returns images of a size, with their aspect ratio: zeros fill what is left over.
 
     >>> resize_with_pad([[[1.0], [1.0]]], 2, 2).shape
@@ -110,7 +111,9 @@ def resize_with_pad(
     return closed(pad_to_bounding_box(resized, padding[0], padding[1], *target), is_batch=is_batch)
 
 
-def resize_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Any:
+def resize_with_crop_or_pad(
+    image: ArrayLike, target_height: IntegerLike, target_width: IntegerLike
+) -> Tensor:
     """Returns the middle of images, or images in the middle of zeros, of a size.
 
     >>> resize_with_crop_or_pad([[[1.0], [2.0]]], 1, 4)[0, :, 0]
@@ -129,7 +132,7 @@ def resize_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -
     return closed(padded, is_batch=is_batch)
 
 
-def _targets(op: str, height: Any, width: Any) -> tuple[int, int]:
+def _targets(op: str, height: IntegerLike, width: IntegerLike) -> tuple[int, int]:
     target = (
         integer(f"image.{op}", "target_height", height),
         integer(f"image.{op}", "target_width", width),
@@ -141,14 +144,14 @@ def _targets(op: str, height: Any, width: Any) -> tuple[int, int]:
     return target
 
 
-def _within(old: Any, wanted: tuple[int, ...]) -> tuple[int, ...]:
+def _within(old: ShapeLike, wanted: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the largest size within ``wanted`` that has the aspect ratio of ``old``."""
     f32 = np.float32  # TensorFlow's, and what is rounded depends on it
     scale = min(f32(new) / f32(size) for new, size in zip(wanted, old, strict=True))
     return tuple(int(np.round(scale * f32(size))) for size in old)
 
 
-def _along(images: Any, axis: int, weights: _Weights) -> Any:
+def _along(images: Tensor, axis: int, weights: _Weights) -> Tensor:
     """Returns sums of pixels along an axis, weighted."""
     indices, factors = weights
     if isinstance(images, np.ndarray):
@@ -243,32 +246,32 @@ def _kernel(
     return np.clip(indices, 0, old - 1), _normalized(factors)
 
 
-def _normalized(factors: Any) -> np.ndarray[Any, Any]:
+def _normalized(factors: Tensor) -> np.ndarray[Any, Any]:
     total = factors.sum(1, keepdims=True)
     return (factors / np.where(np.abs(total) < 1e-35, 1, total)).astype(np.float32)
 
 
-def _triangle(x: Any) -> Any:
+def _triangle(x: Tensor) -> Tensor:
     return np.maximum(1 - x, 0)
 
 
-def _keys_cubic(x: Any) -> Any:
+def _keys_cubic(x: Tensor) -> Tensor:
     near = ((1.5 * x - 2.5) * x) * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
     return np.where(x >= 2, 0, np.where(x >= 1, far, near))
 
 
-def _mitchell_cubic(x: Any) -> Any:
+def _mitchell_cubic(x: Tensor) -> Tensor:
     near = ((7 / 6 * x - 2) * x) * x + 8 / 9
     far = ((-7 / 18 * x + 2) * x - 10 / 3) * x + 16 / 9
     return np.where(x >= 2, 0, np.where(x >= 1, far, near))
 
 
-def _gaussian(x: Any) -> Any:
+def _gaussian(x: Tensor) -> Tensor:
     return np.where(x >= 1.5, 0, np.exp(-2 * x * x))  # the deviation is a third of the radius
 
 
-def _lanczos(x: Any, radius: float) -> Any:
+def _lanczos(x: Tensor, radius: float) -> Tensor:
     angle = math.pi * np.where(x <= 1e-3, 1, x)
     value = radius * np.sin(angle) * np.sin(angle / radius) / (angle * angle)
     return np.where(x >= radius, 0, np.where(x <= 1e-3, 1, value))

@@ -8,13 +8,14 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike, PathLike, StringLike
 from stratagem._src.tensorflow_api import gfile
 from stratagem._src.tensorflow_api.conversion import as_dtype, strings
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 
-def each(op: str, value: Any, function: Callable[[bytes], Any]) -> HostTensor:
+def each(op: str, value: StringLike, function: Callable[[bytes], Any]) -> HostTensor:
     """Returns a function of each string, as strings."""
     array = strings(op, value)
     made = np.empty(array.shape, np.object_)
@@ -41,7 +42,7 @@ def each(op: str, value: Any, function: Callable[[bytes], Any]) -> HostTensor:
     return HostTensor.of(made)
 
 
-def read_file(filename: Any, name: str | None = None) -> HostTensor:
+def read_file(filename: PathLike, name: str | None = None) -> HostTensor:
     """Returns the bytes of a file.
 
     >>> read_file("/nowhere")
@@ -57,11 +58,11 @@ def read_file(filename: Any, name: str | None = None) -> HostTensor:
     return each("io.read_file", _path(filename), content)
 
 
-def _path(filename: Any) -> Any:
+def _path(filename: PathLike) -> Any:
     return filename if isinstance(filename, np.ndarray) else gfile.text_path(filename)
 
 
-def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
+def write_file(filename: PathLike, contents: StringLike, name: str | None = None) -> None:
     """Writes bytes to a file, whose directory is made if need be.
 
     >>> import os, tempfile
@@ -79,7 +80,7 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
         file.write(content)
 
 
-def matching_files(pattern: Any, name: str | None = None) -> HostTensor:
+def matching_files(pattern: StringLike, name: str | None = None) -> HostTensor:
     """Returns the paths of the files that match a pattern, sorted.
 
     >>> matching_files("/nowhere*").shape
@@ -93,8 +94,8 @@ def matching_files(pattern: Any, name: str | None = None) -> HostTensor:
 
 
 def decode_raw(
-    input_bytes: Any,
-    out_type: Any,
+    input_bytes: StringLike,
+    out_type: DTypeLike,
     little_endian: bool = True,
     fixed_length: int | None = None,
     name: str | None = None,
@@ -138,7 +139,7 @@ def decode_raw(
 
 
 def decode_compressed(
-    bytes: Any, compression_type: str = "", name: str | None = None
+    bytes: StringLike, compression_type: str = "", name: str | None = None
 ) -> HostTensor:
     """Returns what was compressed with ``"ZLIB"`` or ``"GZIP"``.
 
@@ -164,28 +165,28 @@ def decode_compressed(
     return each("io.decode_compressed", bytes, opened)
 
 
-def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> HostTensor:
+def encode_base64(input: StringLike, pad: bool = False, name: str | None = None) -> HostTensor:
     """Returns strings in the base64 form that is safe in addresses.
 
     >>> encode_base64("text").numpy(), encode_base64("text", pad=True).numpy()
     (b'dGV4dA', b'dGV4dA==')
     """
 
-    def encoded(data: Any) -> Any:
+    def encoded(data: bytes) -> Any:
         found = base64.urlsafe_b64encode(data)
         return found if pad else found.rstrip(b"=")
 
     return each("io.encode_base64", input, encoded)
 
 
-def decode_base64(input: Any, name: str | None = None) -> HostTensor:
+def decode_base64(input: StringLike, name: str | None = None) -> HostTensor:
     """Returns what ``encode_base64`` was given.
 
     >>> decode_base64("dGV4dA").numpy()
     b'text'
     """
 
-    def decoded(data: Any) -> Any:
+    def decoded(data: bytes) -> Any:
         core = data.rstrip(b"=")
         try:
             return base64.b64decode(core + b"=" * (-len(core) % 4), b"-_", validate=True)
@@ -196,12 +197,12 @@ def decode_base64(input: Any, name: str | None = None) -> HostTensor:
 
 
 def decode_csv(
-    records: Any,
-    record_defaults: Any,
+    records: StringLike,
+    record_defaults: Sequence[ArrayLike],
     field_delim: str = ",",
     use_quote_delim: bool = True,
     na_value: str = "",
-    select_cols: Any = None,
+    select_cols: Sequence[int] | None = None,
     name: str | None = None,
 ) -> list[HostTensor]:
     """Returns the columns of CSV records, each as an array of its default's dtype.
@@ -240,7 +241,7 @@ def decode_csv(
     return [HostTensor.of(column) for column in columns]
 
 
-def _default(value: Any) -> np.ndarray[Any, Any]:
+def _default(value: ArrayLike) -> np.ndarray[Any, Any]:
     array = np.asarray(value)
     if array.dtype.kind in "SU":
         array = np.asarray(value, np.object_)

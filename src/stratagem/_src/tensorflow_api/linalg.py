@@ -9,6 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import (
+    ArrayLike,
+    AxisLike,
+    DTypeLike,
+    IntegerLike,
+    ScalarLike,
+    Tensor,
+)
 from stratagem._src.tensorflow_api.conversion import (
     axes_of,
     floats,
@@ -58,15 +66,15 @@ __all__ = [
 
 
 def matmul(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     transpose_a: bool = False,
     transpose_b: bool = False,
     adjoint_a: bool = False,
     adjoint_b: bool = False,
     a_is_sparse: bool = False,
     b_is_sparse: bool = False,
-    output_type: Any = None,
+    output_type: DTypeLike = None,
     grad_a: bool = False,
     grad_b: bool = False,
     name: str | None = None,
@@ -112,8 +120,8 @@ def matmul(
 
 
 def matvec(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     transpose_a: bool = False,
     adjoint_a: bool = False,
     a_is_sparse: bool = False,
@@ -129,7 +137,7 @@ def matvec(
 
 
 def einsum(
-    equation: Any, *inputs: Any, name: str | None = None, optimize: str = "greedy"
+    equation: str, *inputs: ArrayLike, name: str | None = None, optimize: str = "greedy"
 ) -> jax.Array:
     """Returns products of arrays, summed over the indices that an equation leaves out.
 
@@ -141,7 +149,7 @@ def einsum(
     return jnp.einsum(equation, *matched("einsum", *inputs))
 
 
-def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> jax.Array:
+def tensordot(a: ArrayLike, b: ArrayLike, axes: AxisLike, name: str | None = None) -> jax.Array:
     """Returns the product of arrays, summed over axes: so many last and first ones, or a list for each.
 
     >>> tensordot([[1.0, 2.0]], [3.0, 4.0], 1)
@@ -157,7 +165,7 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> jax.Array:
     )
 
 
-def cross(a: Any, b: Any, name: str | None = None) -> jax.Array:
+def cross(a: ArrayLike, b: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the cross product of vectors of three elements.
 
     >>> cross([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
@@ -167,10 +175,10 @@ def cross(a: Any, b: Any, name: str | None = None) -> jax.Array:
 
 
 def norm(
-    tensor: Any,
+    tensor: ArrayLike,
     ord: Any = "euclidean",
-    axis: Any = None,
-    keepdims: Any = None,
+    axis: AxisLike = None,
+    keepdims: bool | None = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns the norm of an array as one vector, of vectors along an axis, or of matrices along two.
@@ -203,8 +211,8 @@ def norm(
 
 
 def normalize(
-    tensor: Any, ord: Any = "euclidean", axis: Any = None, name: str | None = None
-) -> tuple[Any, Any]:
+    tensor: ArrayLike, ord: Any = "euclidean", axis: AxisLike = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns the array divided by its norm, and the norm.
 
     >>> normalize([3.0, 4.0])
@@ -215,7 +223,7 @@ def normalize(
     return x / size, size
 
 
-def adjoint(matrix: Any, name: str | None = None) -> jax.Array:
+def adjoint(matrix: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns matrices transposed and conjugated.
 
     >>> adjoint([[1 + 1j, 2]])
@@ -225,7 +233,7 @@ def adjoint(matrix: Any, name: str | None = None) -> jax.Array:
     return jnp.conj(jnp.matrix_transpose(tensor(matrix)))
 
 
-def matrix_transpose(a: Any, name: str | None = None, conjugate: bool = False) -> jax.Array:
+def matrix_transpose(a: ArrayLike, name: str | None = None, conjugate: bool = False) -> jax.Array:
     """Returns matrices transposed.
 
     >>> matrix_transpose([[1, 2]])
@@ -236,7 +244,7 @@ def matrix_transpose(a: Any, name: str | None = None, conjugate: bool = False) -
     return adjoint(x) if conjugate else jnp.matrix_transpose(x)
 
 
-def trace(x: Any, name: str | None = None) -> jax.Array:
+def trace(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the sum of the diagonal of matrices.
 
     >>> trace([[1, 2], [3, 4]])
@@ -247,9 +255,9 @@ def trace(x: Any, name: str | None = None) -> jax.Array:
 
 
 def diag_part(
-    input: Any,
+    input: ArrayLike,
     name: str | None = "diag_part",
-    k: Any = 0,
+    k: IntegerLike = 0,
     padding_value: int = 0,
     align: str = "RIGHT_LEFT",
 ) -> jax.Array:
@@ -263,11 +271,11 @@ def diag_part(
 
 
 def diag(
-    diagonal: Any,
+    diagonal: ArrayLike,
     name: str | None = "diag",
-    k: Any = 0,
-    num_rows: Any = -1,
-    num_cols: Any = -1,
+    k: IntegerLike = 0,
+    num_rows: IntegerLike = -1,
+    num_cols: IntegerLike = -1,
     padding_value: int = 0,
     align: str = "RIGHT_LEFT",
 ) -> jax.Array:
@@ -291,7 +299,11 @@ def diag(
 
 
 def set_diag(
-    input: Any, diagonal: Any, name: str | None = "set_diag", k: Any = 0, align: str = "RIGHT_LEFT"
+    input: ArrayLike,
+    diagonal: ArrayLike,
+    name: str | None = "set_diag",
+    k: IntegerLike = 0,
+    align: str = "RIGHT_LEFT",
 ) -> jax.Array:
     """Returns matrices with the main diagonal replaced.
 
@@ -308,7 +320,9 @@ def set_diag(
     return x.at[..., place, place].set(values)
 
 
-def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> jax.Array:
+def band_part(
+    input: ArrayLike, num_lower: IntegerLike, num_upper: IntegerLike, name: str | None = None
+) -> jax.Array:
     """Returns matrices with only so many diagonals below and above the main one, all of them for -1.
 
     >>> band_part([[1, 2], [3, 4]], 0, -1)
@@ -324,7 +338,7 @@ def band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = Non
     return jnp.where(kept, x, jnp.zeros((), x.dtype))
 
 
-def tensor_diag(diagonal: Any, name: str | None = None) -> jax.Array:
+def tensor_diag(diagonal: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns an array of twice the dimensions, with these elements on its diagonal.
 
     >>> tensor_diag([1, 2])
@@ -335,7 +349,7 @@ def tensor_diag(diagonal: Any, name: str | None = None) -> jax.Array:
     return jnp.diag(x.ravel()).reshape(x.shape * 2)
 
 
-def tensor_diag_part(input: Any, name: str | None = None) -> jax.Array:
+def tensor_diag_part(input: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the elements where both halves of the indices are equal.
 
     >>> tensor_diag_part([[1, 2], [3, 4]])
@@ -347,7 +361,7 @@ def tensor_diag_part(input: Any, name: str | None = None) -> jax.Array:
     return jnp.diagonal(x.reshape(size, size)).reshape(shape)
 
 
-def cholesky(input: Any, name: str | None = None) -> jax.Array:
+def cholesky(input: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the lower triangular matrices whose products with their adjoints are these.
 
     >>> cholesky([[4.0]])
@@ -357,7 +371,7 @@ def cholesky(input: Any, name: str | None = None) -> jax.Array:
     return jnp.linalg.cholesky(jnp.tril(x) + jnp.conj(jnp.matrix_transpose(jnp.tril(x, -1))))
 
 
-def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> jax.Array:
+def cholesky_solve(chol: ArrayLike, rhs: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the solution of a system whose matrix has this Cholesky decomposition.
 
     >>> cholesky_solve([[2.0]], [[8.0]])
@@ -370,7 +384,7 @@ def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> jax.Array:
     )
 
 
-def det(input: Any, name: str | None = None) -> jax.Array:
+def det(input: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the determinants of matrices.
 
     >>> det([[2.0]])
@@ -379,7 +393,7 @@ def det(input: Any, name: str | None = None) -> jax.Array:
     return jnp.linalg.det(floats("linalg.det", input))
 
 
-def logdet(matrix: Any, name: str | None = None) -> jax.Array:
+def logdet(matrix: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the logarithm of the determinants of Hermitian positive definite matrices.
 
     >>> logdet([[1.0]])
@@ -389,7 +403,7 @@ def logdet(matrix: Any, name: str | None = None) -> jax.Array:
     return 2.0 * jnp.sum(jnp.log(jnp.real(diagonal)), -1)
 
 
-def slogdet(input: Any, name: str | None = None) -> tuple[Any, Any]:
+def slogdet(input: ArrayLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Returns the sign of determinants, and the logarithm of their absolute values.
 
     >>> slogdet([[1.0]])
@@ -399,7 +413,7 @@ def slogdet(input: Any, name: str | None = None) -> tuple[Any, Any]:
     return sign, logarithm
 
 
-def inv(input: Any, adjoint: bool = False, name: str | None = None) -> jax.Array:
+def inv(input: ArrayLike, adjoint: bool = False, name: str | None = None) -> jax.Array:
     """Returns the inverse of matrices, or of their adjoints.
 
     >>> inv([[2.0]])
@@ -410,7 +424,7 @@ def inv(input: Any, adjoint: bool = False, name: str | None = None) -> jax.Array
 
 
 def pinv(
-    a: Any, rcond: Any = None, validate_args: bool = False, name: str | None = None
+    a: ArrayLike, rcond: ScalarLike = None, validate_args: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the pseudo-inverse of matrices.
 
@@ -422,7 +436,9 @@ def pinv(
     return jnp.linalg.pinv(x, cut)
 
 
-def solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> jax.Array:
+def solve(
+    matrix: ArrayLike, rhs: ArrayLike, adjoint: bool = False, name: str | None = None
+) -> jax.Array:
     """Returns the solutions of systems of linear equations.
 
     >>> solve([[2.0]], [[8.0]])
@@ -433,7 +449,11 @@ def solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None)
 
 
 def triangular_solve(
-    matrix: Any, rhs: Any, lower: bool = True, adjoint: bool = False, name: str | None = None
+    matrix: ArrayLike,
+    rhs: ArrayLike,
+    lower: bool = True,
+    adjoint: bool = False,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the solutions of systems of linear equations with triangular matrices.
 
@@ -449,7 +469,11 @@ def triangular_solve(
 
 
 def lstsq(
-    matrix: Any, rhs: Any, l2_regularizer: float = 0.0, fast: bool = True, name: str | None = None
+    matrix: ArrayLike,
+    rhs: ArrayLike,
+    l2_regularizer: float = 0.0,
+    fast: bool = True,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the solutions of linear least squares problems.
 
@@ -463,7 +487,9 @@ def lstsq(
     return jnp.linalg.pinv(x) @ right
 
 
-def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> tuple[Any, Any]:
+def qr(
+    input: ArrayLike, full_matrices: bool = False, name: str | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns orthogonal and upper triangular matrices whose products are these.
 
     Signs of columns may differ between platforms.
@@ -476,8 +502,8 @@ def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> tupl
 
 
 def svd(
-    tensor: Any, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
-) -> Any:
+    tensor: ArrayLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """Returns singular values ``s``, and matrices ``u`` and ``v`` of singular vectors.
 
     Signs of vectors may differ between platforms.
@@ -492,7 +518,7 @@ def svd(
     return s, u, adjoint(vh)
 
 
-def eigh(tensor: Any, name: str | None = None) -> tuple[Any, Any]:
+def eigh(tensor: ArrayLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Returns eigenvalues and eigenvectors of Hermitian matrices, of which the lower triangle is read.
 
     >>> eigh([[2.0]])[0]
@@ -502,7 +528,7 @@ def eigh(tensor: Any, name: str | None = None) -> tuple[Any, Any]:
     return values, vectors
 
 
-def eigvalsh(tensor: Any, name: str | None = None) -> jax.Array:
+def eigvalsh(tensor: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the eigenvalues of Hermitian matrices, of which the lower triangle is read.
 
     >>> eigvalsh([[2.0]])
@@ -511,7 +537,7 @@ def eigvalsh(tensor: Any, name: str | None = None) -> jax.Array:
     return eigh(tensor)[0]
 
 
-def eig(tensor: Any, name: str | None = None) -> tuple[Any, Any]:
+def eig(tensor: ArrayLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Returns complex eigenvalues and eigenvectors of square matrices; on CPU only, as in JAX.
 
     >>> eig([[2.0]])[0]
@@ -521,7 +547,7 @@ def eig(tensor: Any, name: str | None = None) -> tuple[Any, Any]:
     return values, vectors
 
 
-def eigvals(tensor: Any, name: str | None = None) -> jax.Array:
+def eigvals(tensor: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the complex eigenvalues of square matrices; on CPU only, as in JAX.
 
     >>> eigvals([[2.0]])
@@ -530,7 +556,7 @@ def eigvals(tensor: Any, name: str | None = None) -> jax.Array:
     return jnp.linalg.eigvals(floats("linalg.eigvals", tensor))
 
 
-def expm(input: Any, name: str | None = None) -> jax.Array:
+def expm(input: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the exponential of matrices.
 
     >>> expm([[0.0]])
@@ -540,7 +566,7 @@ def expm(input: Any, name: str | None = None) -> jax.Array:
 
 
 def matrix_rank(
-    a: Any, tol: Any = None, validate_args: bool = False, name: str | None = None
+    a: ArrayLike, tol: ScalarLike = None, validate_args: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns how many singular values of matrices are not about zero.
 

@@ -12,6 +12,7 @@ from stratagem._src.core.errors import (
     InvalidArgumentError,
     TracedValueError,
 )
+from stratagem._src.core.types import ArrayLike, DTypeLike, PathLike
 from stratagem._src.tensorflow_api import gfile
 from stratagem._src.tensorflow_api.conversion import as_dtype, known, strings, tensor
 from stratagem._src.tensorflow_api.fingerprint import fingerprint64
@@ -54,10 +55,10 @@ class KeyValueTensorInitializer:
 
     def __init__(
         self,
-        keys: Any,
-        values: Any,
-        key_dtype: Any = None,
-        value_dtype: Any = None,
+        keys: ArrayLike,
+        values: ArrayLike,
+        key_dtype: DTypeLike = None,
+        value_dtype: DTypeLike = None,
         name: str | None = None,
     ) -> None:
         self._keys, self._values = _vector(keys, key_dtype), _vector(values, value_dtype)
@@ -68,12 +69,12 @@ class KeyValueTensorInitializer:
             )
 
     @property
-    def key_dtype(self) -> Any:
+    def key_dtype(self) -> np.dtype[Any]:
         """The element type of the keys."""
         return self._keys.dtype
 
     @property
-    def value_dtype(self) -> Any:
+    def value_dtype(self) -> np.dtype[Any]:
         """The element type of the values."""
         return self._values.dtype
 
@@ -109,10 +110,10 @@ class TextFileInitializer:
 
     def __init__(
         self,
-        filename: Any,
-        key_dtype: Any,
+        filename: PathLike,
+        key_dtype: DTypeLike,
         key_index: int,
-        value_dtype: Any,
+        value_dtype: DTypeLike,
         value_index: int,
         vocab_size: int | None = None,
         delimiter: str = "\t",
@@ -152,7 +153,7 @@ class TextFileInitializer:
             for number, line in enumerate(lines)
         ]
 
-    def _part(self, line: bytes, number: int, index: int, dtype: Any, offset: int) -> Any:
+    def _part(self, line: bytes, number: int, index: int, dtype: DTypeLike, offset: int) -> Any:
         if index == TextFileIndex.LINE_NUMBER:
             return number + offset
         line = line.removesuffix(b"\r")
@@ -168,7 +169,7 @@ class TextFileInitializer:
         return columns[index]
 
 
-def _vector(values: Any, dtype: Any) -> np.ndarray[Any, Any]:
+def _vector(values: ArrayLike, dtype: DTypeLike) -> np.ndarray[Any, Any]:
     if hasattr(values, "dtype") and not is_host_only(values.dtype):
         array = np.asarray(values)
         return array if dtype is None else array.astype(as_dtype(dtype))
@@ -181,17 +182,17 @@ def _vector(values: Any, dtype: Any) -> np.ndarray[Any, Any]:
 class _Table:
     """What the tables share."""
 
-    def __init__(self, key_dtype: Any, value_dtype: Any) -> None:
+    def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
         self._key_dtype, self._value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
         self._entries: dict[Any, Any] = {}
 
     @property
-    def key_dtype(self) -> Any:
+    def key_dtype(self) -> np.dtype[Any]:
         """The element type of the keys."""
         return self._key_dtype
 
     @property
-    def value_dtype(self) -> Any:
+    def value_dtype(self) -> np.dtype[Any]:
         """The element type of the values."""
         return self._value_dtype
 
@@ -213,7 +214,7 @@ class _Table:
     def _value_shape(self) -> tuple[int, ...]:
         return ()
 
-    def _keys(self, keys: Any) -> np.ndarray[Any, Any]:
+    def _keys(self, keys: ArrayLike) -> np.ndarray[Any, Any]:
         if is_host_only(self._key_dtype):
             return np.asarray(strings("lookup", keys))
         array = known(keys)
@@ -228,15 +229,15 @@ class _Table:
             )
         return array.astype(self._key_dtype)
 
-    def __getitem__(self, keys: Any) -> HostTensor:
+    def __getitem__(self, keys: ArrayLike) -> HostTensor:
         return self.lookup(keys)
 
-    def lookup(self, keys: Any, name: str | None = None) -> HostTensor:
+    def lookup(self, keys: ArrayLike, name: str | None = None) -> HostTensor:
         """Returns the value of each key."""
         raise NotImplementedError
 
 
-def _made(items: list[Any], shape: tuple[int, ...], dtype: Any) -> HostTensor:
+def _made(items: list[Any], shape: tuple[int, ...], dtype: DTypeLike) -> HostTensor:
     if not is_host_only(dtype):
         return HostTensor.of(np.array(items, dtype).reshape(shape))
     made = np.empty(len(items), np.object_)
@@ -260,8 +261,8 @@ class StaticHashTable(_Table):
 
     def __init__(
         self,
-        initializer: Any,
-        default_value: Any,
+        initializer: KeyValueTensorInitializer | TextFileInitializer,
+        default_value: ArrayLike,
         name: str | None = None,
         experimental_is_anonymous: bool = False,
     ) -> None:
@@ -279,7 +280,7 @@ class StaticHashTable(_Table):
         """The value of keys that the table does not have."""
         return self._default
 
-    def lookup(self, keys: Any, name: str | None = None) -> HostTensor:
+    def lookup(self, keys: ArrayLike, name: str | None = None) -> HostTensor:
         """Returns the value of each key."""
         array = self._keys(keys)
         found = [self._entries.get(key, self._default) for key in array.ravel().tolist()]
@@ -303,9 +304,9 @@ class StaticVocabularyTable(_Table):
 
     def __init__(
         self,
-        initializer: Any,
+        initializer: KeyValueTensorInitializer | TextFileInitializer | None,
         num_oov_buckets: int,
-        lookup_key_dtype: Any = None,
+        lookup_key_dtype: DTypeLike = None,
         name: str | None = None,
         experimental_is_anonymous: bool = False,
     ) -> None:
@@ -325,7 +326,7 @@ class StaticVocabularyTable(_Table):
         """Returns how many numbers there are, with the further ones."""
         return HostTensor.of(np.array(len(self._entries) + self._buckets, np.int64))
 
-    def lookup(self, keys: Any, name: str | None = None) -> HostTensor:
+    def lookup(self, keys: ArrayLike, name: str | None = None) -> HostTensor:
         """Returns the number of each key."""
         array = self._keys(keys)
         found = []
@@ -357,9 +358,9 @@ class MutableHashTable(_Table):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: ArrayLike,
         name: str = "MutableHashTable",
         checkpoint: bool = True,
         experimental_is_anonymous: bool = False,
@@ -370,7 +371,7 @@ class MutableHashTable(_Table):
     def _value_shape(self) -> tuple[int, ...]:
         return self._default.shape
 
-    def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
+    def insert(self, keys: ArrayLike, values: ArrayLike, name: str | None = None) -> None:
         """Sets the values of keys."""
         array = self._keys(keys)
         new = _vector(values, self._value_dtype)
@@ -382,13 +383,13 @@ class MutableHashTable(_Table):
         for key, row in zip(array.ravel().tolist(), rows, strict=True):
             self._entries[key] = row.tolist() if isinstance(row, np.ndarray) else row
 
-    def remove(self, keys: Any, name: str | None = None) -> None:
+    def remove(self, keys: ArrayLike, name: str | None = None) -> None:
         """Removes keys; those that are not there have no effect."""
         for key in self._keys(keys).ravel().tolist():
             self._entries.pop(key, None)
 
     def lookup(  # type: ignore[override]  # TensorFlow's order of arguments
-        self, keys: Any, dynamic_default_values: Any = None, name: str | None = None
+        self, keys: ArrayLike, dynamic_default_values: ArrayLike = None, name: str | None = None
     ) -> HostTensor:
         """Returns the value of each key."""
         array = self._keys(keys)

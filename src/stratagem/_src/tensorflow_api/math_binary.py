@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike, ScalarLike, ShapeLike, Tensor
 from stratagem._src.tensorflow_api.conversion import (
     available,
     is_complex,
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 
-def add(x: Any, y: Any, name: str | None = None) -> Any:
+def add(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
     """Returns ``x + y``; strings are joined.
 
     Differs from TensorFlow: a Python number takes the dtype of the array also if it comes first.
@@ -72,7 +72,7 @@ def add(x: Any, y: Any, name: str | None = None) -> Any:
     return HostTensor.of(x + y) if is_host_only(x.dtype) else jnp.add(x, y)
 
 
-def subtract(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def subtract(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x - y``.
 
     >>> subtract([1, 2], 3)
@@ -81,7 +81,7 @@ def subtract(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.subtract(*_numbers("subtract", x, y))
 
 
-def multiply(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def multiply(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x * y``.
 
     >>> multiply([1, 2], 3)
@@ -90,7 +90,7 @@ def multiply(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.multiply(*_numbers("multiply", x, y))
 
 
-def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> jax.Array:
+def scalar_mul(scalar: ScalarLike, x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns a scalar times ``x``.
 
     >>> scalar_mul(2.0, [1.0, 3.0])
@@ -103,7 +103,7 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> jax.Array:
     return multiply(scalar, x)
 
 
-def divide(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def divide(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / y`` as Python does: integers give floats, of 64 bits in JAX's 64-bit mode.
 
     >>> divide([1, 2], 2)
@@ -112,7 +112,7 @@ def divide(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return truediv(x, y)
 
 
-def truediv(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def truediv(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / y`` as Python does: integers give floats, of 64 bits in JAX's 64-bit mode.
 
     >>> truediv([1, 2], 2)
@@ -123,7 +123,7 @@ def truediv(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.divide(x.astype(dtype), y.astype(dtype))
 
 
-def realdiv(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def realdiv(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / y`` of floats.
 
     >>> realdiv(1.0, 4.0)
@@ -132,7 +132,7 @@ def realdiv(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.divide(*_floats("realdiv", x, y))
 
 
-def divide_no_nan(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def divide_no_nan(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / y``, and 0 where ``y`` is 0.
 
     >>> divide_no_nan([1.0, 1.0], [2.0, 0.0])
@@ -145,7 +145,7 @@ def divide_no_nan(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.where(zero, jnp.zeros((), dtype), x / jnp.where(zero, jnp.ones((), dtype), y))
 
 
-def multiply_no_nan(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def multiply_no_nan(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x * y``, and 0 where ``y`` is 0, also if ``x`` is infinite or NaN.
 
     >>> multiply_no_nan(float("inf"), 0.0)
@@ -156,7 +156,7 @@ def multiply_no_nan(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.where(zero, jnp.zeros((), x.dtype), jnp.where(zero, jnp.zeros((), x.dtype), x) * y)
 
 
-def floordiv(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def floordiv(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / y`` rounded down.
 
     >>> floordiv([7, -7], 2)
@@ -169,7 +169,7 @@ def floordiv(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.floor_divide(x, _not_zero("math.floordiv", y, given))
 
 
-def floormod(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def floormod(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the remainder of ``floordiv``, which has the sign of ``y``.
 
     >>> floormod([7, -7], 3)
@@ -180,7 +180,7 @@ def floormod(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.mod(x, y if is_float(x.dtype) else _not_zero("math.floormod", y, given))
 
 
-def mod(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def mod(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the remainder of ``floordiv``, which has the sign of ``y``.
 
     >>> mod([7, -7], 3)
@@ -189,7 +189,7 @@ def mod(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return floormod(x, y)
 
 
-def truncatediv(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def truncatediv(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / y`` of whole numbers, rounded towards 0.
 
     >>> truncatediv([7, -7], 2)
@@ -202,7 +202,7 @@ def truncatediv(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jax.lax.div(*jnp.broadcast_arrays(x, _not_zero("truncatediv", y, given)))
 
 
-def truncatemod(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def truncatemod(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the remainder of ``truncatediv``, which has the sign of ``x``.
 
     >>> truncatemod([7, -7], 3)
@@ -213,7 +213,7 @@ def truncatemod(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.fmod(x, y if is_float(x.dtype) else _not_zero("truncatemod", y, given))
 
 
-def pow(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def pow(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x`` to the power of ``y``.
 
     >>> pow([2.0, 3.0], 2)
@@ -231,7 +231,7 @@ def pow(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.power(x, y)
 
 
-def maximum(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def maximum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the larger of each two elements.
 
     >>> maximum([1.0, -2.0], 0.0)
@@ -240,7 +240,7 @@ def maximum(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.maximum(*_real("maximum", x, y))
 
 
-def minimum(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def minimum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the smaller of each two elements.
 
     >>> minimum([1.0, -2.0], 0.0)
@@ -249,7 +249,7 @@ def minimum(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.minimum(*_real("minimum", x, y))
 
 
-def squared_difference(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def squared_difference(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the square of ``x - y``; of complex numbers that times its conjugate.
 
     >>> squared_difference([1.0, 5.0], 3.0)
@@ -262,7 +262,7 @@ def squared_difference(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.square(difference)
 
 
-def atan2(y: Any, x: Any, name: str | None = None) -> jax.Array:
+def atan2(y: ArrayLike, x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the angle of the point ``(x, y)``.
 
     >>> atan2(0.0, 1.0)
@@ -271,7 +271,7 @@ def atan2(y: Any, x: Any, name: str | None = None) -> jax.Array:
     return jnp.arctan2(*_floats("atan2", y, x))
 
 
-def nextafter(x1: Any, x2: Any, name: str | None = None) -> jax.Array:
+def nextafter(x1: ArrayLike, x2: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the number after ``x1`` towards ``x2``.
 
     >>> bool(nextafter(1.0, 2.0) > 1.0)
@@ -280,7 +280,7 @@ def nextafter(x1: Any, x2: Any, name: str | None = None) -> jax.Array:
     return jnp.nextafter(*_floats("math.nextafter", x1, x2))
 
 
-def xlogy(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def xlogy(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x * log(y)``, and 0 where ``x`` is 0.
 
     >>> xlogy([0.0, 1.0], [0.0, 1.0])
@@ -293,7 +293,7 @@ def xlogy(x: Any, y: Any, name: str | None = None) -> jax.Array:
     )
 
 
-def xlog1py(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def xlog1py(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x * log1p(y)``, and 0 where ``x`` is 0.
 
     >>> xlog1py([0.0, 1.0], [-1.0, 0.0])
@@ -306,7 +306,7 @@ def xlog1py(x: Any, y: Any, name: str | None = None) -> jax.Array:
     )
 
 
-def xdivy(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def xdivy(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / y``, and 0 where ``x`` is 0.
 
     >>> xdivy([0.0, 1.0], [0.0, 2.0])
@@ -317,7 +317,7 @@ def xdivy(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.where(zero, jnp.zeros((), x.dtype), x / jnp.where(zero, jnp.ones((), x.dtype), y))
 
 
-def equal(x: Any, y: Any, name: str | None = None) -> Any:
+def equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
     """Returns whether each two elements are equal.
 
     >>> equal([1, 2], [1, 3])
@@ -327,7 +327,7 @@ def equal(x: Any, y: Any, name: str | None = None) -> Any:
     return HostTensor.of(np.equal(x, y)) if is_host_only(x.dtype) else jnp.equal(x, y)
 
 
-def not_equal(x: Any, y: Any, name: str | None = None) -> Any:
+def not_equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
     """Returns whether each two elements are different.
 
     >>> not_equal([1, 2], [1, 3])
@@ -337,7 +337,7 @@ def not_equal(x: Any, y: Any, name: str | None = None) -> Any:
     return HostTensor.of(np.not_equal(x, y)) if is_host_only(x.dtype) else jnp.not_equal(x, y)
 
 
-def greater(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def greater(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether each element of ``x`` is greater than that of ``y``.
 
     >>> greater([1, 2], 1)
@@ -346,7 +346,7 @@ def greater(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.greater(*_real("greater", x, y))
 
 
-def greater_equal(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def greater_equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether each element of ``x`` is at least that of ``y``.
 
     >>> greater_equal([1, 2], 2)
@@ -355,7 +355,7 @@ def greater_equal(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.greater_equal(*_real("greater_equal", x, y))
 
 
-def less(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def less(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether each element of ``x`` is less than that of ``y``.
 
     >>> less([1, 2], 2)
@@ -364,7 +364,7 @@ def less(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.less(*_real("less", x, y))
 
 
-def less_equal(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def less_equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether each element of ``x`` is at most that of ``y``.
 
     >>> less_equal([1, 2], 1)
@@ -373,7 +373,7 @@ def less_equal(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.less_equal(*_real("less_equal", x, y))
 
 
-def logical_and(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def logical_and(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether both booleans are true.
 
     >>> logical_and([True, True], [True, False])
@@ -382,7 +382,7 @@ def logical_and(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.logical_and(tensor(x, np.bool_), tensor(y, np.bool_))
 
 
-def logical_or(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def logical_or(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether one of two booleans is true.
 
     >>> logical_or([False, True], [False, False])
@@ -391,7 +391,7 @@ def logical_or(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.logical_or(tensor(x, np.bool_), tensor(y, np.bool_))
 
 
-def logical_xor(x: Any, y: Any, name: str | None = None) -> jax.Array:
+def logical_xor(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether just one of two booleans is true.
 
     >>> logical_xor([True, True], [True, False])
@@ -400,7 +400,7 @@ def logical_xor(x: Any, y: Any, name: str | None = None) -> jax.Array:
     return jnp.logical_xor(tensor(x, np.bool_), tensor(y, np.bool_))
 
 
-def add_n(inputs: Any, name: str | None = None) -> jax.Array:
+def add_n(inputs: Sequence[ArrayLike], name: str | None = None) -> jax.Array:
     """Returns the sum of arrays of one shape.
 
     >>> add_n([[1.0, 2.0], [3.0, 4.0]])
@@ -410,7 +410,10 @@ def add_n(inputs: Any, name: str | None = None) -> jax.Array:
 
 
 def accumulate_n(
-    inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+    inputs: Sequence[ArrayLike],
+    shape: ShapeLike = None,
+    tensor_dtype: DTypeLike = None,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the sum of arrays of one shape.
 
@@ -420,7 +423,7 @@ def accumulate_n(
     return _sum("math.accumulate_n", inputs)
 
 
-def polyval(coeffs: Any, x: Any, name: str | None = None) -> jax.Array:
+def polyval(coeffs: list[ArrayLike], x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns a polynomial of ``x``, whose coefficients begin with that of the highest power.
 
     >>> polyval([1.0, 0.0, 2.0], 3.0)
@@ -435,7 +438,7 @@ def polyval(coeffs: Any, x: Any, name: str | None = None) -> jax.Array:
     return total
 
 
-def _sum(op: str, inputs: Any) -> Any:
+def _sum(op: str, inputs: Sequence[ArrayLike]) -> Tensor:
     if not isinstance(inputs, Sequence) or not inputs:
         raise ValueError(f"tf.{op} needs a list of at least one array, got {inputs!r}.")
     arrays = matched(op, *inputs)
@@ -448,7 +451,7 @@ def _sum(op: str, inputs: Any) -> Any:
     return total
 
 
-def _numbers(op: str, x: Any, y: Any, *, strings: bool = False) -> list[Any]:
+def _numbers(op: str, x: ArrayLike, y: ArrayLike, *, strings: bool = False) -> list[Tensor]:
     arrays = matched(op, x, y)
     dtype = arrays[0].dtype
     if dtype == np.bool_ or (is_host_only(dtype) and not strings):
@@ -459,14 +462,14 @@ def _numbers(op: str, x: Any, y: Any, *, strings: bool = False) -> list[Any]:
     return arrays
 
 
-def _real(op: str, x: Any, y: Any) -> list[Any]:
+def _real(op: str, x: ArrayLike, y: ArrayLike) -> list[Tensor]:
     arrays = _numbers(op, x, y)
     if is_complex(arrays[0].dtype):
         raise InvalidArgumentError(f"tf.{op} needs real numbers, got {arrays[0].dtype.name}.")
     return arrays
 
 
-def _floats(op: str, x: Any, y: Any) -> list[Any]:
+def _floats(op: str, x: ArrayLike, y: ArrayLike) -> list[Tensor]:
     arrays = matched(op, x, y)
     if not (is_float(arrays[0].dtype) or is_complex(arrays[0].dtype)):
         raise InvalidArgumentError(
@@ -476,13 +479,13 @@ def _floats(op: str, x: Any, y: Any) -> list[Any]:
     return arrays
 
 
-def _quotient_dtype(dtype: Any) -> Any:
+def _quotient_dtype(dtype: DTypeLike) -> DTypeLike:
     if is_float(dtype) or is_complex(dtype):
         return dtype
     return available(np.float32 if dtype.itemsize < 4 else np.float64)
 
 
-def _not_zero(op: str, y: Any, given: Any) -> Any:
+def _not_zero(op: str, y: ArrayLike, given: ArrayLike) -> Tensor:
     divisor = known(given)
     if divisor is not None and not divisor.all():
         raise InvalidArgumentError(

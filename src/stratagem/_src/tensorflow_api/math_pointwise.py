@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.core.types import ArrayLike, Tensor
 from stratagem._src.tensorflow_api.conversion import floats, numbers, tensor
 
 __all__ = [
@@ -52,7 +51,7 @@ __all__ = [
 ]
 
 
-def abs(x: Any, name: str | None = None) -> jax.Array:
+def abs(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the absolute value of each element, of a complex number its magnitude.
 
     >>> abs([-1.5, 2.0])
@@ -61,7 +60,7 @@ def abs(x: Any, name: str | None = None) -> jax.Array:
     return jnp.abs(numbers("math.abs", x))
 
 
-def acos(x: Any, name: str | None = None) -> jax.Array:
+def acos(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the arc cosine of each element.
 
     >>> acos(1.0)
@@ -70,7 +69,7 @@ def acos(x: Any, name: str | None = None) -> jax.Array:
     return jnp.arccos(floats("math.acos", x))
 
 
-def acosh(x: Any, name: str | None = None) -> jax.Array:
+def acosh(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the inverse hyperbolic cosine of each element.
 
     >>> acosh(1.0)
@@ -79,7 +78,7 @@ def acosh(x: Any, name: str | None = None) -> jax.Array:
     return jnp.arccosh(floats("math.acosh", x))
 
 
-def angle(input: Any, name: str | None = None) -> jax.Array:
+def angle(input: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the argument of each element as a complex number.
 
     >>> angle(1j)
@@ -88,7 +87,7 @@ def angle(input: Any, name: str | None = None) -> jax.Array:
     return jnp.angle(tensor(input))
 
 
-def asin(x: Any, name: str | None = None) -> jax.Array:
+def asin(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the arc sine of each element.
 
     >>> asin(0.0)
@@ -97,7 +96,7 @@ def asin(x: Any, name: str | None = None) -> jax.Array:
     return jnp.arcsin(floats("math.asin", x))
 
 
-def asinh(x: Any, name: str | None = None) -> jax.Array:
+def asinh(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the inverse hyperbolic sine of each element.
 
     >>> asinh(0.0)
@@ -106,7 +105,7 @@ def asinh(x: Any, name: str | None = None) -> jax.Array:
     return jnp.arcsinh(floats("math.asinh", x))
 
 
-def atan(x: Any, name: str | None = None) -> jax.Array:
+def atan(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the arc tangent of each element.
 
     >>> atan(0.0)
@@ -115,7 +114,7 @@ def atan(x: Any, name: str | None = None) -> jax.Array:
     return jnp.arctan(floats("math.atan", x))
 
 
-def atanh(x: Any, name: str | None = None) -> jax.Array:
+def atanh(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the inverse hyperbolic tangent of each element.
 
     >>> atanh(0.0)
@@ -124,7 +123,7 @@ def atanh(x: Any, name: str | None = None) -> jax.Array:
     return jnp.arctanh(floats("math.atanh", x))
 
 
-def ceil(x: Any, name: str | None = None) -> jax.Array:
+def ceil(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the smallest whole number that is not below each element.
 
     >>> ceil([1.2, -1.2])
@@ -133,7 +132,7 @@ def ceil(x: Any, name: str | None = None) -> jax.Array:
     return jnp.ceil(floats("math.ceil", x, real=True))
 
 
-def conj(x: Any, name: str | None = None) -> jax.Array:
+def conj(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the complex conjugate of each element; real numbers stay as they are.
 
     >>> conj(1 + 2j)
@@ -142,7 +141,7 @@ def conj(x: Any, name: str | None = None) -> jax.Array:
     return jnp.conj(tensor(x))
 
 
-def cos(x: Any, name: str | None = None) -> jax.Array:
+def cos(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the cosine of each element.
 
     >>> cos(0.0)
@@ -151,7 +150,7 @@ def cos(x: Any, name: str | None = None) -> jax.Array:
     return jnp.cos(floats("math.cos", x))
 
 
-def cosh(x: Any, name: str | None = None) -> jax.Array:
+def cosh(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the hyperbolic cosine of each element.
 
     >>> cosh(0.0)
@@ -160,7 +159,7 @@ def cosh(x: Any, name: str | None = None) -> jax.Array:
     return jnp.cosh(floats("math.cosh", x))
 
 
-def exp(x: Any, name: str | None = None) -> jax.Array:
+def exp(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns e to the power of each element.
 
     >>> exp([0.0, 1.0])
@@ -169,7 +168,7 @@ def exp(x: Any, name: str | None = None) -> jax.Array:
     return jnp.exp(floats("math.exp", x))
 
 
-def expm1(x: Any, name: str | None = None) -> jax.Array:
+def expm1(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``exp(x) - 1``, exactly for small elements.
 
     >>> expm1(0.0)
@@ -178,7 +177,7 @@ def expm1(x: Any, name: str | None = None) -> jax.Array:
     return jnp.expm1(floats("math.expm1", x))
 
 
-def floor(x: Any, name: str | None = None) -> jax.Array:
+def floor(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the largest whole number that is not above each element.
 
     >>> floor([1.2, -1.2])
@@ -187,7 +186,7 @@ def floor(x: Any, name: str | None = None) -> jax.Array:
     return jnp.floor(floats("math.floor", x, real=True))
 
 
-def imag(input: Any, name: str | None = None) -> jax.Array:
+def imag(input: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the imaginary part of each element.
 
     >>> imag(1 + 2j)
@@ -196,7 +195,7 @@ def imag(input: Any, name: str | None = None) -> jax.Array:
     return jnp.imag(tensor(input))
 
 
-def is_finite(x: Any, name: str | None = None) -> jax.Array:
+def is_finite(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether each element is neither infinite nor NaN.
 
     >>> is_finite([1.0, float("inf")])
@@ -205,7 +204,7 @@ def is_finite(x: Any, name: str | None = None) -> jax.Array:
     return jnp.isfinite(floats("math.is_finite", x, real=True))
 
 
-def is_inf(x: Any, name: str | None = None) -> jax.Array:
+def is_inf(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether each element is infinite.
 
     >>> is_inf([1.0, float("inf")])
@@ -214,7 +213,7 @@ def is_inf(x: Any, name: str | None = None) -> jax.Array:
     return jnp.isinf(floats("math.is_inf", x, real=True))
 
 
-def is_nan(x: Any, name: str | None = None) -> jax.Array:
+def is_nan(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether each element is NaN.
 
     >>> is_nan([1.0, float("nan")])
@@ -223,7 +222,7 @@ def is_nan(x: Any, name: str | None = None) -> jax.Array:
     return jnp.isnan(floats("math.is_nan", x, real=True))
 
 
-def log(x: Any, name: str | None = None) -> jax.Array:
+def log(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the natural logarithm of each element.
 
     >>> log(1.0)
@@ -232,7 +231,7 @@ def log(x: Any, name: str | None = None) -> jax.Array:
     return jnp.log(floats("math.log", x))
 
 
-def log1p(x: Any, name: str | None = None) -> jax.Array:
+def log1p(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``log(1 + x)``, exactly for small elements.
 
     >>> log1p(0.0)
@@ -241,7 +240,7 @@ def log1p(x: Any, name: str | None = None) -> jax.Array:
     return jnp.log1p(floats("math.log1p", x))
 
 
-def log_sigmoid(x: Any, name: str | None = None) -> jax.Array:
+def log_sigmoid(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the logarithm of the sigmoid of each element.
 
     >>> log_sigmoid(0.0)
@@ -250,7 +249,7 @@ def log_sigmoid(x: Any, name: str | None = None) -> jax.Array:
     return jax.nn.log_sigmoid(floats("math.log_sigmoid", x, real=True))
 
 
-def logical_not(x: Any, name: str | None = None) -> jax.Array:
+def logical_not(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the opposite of each boolean.
 
     >>> logical_not([True, False])
@@ -259,7 +258,7 @@ def logical_not(x: Any, name: str | None = None) -> jax.Array:
     return jnp.logical_not(tensor(x, np.bool_))
 
 
-def negative(x: Any, name: str | None = None) -> jax.Array:
+def negative(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the negative of each element.
 
     >>> negative([1, -2])
@@ -268,7 +267,7 @@ def negative(x: Any, name: str | None = None) -> jax.Array:
     return jnp.negative(numbers("math.negative", x))
 
 
-def real(input: Any, name: str | None = None) -> jax.Array:
+def real(input: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the real part of each element.
 
     >>> real(1 + 2j)
@@ -277,7 +276,7 @@ def real(input: Any, name: str | None = None) -> jax.Array:
     return jnp.real(tensor(input))
 
 
-def reciprocal(x: Any, name: str | None = None) -> jax.Array:
+def reciprocal(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns 1 divided by each element.
 
     >>> reciprocal(4.0)
@@ -286,7 +285,7 @@ def reciprocal(x: Any, name: str | None = None) -> jax.Array:
     return 1 / floats("math.reciprocal", x)
 
 
-def reciprocal_no_nan(x: Any, name: str | None = None) -> jax.Array:
+def reciprocal_no_nan(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns 1 divided by each element, and 0 for elements that are 0.
 
     >>> reciprocal_no_nan([4.0, 0.0])
@@ -295,7 +294,7 @@ def reciprocal_no_nan(x: Any, name: str | None = None) -> jax.Array:
     return _no_nan(floats("math.reciprocal_no_nan", x))
 
 
-def rint(x: Any, name: str | None = None) -> jax.Array:
+def rint(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the whole number nearest to each element, of two the even one.
 
     >>> rint([0.5, 1.5])
@@ -304,7 +303,7 @@ def rint(x: Any, name: str | None = None) -> jax.Array:
     return jnp.rint(floats("math.rint", x, real=True))
 
 
-def round(x: Any, name: str | None = None) -> jax.Array:
+def round(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the whole number nearest to each element, of two the even one.
 
     >>> round([0.5, 1.5])
@@ -313,7 +312,7 @@ def round(x: Any, name: str | None = None) -> jax.Array:
     return _rounded(numbers("math.round", x))
 
 
-def rsqrt(x: Any, name: str | None = None) -> jax.Array:
+def rsqrt(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns 1 divided by the square root of each element.
 
     >>> rsqrt(4.0)
@@ -322,7 +321,7 @@ def rsqrt(x: Any, name: str | None = None) -> jax.Array:
     return jax.lax.rsqrt(floats("math.rsqrt", x))
 
 
-def sigmoid(x: Any, name: str | None = None) -> jax.Array:
+def sigmoid(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``1 / (1 + exp(-x))`` of each element.
 
     >>> sigmoid(0.0)
@@ -331,7 +330,7 @@ def sigmoid(x: Any, name: str | None = None) -> jax.Array:
     return jax.nn.sigmoid(floats("math.sigmoid", x))
 
 
-def sign(x: Any, name: str | None = None) -> jax.Array:
+def sign(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns -1, 0 or 1 for each element; for a complex number ``x / abs(x)``.
 
     >>> sign([-2, 0, 3])
@@ -340,7 +339,7 @@ def sign(x: Any, name: str | None = None) -> jax.Array:
     return jnp.sign(numbers("math.sign", x))
 
 
-def sin(x: Any, name: str | None = None) -> jax.Array:
+def sin(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the sine of each element.
 
     >>> sin(0.0)
@@ -349,7 +348,7 @@ def sin(x: Any, name: str | None = None) -> jax.Array:
     return jnp.sin(floats("math.sin", x))
 
 
-def sinh(x: Any, name: str | None = None) -> jax.Array:
+def sinh(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the hyperbolic sine of each element.
 
     >>> sinh(0.0)
@@ -358,7 +357,7 @@ def sinh(x: Any, name: str | None = None) -> jax.Array:
     return jnp.sinh(floats("math.sinh", x))
 
 
-def sqrt(x: Any, name: str | None = None) -> jax.Array:
+def sqrt(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the square root of each element.
 
     >>> sqrt([4.0, 9.0])
@@ -367,7 +366,7 @@ def sqrt(x: Any, name: str | None = None) -> jax.Array:
     return jnp.sqrt(floats("math.sqrt", x))
 
 
-def square(x: Any, name: str | None = None) -> jax.Array:
+def square(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the square of each element.
 
     >>> square([2, -3])
@@ -376,7 +375,7 @@ def square(x: Any, name: str | None = None) -> jax.Array:
     return jnp.square(numbers("math.square", x))
 
 
-def tan(x: Any, name: str | None = None) -> jax.Array:
+def tan(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the tangent of each element.
 
     >>> tan(0.0)
@@ -385,7 +384,7 @@ def tan(x: Any, name: str | None = None) -> jax.Array:
     return jnp.tan(floats("math.tan", x))
 
 
-def tanh(x: Any, name: str | None = None) -> jax.Array:
+def tanh(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the hyperbolic tangent of each element.
 
     >>> tanh(0.0)
@@ -394,11 +393,11 @@ def tanh(x: Any, name: str | None = None) -> jax.Array:
     return jnp.tanh(floats("math.tanh", x))
 
 
-def _no_nan(x: Any) -> Any:
+def _no_nan(x: ArrayLike) -> Tensor:
     # A division that is not carried out has no gradient that is NaN, either.
     zero = x == 0
     return jnp.where(zero, jnp.zeros_like(x), 1 / jnp.where(zero, jnp.ones_like(x), x))
 
 
-def _rounded(x: Any) -> Any:
+def _rounded(x: ArrayLike) -> Tensor:
     return x if jnp.issubdtype(x.dtype, jnp.integer) else jnp.round(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import (
+    ArrayLike,
+    AxisLike,
+    DTypeLike,
+    IntegerLike,
+    ScalarLike,
+    Tensor,
+)
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
     available,
@@ -50,7 +59,7 @@ __all__ = [
 
 
 def reduce_sum(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the sum of elements along axes, of all elements for ``None``; the dtype stays.
 
@@ -62,7 +71,7 @@ def reduce_sum(
 
 
 def reduce_mean(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the mean of elements along axes; whole numbers give a whole number, rounded towards 0.
 
@@ -84,7 +93,7 @@ def reduce_mean(
 
 
 def reduce_max(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the largest element along axes; of none the lowest that the dtype has.
 
@@ -95,7 +104,7 @@ def reduce_max(
 
 
 def reduce_min(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the smallest element along axes; of none the highest that the dtype has.
 
@@ -106,8 +115,8 @@ def reduce_min(
 
 
 def reduce_prod(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """Returns the product of elements along axes.
 
     >>> reduce_prod([[1, 2], [3, 4]])
@@ -122,7 +131,7 @@ def reduce_prod(
 
 
 def reduce_all(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns whether all booleans along axes are true.
 
@@ -134,7 +143,7 @@ def reduce_all(
 
 
 def reduce_any(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns whether some boolean along axes is true.
 
@@ -146,7 +155,7 @@ def reduce_any(
 
 
 def reduce_logsumexp(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the logarithm of the sum of exponentials along axes.
 
@@ -159,7 +168,7 @@ def reduce_logsumexp(
 
 
 def reduce_euclidean_norm(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the square root of the sum of squares along axes.
 
@@ -173,7 +182,7 @@ def reduce_euclidean_norm(
 
 
 def reduce_variance(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the variance of elements along axes.
 
@@ -185,7 +194,7 @@ def reduce_variance(
 
 
 def reduce_std(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
     """Returns the standard deviation of elements along axes.
 
@@ -197,10 +206,10 @@ def reduce_std(
 
 
 def count_nonzero(
-    input: Any,
-    axis: Any = None,
-    keepdims: Any = None,
-    dtype: Any = np.int64,
+    input: ArrayLike,
+    axis: AxisLike = None,
+    keepdims: bool | None = None,
+    dtype: DTypeLike = np.int64,
     name: str | None = None,
 ) -> jax.Array:
     """Returns how many elements along axes are not zero, as ``dtype``.
@@ -213,7 +222,7 @@ def count_nonzero(
     return jnp.sum(x != 0, axes, dtype=available(dtype), keepdims=bool(keepdims))
 
 
-def zero_fraction(value: Any, name: str | None = None) -> jax.Array:
+def zero_fraction(value: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the fraction of elements that are zero.
 
     >>> zero_fraction([0, 1, 2, 3])
@@ -223,7 +232,10 @@ def zero_fraction(value: Any, name: str | None = None) -> jax.Array:
 
 
 def argmax(
-    input: Any, axis: Any = None, output_type: Any = np.int64, name: str | None = None
+    input: ArrayLike,
+    axis: AxisLike = None,
+    output_type: DTypeLike = np.int64,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the index of the largest element along one axis, of the first axis for ``None``.
 
@@ -236,7 +248,10 @@ def argmax(
 
 
 def argmin(
-    input: Any, axis: Any = None, output_type: Any = np.int64, name: str | None = None
+    input: ArrayLike,
+    axis: AxisLike = None,
+    output_type: DTypeLike = np.int64,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the index of the smallest element along one axis, of the first axis for ``None``.
 
@@ -249,7 +264,11 @@ def argmin(
 
 
 def cumsum(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: ArrayLike,
+    axis: AxisLike = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the sum of all elements so far along an axis.
 
@@ -270,7 +289,11 @@ def cumsum(
 
 
 def cumprod(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: ArrayLike,
+    axis: AxisLike = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the product of all elements so far along an axis.
 
@@ -291,7 +314,11 @@ def cumprod(
 
 
 def cumulative_logsumexp(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: ArrayLike,
+    axis: AxisLike = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns the logarithm of the sum of exponentials of all elements so far along an axis.
 
@@ -313,13 +340,13 @@ def cumulative_logsumexp(
 
 
 def bincount(
-    arr: Any,
-    weights: Any = None,
-    minlength: Any = None,
-    maxlength: Any = None,
-    dtype: Any = np.int32,
+    arr: ArrayLike,
+    weights: ArrayLike = None,
+    minlength: IntegerLike = None,
+    maxlength: IntegerLike = None,
+    dtype: DTypeLike = np.int32,
     name: str | None = None,
-    axis: Any = None,
+    axis: AxisLike = None,
     binary_output: bool = False,
 ) -> jax.Array:
     """Returns how often each whole number from 0 on occurs, or the sum of its weights.
@@ -368,11 +395,11 @@ def bincount(
 
 
 def confusion_matrix(
-    labels: Any,
-    predictions: Any,
-    num_classes: Any = None,
-    weights: Any = None,
-    dtype: Any = np.int32,
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    num_classes: IntegerLike = None,
+    weights: ArrayLike = None,
+    dtype: DTypeLike = np.int32,
     name: str | None = None,
 ) -> jax.Array:
     """Returns how often each class (the row) was predicted as each class (the column).
@@ -395,7 +422,7 @@ def confusion_matrix(
     return jnp.zeros((size, size), dtype).at[labels, predictions].add(counted)
 
 
-def is_non_decreasing(x: Any, name: str | None = None) -> jax.Array:
+def is_non_decreasing(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether no element is less than the one before it.
 
     >>> is_non_decreasing([1, 1, 2])
@@ -405,7 +432,7 @@ def is_non_decreasing(x: Any, name: str | None = None) -> jax.Array:
     return jnp.all(flat[:-1] <= flat[1:])
 
 
-def is_strictly_increasing(x: Any, name: str | None = None) -> jax.Array:
+def is_strictly_increasing(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns whether every element is greater than the one before it.
 
     >>> is_strictly_increasing([1, 1, 2])
@@ -415,7 +442,9 @@ def is_strictly_increasing(x: Any, name: str | None = None) -> jax.Array:
     return jnp.all(flat[:-1] < flat[1:])
 
 
-def _extreme(op: str, reduce: Any, value: Any, axis: Any, keepdims: Any) -> Any:
+def _extreme(
+    op: str, reduce: Callable[..., Any], value: ArrayLike, axis: AxisLike, keepdims: bool
+) -> Tensor:
     x = numbers(op, value)
     if is_complex(x.dtype):
         raise InvalidArgumentError(f"tf.{op} needs real numbers, got {x.dtype.name}.")
@@ -430,14 +459,16 @@ def _extreme(op: str, reduce: Any, value: Any, axis: Any, keepdims: Any) -> Any:
     return reduce(x, axes, keepdims=bool(keepdims))
 
 
-def _floats(op: str, value: Any) -> Any:
+def _floats(op: str, value: ArrayLike) -> Tensor:
     x = tensor(value)
     if not (is_float(x.dtype) or is_complex(x.dtype)):
         raise TypeError(f"tf.{op} needs floating-point numbers, got {x.dtype.name}. Use tf.cast.")
     return x
 
 
-def _index_of_extreme(op: str, find: Any, value: Any, axis: Any, output_type: Any) -> Any:
+def _index_of_extreme(
+    op: str, find: Callable[..., Any], value: ArrayLike, axis: AxisLike, output_type: DTypeLike
+) -> Tensor:
     x = tensor(value)
     dtype = as_dtype(output_type)
     if dtype.kind not in "iu":
@@ -449,8 +480,14 @@ def _index_of_extreme(op: str, find: Any, value: Any, axis: Any, output_type: An
 
 
 def _cumulative(
-    op: str, accumulate: Any, start: Any, x: Any, axis: Any, exclusive: bool, reverse: bool
-) -> Any:
+    op: str,
+    accumulate: Callable[..., Any],
+    start: ScalarLike,
+    x: ArrayLike,
+    axis: AxisLike,
+    exclusive: bool,
+    reverse: bool,
+) -> Tensor:
     [along] = axes_of(op, integer(op, "axis", axis), x.ndim)
     if reverse:
         x = jnp.flip(x, along)

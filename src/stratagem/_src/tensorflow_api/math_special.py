@@ -10,6 +10,7 @@ import jax.scipy.special as special
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, AxisLike, IntegerLike, Tensor
 from stratagem._src.tensorflow_api.array_indexing import TopK
 from stratagem._src.tensorflow_api.conversion import (
     axes_of,
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 
-def bessel_i0(x: Any, name: str | None = None) -> jax.Array:
+def bessel_i0(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the modified Bessel function of order 0.
 
     >>> bessel_i0(0.0)
@@ -65,7 +66,7 @@ def bessel_i0(x: Any, name: str | None = None) -> jax.Array:
     return special.i0(floats("math.bessel_i0", x, real=True))
 
 
-def bessel_i0e(x: Any, name: str | None = None) -> jax.Array:
+def bessel_i0e(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the exponentially scaled modified Bessel function of order 0.
 
     >>> bessel_i0e(0.0)
@@ -74,7 +75,7 @@ def bessel_i0e(x: Any, name: str | None = None) -> jax.Array:
     return special.i0e(floats("math.bessel_i0e", x, real=True))
 
 
-def bessel_i1(x: Any, name: str | None = None) -> jax.Array:
+def bessel_i1(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the modified Bessel function of order 1.
 
     >>> bessel_i1(0.0)
@@ -83,7 +84,7 @@ def bessel_i1(x: Any, name: str | None = None) -> jax.Array:
     return special.i1(floats("math.bessel_i1", x, real=True))
 
 
-def bessel_i1e(x: Any, name: str | None = None) -> jax.Array:
+def bessel_i1e(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the exponentially scaled modified Bessel function of order 1.
 
     >>> bessel_i1e(0.0)
@@ -92,7 +93,7 @@ def bessel_i1e(x: Any, name: str | None = None) -> jax.Array:
     return special.i1e(floats("math.bessel_i1e", x, real=True))
 
 
-def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> jax.Array:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the regularized incomplete beta function.
 
     >>> betainc(1.0, 1.0, 0.5)
@@ -101,7 +102,7 @@ def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> jax.Array:
     return special.betainc(*matched("math.betainc", a, b, x))
 
 
-def digamma(x: Any, name: str | None = None) -> jax.Array:
+def digamma(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the derivative of ``lgamma``.
 
     >>> digamma(2.0)
@@ -110,7 +111,7 @@ def digamma(x: Any, name: str | None = None) -> jax.Array:
     return special.digamma(floats("math.digamma", x, real=True))
 
 
-def erf(x: Any, name: str | None = None) -> jax.Array:
+def erf(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the error function of each element.
 
     >>> erf(0.0)
@@ -119,7 +120,7 @@ def erf(x: Any, name: str | None = None) -> jax.Array:
     return special.erf(floats("math.erf", x, real=True))
 
 
-def erfc(x: Any, name: str | None = None) -> jax.Array:
+def erfc(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``1 - erf(x)``.
 
     >>> erfc(0.0)
@@ -128,7 +129,7 @@ def erfc(x: Any, name: str | None = None) -> jax.Array:
     return special.erfc(floats("math.erfc", x, real=True))
 
 
-def erfinv(x: Any, name: str | None = None) -> jax.Array:
+def erfinv(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the inverse of ``erf``.
 
     >>> erfinv(0.0)
@@ -137,7 +138,7 @@ def erfinv(x: Any, name: str | None = None) -> jax.Array:
     return special.erfinv(floats("math.erfinv", x, real=True))
 
 
-def erfcinv(x: Any, name: str | None = None) -> jax.Array:
+def erfcinv(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the inverse of ``erfc``.
 
     >>> erfcinv(1.0)
@@ -147,7 +148,7 @@ def erfcinv(x: Any, name: str | None = None) -> jax.Array:
     return -special.ndtri(0.5 * array) * np.sqrt(0.5).astype(array.dtype)
 
 
-def igamma(a: Any, x: Any, name: str | None = None) -> jax.Array:
+def igamma(a: ArrayLike, x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the lower regularized incomplete gamma function.
 
     >>> igamma(1.0, 0.0)
@@ -156,7 +157,7 @@ def igamma(a: Any, x: Any, name: str | None = None) -> jax.Array:
     return special.gammainc(*matched("math.igamma", a, x))
 
 
-def igammac(a: Any, x: Any, name: str | None = None) -> jax.Array:
+def igammac(a: ArrayLike, x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the upper regularized incomplete gamma function.
 
     >>> igammac(1.0, 0.0)
@@ -165,7 +166,7 @@ def igammac(a: Any, x: Any, name: str | None = None) -> jax.Array:
     return special.gammaincc(*matched("math.igammac", a, x))
 
 
-def lbeta(x: Any, name: str | None = None) -> jax.Array:
+def lbeta(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the logarithm of the beta function of the elements along the last axis.
 
     >>> lbeta([1.0, 1.0])
@@ -175,7 +176,7 @@ def lbeta(x: Any, name: str | None = None) -> jax.Array:
     return jnp.sum(special.gammaln(array), -1) - special.gammaln(jnp.sum(array, -1))
 
 
-def lgamma(x: Any, name: str | None = None) -> jax.Array:
+def lgamma(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the logarithm of the absolute value of the gamma function.
 
     >>> lgamma(1.0)
@@ -184,7 +185,7 @@ def lgamma(x: Any, name: str | None = None) -> jax.Array:
     return special.gammaln(floats("math.lgamma", x, real=True))
 
 
-def ndtri(x: Any, name: str | None = None) -> jax.Array:
+def ndtri(x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the inverse of the distribution function of the standard normal distribution.
 
     >>> ndtri(0.5)
@@ -193,7 +194,7 @@ def ndtri(x: Any, name: str | None = None) -> jax.Array:
     return special.ndtri(floats("math.ndtri", x, real=True))
 
 
-def polygamma(a: Any, x: Any, name: str | None = None) -> jax.Array:
+def polygamma(a: ArrayLike, x: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the derivative of order ``a`` of ``digamma``.
 
     >>> float(polygamma(1.0, 1.0)) > 1.6
@@ -204,7 +205,7 @@ def polygamma(a: Any, x: Any, name: str | None = None) -> jax.Array:
     return special.polygamma(order.astype(np.int32), array)
 
 
-def zeta(x: Any, q: Any, name: str | None = None) -> jax.Array:
+def zeta(x: ArrayLike, q: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the Hurwitz zeta function.
 
     >>> float(zeta(2.0, 1.0)) > 1.6
@@ -214,11 +215,11 @@ def zeta(x: Any, q: Any, name: str | None = None) -> jax.Array:
 
 
 def approx_max_k(
-    operand: Any,
-    k: Any,
-    reduction_dimension: Any = -1,
+    operand: ArrayLike,
+    k: IntegerLike,
+    reduction_dimension: AxisLike = -1,
     recall_target: float = 0.95,
-    reduction_input_size_override: Any = -1,
+    reduction_input_size_override: IntegerLike = -1,
     aggregate_to_topk: bool = True,
     name: str | None = None,
 ) -> TopK:
@@ -238,11 +239,11 @@ def approx_max_k(
 
 
 def approx_min_k(
-    operand: Any,
-    k: Any,
-    reduction_dimension: Any = -1,
+    operand: ArrayLike,
+    k: IntegerLike,
+    reduction_dimension: AxisLike = -1,
     recall_target: float = 0.95,
-    reduction_input_size_override: Any = -1,
+    reduction_input_size_override: IntegerLike = -1,
     aggregate_to_topk: bool = True,
     name: str | None = None,
 ) -> TopK:
@@ -262,7 +263,11 @@ def approx_min_k(
 
 
 def l2_normalize(
-    x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
+    x: ArrayLike,
+    axis: AxisLike = None,
+    epsilon: float = 1e-12,
+    name: str | None = None,
+    dim: AxisLike = None,
 ) -> jax.Array:
     """Returns the array divided by its Euclidean norm along axes; its square is at least ``epsilon``.
 
@@ -279,7 +284,7 @@ def l2_normalize(
     return array * jax.lax.rsqrt(jnp.maximum(squares, epsilon))
 
 
-def segment_sum(data: Any, segment_ids: Any, name: str | None = None) -> jax.Array:
+def segment_sum(data: ArrayLike, segment_ids: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the sum of rows of each segment; the numbers of segments are sorted, and not traced.
 
     >>> segment_sum([1, 2, 3], [0, 0, 2])
@@ -288,7 +293,7 @@ def segment_sum(data: Any, segment_ids: Any, name: str | None = None) -> jax.Arr
     return _segments("segment_sum", "sum", data, segment_ids)
 
 
-def segment_mean(data: Any, segment_ids: Any, name: str | None = None) -> jax.Array:
+def segment_mean(data: ArrayLike, segment_ids: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the mean of rows of each segment; the numbers of segments are sorted, and not traced.
 
     >>> segment_mean([1.0, 2.0, 3.0], [0, 0, 2])
@@ -297,7 +302,7 @@ def segment_mean(data: Any, segment_ids: Any, name: str | None = None) -> jax.Ar
     return _segments("segment_mean", "mean", data, segment_ids)
 
 
-def segment_max(data: Any, segment_ids: Any, name: str | None = None) -> jax.Array:
+def segment_max(data: ArrayLike, segment_ids: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the largest row elements of each segment, 0 for one without rows.
 
     >>> segment_max([1, 2, 3], [0, 0, 2])
@@ -306,7 +311,7 @@ def segment_max(data: Any, segment_ids: Any, name: str | None = None) -> jax.Arr
     return _segments("segment_max", "max", data, segment_ids)
 
 
-def segment_min(data: Any, segment_ids: Any, name: str | None = None) -> jax.Array:
+def segment_min(data: ArrayLike, segment_ids: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the smallest row elements of each segment, 0 for one without rows.
 
     >>> segment_min([1, 2, 3], [0, 0, 2])
@@ -315,7 +320,7 @@ def segment_min(data: Any, segment_ids: Any, name: str | None = None) -> jax.Arr
     return _segments("segment_min", "min", data, segment_ids)
 
 
-def segment_prod(data: Any, segment_ids: Any, name: str | None = None) -> jax.Array:
+def segment_prod(data: ArrayLike, segment_ids: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the product of rows of each segment, 1 for one without rows.
 
     >>> segment_prod([1, 2, 3], [0, 0, 2])
@@ -325,7 +330,7 @@ def segment_prod(data: Any, segment_ids: Any, name: str | None = None) -> jax.Ar
 
 
 def unsorted_segment_sum(
-    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+    data: ArrayLike, segment_ids: ArrayLike, num_segments: IntegerLike, name: str | None = None
 ) -> jax.Array:
     """Returns the sum of rows of each of so many segments; rows with a negative number are left out.
 
@@ -338,7 +343,7 @@ def unsorted_segment_sum(
 
 
 def unsorted_segment_mean(
-    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+    data: ArrayLike, segment_ids: ArrayLike, num_segments: IntegerLike, name: str | None = None
 ) -> jax.Array:
     """Returns the mean of rows of each of so many segments, 0 for one without rows.
 
@@ -349,7 +354,7 @@ def unsorted_segment_mean(
 
 
 def unsorted_segment_max(
-    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+    data: ArrayLike, segment_ids: ArrayLike, num_segments: IntegerLike, name: str | None = None
 ) -> jax.Array:
     """Returns the largest row elements of each segment, the lowest number of the dtype without rows.
 
@@ -360,7 +365,7 @@ def unsorted_segment_max(
 
 
 def unsorted_segment_min(
-    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+    data: ArrayLike, segment_ids: ArrayLike, num_segments: IntegerLike, name: str | None = None
 ) -> jax.Array:
     """Returns the smallest row elements of each segment, the highest number of the dtype without rows.
 
@@ -371,7 +376,7 @@ def unsorted_segment_min(
 
 
 def unsorted_segment_prod(
-    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+    data: ArrayLike, segment_ids: ArrayLike, num_segments: IntegerLike, name: str | None = None
 ) -> jax.Array:
     """Returns the product of rows of each of so many segments, 1 for one without rows.
 
@@ -382,7 +387,7 @@ def unsorted_segment_prod(
 
 
 def unsorted_segment_sqrt_n(
-    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+    data: ArrayLike, segment_ids: ArrayLike, num_segments: IntegerLike, name: str | None = None
 ) -> jax.Array:
     """Returns the sum of rows of each segment, divided by the square root of their number.
 
@@ -392,7 +397,7 @@ def unsorted_segment_sqrt_n(
     return _unsorted("unsorted_segment_sqrt_n", "sqrt_n", data, segment_ids, num_segments)
 
 
-def _segments(op: str, how: str, data: Any, segment_ids: Any) -> Any:
+def _segments(op: str, how: str, data: ArrayLike, segment_ids: ArrayLike) -> Tensor:
     values = known(segment_ids)
     if values is None:
         raise InvalidArgumentError(
@@ -412,7 +417,9 @@ def _segments(op: str, how: str, data: Any, segment_ids: Any) -> Any:
     return result
 
 
-def _unsorted(op: str, how: str, data: Any, segment_ids: Any, num_segments: Any) -> Any:
+def _unsorted(
+    op: str, how: str, data: ArrayLike, segment_ids: ArrayLike, num_segments: IntegerLike
+) -> Tensor:
     rows, ids = tensor(data), tensor(segment_ids)
     if rows.shape[: ids.ndim] != ids.shape:
         raise InvalidArgumentError(

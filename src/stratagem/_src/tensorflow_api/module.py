@@ -11,10 +11,11 @@ from typing import Any, Self
 import jax
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.variables.stand_ins import (
-    held_variables,
+from stratagem._src.core.types import Leaf, PyTree
+from stratagem._src.variables.foreign_variables import (
     is_variable,
-    register_holder,
+    register_trackable,
+    trackable_variables,
     variable_of,
 )
 from stratagem._src.variables.variable import Variable
@@ -174,7 +175,7 @@ class Module:
         }
 
 
-def _opened(value: Any) -> Iterator[Any]:
+def _opened(value: PyTree) -> Iterator[Any]:
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
             yield from _opened(value[key])
@@ -185,18 +186,18 @@ def _opened(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _variables_of(part: Any) -> list[Variable]:
+def _variables_of(part: Leaf) -> list[Variable]:
     if isinstance(part, Module):
         return []
     if is_variable(part):
         return [variable_of(part)]
-    held = held_variables(part)
+    held = trackable_variables(part)
     return (
         [] if held is None else [variable_of(v) for v in jax.tree.leaves(held, is_leaf=is_variable)]
     )
 
 
-def _named(value: Any) -> Any:
+def _named(value: PyTree) -> Any:
     """Returns the part of a structure that holds variables, or ``None``."""
     if isinstance(value, Module):
         return value.named_parts() or None
@@ -206,7 +207,7 @@ def _named(value: Any) -> Any:
         return {str(k): f for k, v in value.items() if (f := _named(v)) is not None} or None
     if isinstance(value, (list, tuple)):
         return {str(i): f for i, v in enumerate(value) if (f := _named(v)) is not None} or None
-    return held_variables(value)
+    return trackable_variables(value)
 
 
-register_holder(Module, Module.named_parts)
+register_trackable(Module, Module.named_parts)

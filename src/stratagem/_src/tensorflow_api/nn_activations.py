@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, AxisLike
 from stratagem._src.tensorflow_api.conversion import (
     axes_of,
     floats,
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 
-def relu(features: Any, name: str | None = None) -> jax.Array:
+def relu(features: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns each element, and 0 in place of negative ones.
 
     >>> relu([-1.0, 2.0])
@@ -43,7 +42,7 @@ def relu(features: Any, name: str | None = None) -> jax.Array:
     return jax.nn.relu(numbers("nn.relu", features))
 
 
-def relu6(features: Any, name: str | None = None) -> jax.Array:
+def relu6(features: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns each element, at least 0 and at most 6.
 
     >>> relu6([-1.0, 7.0])
@@ -52,7 +51,7 @@ def relu6(features: Any, name: str | None = None) -> jax.Array:
     return jnp.clip(numbers("nn.relu6", features), 0, 6)
 
 
-def crelu(features: Any, axis: Any = -1, name: str | None = None) -> jax.Array:
+def crelu(features: ArrayLike, axis: AxisLike = -1, name: str | None = None) -> jax.Array:
     """Returns ``relu(x)`` and ``relu(-x)``, joined along an axis.
 
     >>> crelu([-1.0, 2.0])
@@ -63,7 +62,7 @@ def crelu(features: Any, axis: Any = -1, name: str | None = None) -> jax.Array:
     return jax.nn.relu(jnp.concatenate([x, -x], along))
 
 
-def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> jax.Array:
+def leaky_relu(features: ArrayLike, alpha: float = 0.2, name: str | None = None) -> jax.Array:
     """Returns each element, negative ones times ``alpha``.
 
     >>> leaky_relu([-1.0, 2.0])
@@ -75,7 +74,7 @@ def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> ja
     return jnp.where(x > 0, x, x * jnp.asarray(alpha, x.dtype))
 
 
-def elu(features: Any, name: str | None = None) -> jax.Array:
+def elu(features: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns each element, negative ones as ``exp(x) - 1``.
 
     >>> elu([0.0, 2.0])
@@ -84,7 +83,7 @@ def elu(features: Any, name: str | None = None) -> jax.Array:
     return jax.nn.elu(floats("nn.elu", features, real=True))
 
 
-def selu(features: Any, name: str | None = None) -> jax.Array:
+def selu(features: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the scaled exponential linear unit of each element.
 
     >>> selu([0.0])
@@ -93,7 +92,7 @@ def selu(features: Any, name: str | None = None) -> jax.Array:
     return jax.nn.selu(floats("nn.selu", features, real=True))
 
 
-def gelu(features: Any, approximate: bool = False, name: str | None = None) -> jax.Array:
+def gelu(features: ArrayLike, approximate: bool = False, name: str | None = None) -> jax.Array:
     """Returns the Gaussian error linear unit of each element.
 
     Args:
@@ -112,7 +111,7 @@ def gelu(features: Any, approximate: bool = False, name: str | None = None) -> j
     return jax.nn.gelu(x, approximate=approximate)
 
 
-def silu(features: Any, beta: float = 1.0) -> jax.Array:
+def silu(features: ArrayLike, beta: float = 1.0) -> jax.Array:
     """Returns ``x * sigmoid(beta * x)``.
 
     >>> silu([0.0])
@@ -122,7 +121,7 @@ def silu(features: Any, beta: float = 1.0) -> jax.Array:
     return x * jax.nn.sigmoid(jnp.asarray(beta, x.dtype) * x)
 
 
-def swish(features: Any, beta: float = 1.0) -> jax.Array:
+def swish(features: ArrayLike, beta: float = 1.0) -> jax.Array:
     """Returns ``x * sigmoid(beta * x)``.
 
     >>> swish([0.0])
@@ -131,7 +130,7 @@ def swish(features: Any, beta: float = 1.0) -> jax.Array:
     return silu(features, beta)
 
 
-def softplus(features: Any, name: str | None = None) -> jax.Array:
+def softplus(features: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``log(exp(x) + 1)`` of each element.
 
     >>> softplus([0.0])
@@ -140,7 +139,7 @@ def softplus(features: Any, name: str | None = None) -> jax.Array:
     return jax.nn.softplus(floats("math.softplus", features, real=True))
 
 
-def softsign(features: Any, name: str | None = None) -> jax.Array:
+def softsign(features: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / (abs(x) + 1)`` of each element.
 
     >>> softsign([1.0])
@@ -149,7 +148,7 @@ def softsign(features: Any, name: str | None = None) -> jax.Array:
     return jax.nn.soft_sign(floats("nn.softsign", features, real=True))
 
 
-def softmax(logits: Any, axis: Any = None, name: str | None = None) -> jax.Array:
+def softmax(logits: ArrayLike, axis: AxisLike = None, name: str | None = None) -> jax.Array:
     """Returns exponentials that add up to 1 along an axis, the last by default.
 
     >>> softmax([0.0, 0.0])
@@ -159,7 +158,7 @@ def softmax(logits: Any, axis: Any = None, name: str | None = None) -> jax.Array
     return jax.nn.softmax(x, _axis("nn.softmax", axis, x))
 
 
-def log_softmax(logits: Any, axis: Any = None, name: str | None = None) -> jax.Array:
+def log_softmax(logits: ArrayLike, axis: AxisLike = None, name: str | None = None) -> jax.Array:
     """Returns the logarithm of ``softmax``.
 
     >>> log_softmax([0.0, 0.0])
@@ -169,7 +168,7 @@ def log_softmax(logits: Any, axis: Any = None, name: str | None = None) -> jax.A
     return jax.nn.log_softmax(x, _axis("nn.log_softmax", axis, x))
 
 
-def _axis(op: str, axis: Any, x: Any) -> int:
+def _axis(op: str, axis: AxisLike, x: ArrayLike) -> int:
     if x.ndim == 0:
         raise InvalidArgumentError(f"tf.{op} needs at least one dimension, got a scalar.")
     return axes_of(op, -1 if axis is None else integer(op, "axis", axis), x.ndim)[0]

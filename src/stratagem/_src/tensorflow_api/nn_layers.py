@@ -10,6 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import (
+    ArrayLike,
+    AxisLike,
+    IntegerLike,
+    ScalarLike,
+    ShapeLike,
+    StaticValue,
+    Tensor,
+)
 from stratagem._src.tensorflow_api.array_indexing import gather
 from stratagem._src.tensorflow_api.conversion import (
     axes_of,
@@ -47,12 +56,12 @@ __all__ = [
 
 
 def conv1d(
-    input: Any,
-    filters: Any,
-    stride: Any,
-    padding: Any,
+    input: ArrayLike,
+    filters: ArrayLike,
+    stride: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str | None = "NWC",
-    dilations: Any = None,
+    dilations: ShapeLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns a convolution along one dimension.
@@ -75,12 +84,12 @@ def conv1d(
 
 
 def conv2d(
-    input: Any,
-    filters: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    filters: ArrayLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str | None = "NHWC",
-    dilations: Any = None,
+    dilations: ShapeLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns a convolution along two dimensions.
@@ -105,12 +114,12 @@ def conv2d(
 
 
 def conv3d(
-    input: Any,
-    filters: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    filters: ArrayLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str | None = "NDHWC",
-    dilations: Any = None,
+    dilations: ShapeLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns a convolution along three dimensions; arguments are like those of ``conv2d``.
@@ -125,12 +134,12 @@ def conv3d(
 
 
 def convolution(
-    input: Any,
-    filters: Any,
-    strides: Any = None,
+    input: ArrayLike,
+    filters: ArrayLike,
+    strides: ShapeLike = None,
     padding: str = "VALID",
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: ShapeLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns a convolution along as many dimensions as the filter has besides channels.
@@ -146,12 +155,12 @@ def convolution(
 
 
 def depthwise_conv2d(
-    input: Any,
-    filter: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    filter: ArrayLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: ShapeLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns a convolution in which each channel has filters of its own.
@@ -178,13 +187,13 @@ def depthwise_conv2d(
 
 
 def separable_conv2d(
-    input: Any,
-    depthwise_filter: Any,
-    pointwise_filter: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    depthwise_filter: ArrayLike,
+    pointwise_filter: ArrayLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: ShapeLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns a depthwise convolution, followed by a convolution of single pixels.
@@ -199,13 +208,13 @@ def separable_conv2d(
 
 
 def conv2d_transpose(
-    input: Any,
-    filters: Any,
-    output_shape: Any,
-    strides: Any,
+    input: ArrayLike,
+    filters: ArrayLike,
+    output_shape: ShapeLike,
+    strides: ShapeLike,
     padding: str = "SAME",
     data_format: str = "NHWC",
-    dilations: Any = None,
+    dilations: ShapeLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns the transpose, or gradient, of ``conv2d`` with respect to its input.
@@ -227,7 +236,7 @@ def conv2d_transpose(
     x, kernel = matched("nn.conv2d_transpose", input, filters)
     shape = integers("nn.conv2d_transpose", "output_shape", output_shape)
 
-    def forward(image: Any) -> Any:
+    def forward(image: ArrayLike) -> Tensor:
         return _convolution(
             "nn.conv2d_transpose", 2, image, kernel, strides, padding, data_format, dilations
         )
@@ -237,10 +246,10 @@ def conv2d_transpose(
 
 
 def max_pool(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str | None = None,
     name: str | None = None,
 ) -> jax.Array:
@@ -263,10 +272,10 @@ def max_pool(
 
 
 def max_pool1d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NWC",
     name: str | None = None,
 ) -> jax.Array:
@@ -279,10 +288,10 @@ def max_pool1d(
 
 
 def max_pool2d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> jax.Array:
@@ -295,10 +304,10 @@ def max_pool2d(
 
 
 def max_pool3d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> jax.Array:
@@ -311,10 +320,10 @@ def max_pool3d(
 
 
 def avg_pool(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str | None = None,
     name: str | None = None,
 ) -> jax.Array:
@@ -329,10 +338,10 @@ def avg_pool(
 
 
 def avg_pool1d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NWC",
     name: str | None = None,
 ) -> jax.Array:
@@ -345,10 +354,10 @@ def avg_pool1d(
 
 
 def avg_pool2d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> jax.Array:
@@ -361,10 +370,10 @@ def avg_pool2d(
 
 
 def avg_pool3d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    input: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> jax.Array:
@@ -377,7 +386,7 @@ def avg_pool3d(
 
 
 def bias_add(
-    value: Any, bias: Any, data_format: str | None = None, name: str | None = None
+    value: ArrayLike, bias: ArrayLike, data_format: str | None = None, name: str | None = None
 ) -> jax.Array:
     """Returns the array plus a vector along its channels: the last dimension, or the second of ``NC``.
 
@@ -395,12 +404,12 @@ def bias_add(
 
 
 def batch_normalization(
-    x: Any,
-    mean: Any,
-    variance: Any,
-    offset: Any,
-    scale: Any,
-    variance_epsilon: Any,
+    x: ArrayLike,
+    mean: ArrayLike,
+    variance: ArrayLike,
+    offset: ArrayLike,
+    scale: ArrayLike,
+    variance_epsilon: ScalarLike,
     name: str | None = None,
 ) -> jax.Array:
     """Returns ``(x - mean) / sqrt(variance + variance_epsilon) * scale + offset``.
@@ -417,8 +426,12 @@ def batch_normalization(
 
 
 def moments(
-    x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
-) -> tuple[Any, Any]:
+    x: ArrayLike,
+    axes: AxisLike,
+    shift: object = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
     """Returns mean and variance along axes; those of ``float16`` are computed in ``float32``.
 
     >>> moments([1.0, 3.0], [0])
@@ -439,7 +452,7 @@ def moments(
 
 
 def embedding_lookup(
-    params: Any, ids: Any, max_norm: Any = None, name: str | None = None
+    params: ArrayLike, ids: ArrayLike, max_norm: ScalarLike = None, name: str | None = None
 ) -> jax.Array:
     """Returns the rows of a table with these numbers; of a variable on parameter servers only those move.
 
@@ -465,7 +478,7 @@ def embedding_lookup(
 
 
 def space_to_depth(
-    input: Any, block_size: Any, data_format: str = "NHWC", name: str | None = None
+    input: ArrayLike, block_size: IntegerLike, data_format: str = "NHWC", name: str | None = None
 ) -> jax.Array:
     """Returns an array whose blocks in space have become channels.
 
@@ -483,7 +496,7 @@ def space_to_depth(
 
 
 def depth_to_space(
-    input: Any, block_size: Any, data_format: str = "NHWC", name: str | None = None
+    input: ArrayLike, block_size: IntegerLike, data_format: str = "NHWC", name: str | None = None
 ) -> jax.Array:
     """Returns an array whose channels have become blocks in space.
 
@@ -504,7 +517,7 @@ _LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 _FILTERS = {1: "WIO", 2: "HWIO", 3: "DHWIO"}
 
 
-def _spatial(op: str, argument: str, value: Any, count: int, layout: str) -> tuple[int, ...]:
+def _spatial(op: str, argument: str, value: ArrayLike, count: int, layout: str) -> tuple[int, ...]:
     """Returns one number for each dimension in space."""
     given = integers(op, argument, value)
     if len(given) == 1:
@@ -523,7 +536,7 @@ def _spatial(op: str, argument: str, value: Any, count: int, layout: str) -> tup
     return tuple(n for place, n in enumerate(given) if place not in (0, channels))
 
 
-def _padding(op: str, padding: Any, count: int, layout: str) -> Any:
+def _padding(op: str, padding: str | Sequence[Sequence[int]], count: int, layout: str) -> Any:
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "VALID"):
             raise ValueError(
@@ -539,13 +552,13 @@ def _padding(op: str, padding: Any, count: int, layout: str) -> Any:
 def _convolution(
     op: str,
     count: int,
-    value: Any,
-    filters: Any,
-    strides: Any,
-    padding: Any,
+    value: ArrayLike,
+    filters: ArrayLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     layout: str,
-    dilations: Any,
-) -> Any:
+    dilations: ShapeLike,
+) -> Tensor:
     x, kernel = matched(op, value, filters)
     if sorted(layout) != sorted(_LAYOUTS[count]):
         raise ValueError(
@@ -581,12 +594,12 @@ def _pooled(
     op: str,
     how: str,
     count: int,
-    value: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    value: ArrayLike,
+    ksize: ShapeLike,
+    strides: ShapeLike,
+    padding: str | Sequence[Sequence[int]],
     layout: str | None,
-) -> Any:
+) -> Tensor:
     x = numbers(op, value)
     layout = layout or _LAYOUTS.get(count, "")
     if x.ndim != len(layout) or not layout:
@@ -594,7 +607,7 @@ def _pooled(
             f"tf.{op} needs an array like {layout or 'NHWC'}, got shape {x.shape}."
         )
 
-    def spread(numbers_: Sequence[Any], other: Any) -> list[Any]:
+    def spread(numbers_: Sequence[Any], other: StaticValue) -> list[Any]:
         rest = iter(numbers_)
         return [other if letter in "NC" else next(rest) for letter in layout]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, AxisLike
 from stratagem._src.tensorflow_api.conversion import axes_of, floats, known, matched, tensor
 
 __all__ = [
@@ -21,7 +20,7 @@ __all__ = [
 ]
 
 
-def l2_loss(t: Any, name: str | None = None) -> jax.Array:
+def l2_loss(t: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns half the sum of squares of all elements.
 
     >>> l2_loss([3.0, 4.0])
@@ -31,7 +30,7 @@ def l2_loss(t: Any, name: str | None = None) -> jax.Array:
 
 
 def softmax_cross_entropy_with_logits(
-    labels: Any, logits: Any, axis: Any = -1, name: str | None = None
+    labels: ArrayLike, logits: ArrayLike, axis: AxisLike = -1, name: str | None = None
 ) -> jax.Array:
     """Returns the cross entropy of probabilities and the softmax of logits, along an axis.
 
@@ -47,7 +46,7 @@ def softmax_cross_entropy_with_logits(
 
 
 def sparse_softmax_cross_entropy_with_logits(
-    labels: Any, logits: Any, name: str | None = None
+    labels: ArrayLike, logits: ArrayLike, name: str | None = None
 ) -> jax.Array:
     """Returns the cross entropy of classes and the softmax of logits along the last axis.
 
@@ -82,7 +81,7 @@ def sparse_softmax_cross_entropy_with_logits(
 
 
 def sigmoid_cross_entropy_with_logits(
-    labels: Any = None, logits: Any = None, name: str | None = None
+    labels: ArrayLike = None, logits: ArrayLike = None, name: str | None = None
 ) -> jax.Array:
     """Returns the cross entropy of probabilities and the sigmoid of logits, for each element.
 
@@ -97,7 +96,7 @@ def sigmoid_cross_entropy_with_logits(
 
 
 def weighted_cross_entropy_with_logits(
-    labels: Any, logits: Any, pos_weight: Any, name: str | None = None
+    labels: ArrayLike, logits: ArrayLike, pos_weight: ArrayLike, name: str | None = None
 ) -> jax.Array:
     """Returns ``sigmoid_cross_entropy_with_logits`` in which positive labels count ``pos_weight`` times.
 
@@ -114,7 +113,10 @@ def weighted_cross_entropy_with_logits(
 
 
 def log_poisson_loss(
-    targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None
+    targets: ArrayLike,
+    log_input: ArrayLike,
+    compute_full_loss: bool = False,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns ``exp(log_input) - log_input * targets``, optionally with Stirling's approximation.
 
@@ -131,7 +133,7 @@ def log_poisson_loss(
     return loss
 
 
-def _check_shapes(scores: Any, labels: Any) -> None:
+def _check_shapes(scores: ArrayLike, labels: ArrayLike) -> None:
     if scores.shape != labels.shape:
         raise ValueError(
             f"logits and labels must have one shape, got {scores.shape} and {labels.shape}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pprint
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import PyTree, Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api.conversion import known
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
@@ -19,7 +20,7 @@ from stratagem._src.values.array_operators import ArrayOperators, operand_of
 __all__ = ["print", "shown_array"]
 
 
-def print(*inputs: Any, **kwargs: Any) -> None:
+def print(*inputs: PyTree, **kwargs: Any) -> None:
     """Prints arrays, strings and structures of them, to ``sys.stderr`` unless told otherwise.
 
     In replicas each prints its own. In compiled code what is printed comes from the running program, whose
@@ -54,7 +55,7 @@ def print(*inputs: Any, **kwargs: Any) -> None:
     leaves, structure = jax.tree.flatten(list(inputs), is_leaf=lambda x: not _is_nest(x))
     traced = [place for place, leaf in enumerate(leaves) if is_tracer(_opened(leaf))]
 
-    def write(*values: Any) -> None:
+    def write(*values: Tensor) -> None:
         found = list(leaves)  # replicas print at the same time
         for place, value in zip(traced, values, strict=True):
             found[place] = np.asarray(value)
@@ -72,15 +73,15 @@ def print(*inputs: Any, **kwargs: Any) -> None:
         write()
 
 
-def _is_nest(value: Any) -> bool:
+def _is_nest(value: PyTree) -> bool:
     return isinstance(value, (list, tuple, dict))
 
 
-def _opened(value: Any) -> Any:
+def _opened(value: PyTree) -> Any:
     return operand_of(value) if isinstance(value, ArrayOperators) else value
 
 
-def _shown(value: Any, summarize: int) -> str:
+def _shown(value: PyTree, summarize: int) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -107,7 +108,7 @@ class _Text:
         return self._text
 
 
-def _held(value: Any, summarize: int) -> Any:
+def _held(value: PyTree, summarize: int) -> Any:
     if isinstance(value, Mapping):
         return {key: _held(item, summarize) for key, item in value.items()}
     if _is_nest(value):
@@ -145,7 +146,7 @@ def shown_array(array: np.ndarray[Any, Any], summarize: int = 3) -> str:
     return rows(array, 1)
 
 
-def _number(value: Any, *, quoted: bool) -> str:
+def _number(value: PyTree, *, quoted: bool) -> str:
     if isinstance(value, (bytes, str)):
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
         return f'"{text}"' if quoted else text
@@ -160,6 +161,6 @@ def _number(value: Any, *, quoted: bool) -> str:
     return str(value)
 
 
-def _shortest(value: Any, few: int, many: int, kind: Any) -> str:
+def _shortest(value: PyTree, few: int, many: int, kind: Callable[..., Any]) -> str:
     text = f"{value:.{few}g}"
     return text if kind(text) == value or value != value else f"{value:.{many}g}"

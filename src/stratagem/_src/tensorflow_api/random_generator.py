@@ -11,13 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
+from stratagem._src.core.types import (
+    ArrayLike,
+    DTypeLike,
+    IntegerLike,
+    ScalarLike,
+    Seed,
+    ShapeLike,
+    Tensor,
+)
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api import random_samples as samples
 from stratagem._src.tensorflow_api.conversion import integer, known, tensor
 from stratagem._src.tensorflow_api.random_seeds import key_of_numbers
 from stratagem._src.values.array_operators import operand_of
+from stratagem._src.variables.foreign_variables import register_trackable
 from stratagem._src.variables.random_state import RandomState
-from stratagem._src.variables.stand_ins import register_holder
 
 __all__ = [
     "Algorithm",
@@ -64,7 +73,7 @@ class Generator:
     """
 
     def __init__(
-        self, copy_from: Generator | None = None, state: Any = None, alg: Any = None
+        self, copy_from: Generator | None = None, state: ArrayLike = None, alg: object = None
     ) -> None:
         if (copy_from is None) == (state is None):
             raise InvalidArgumentError(
@@ -77,34 +86,34 @@ class Generator:
     # --- where it begins ----------------------------------------------------------------------------
 
     @classmethod
-    def from_state(cls, state: Any, alg: Any = None) -> Self:
+    def from_state(cls, state: ArrayLike, alg: object = None) -> Self:
         """Returns a generator with a state, from ``create_rng_state`` or of another one."""
         return cls(state=state, alg=alg)
 
     @classmethod
-    def from_seed(cls, seed: Any, alg: Any = None) -> Self:
+    def from_seed(cls, seed: Seed, alg: object = None) -> Self:
         """Returns the generator of a seed, one whole number or several."""
         return cls(state=create_rng_state(seed, alg))
 
     @classmethod
-    def from_non_deterministic_state(cls, alg: Any = None) -> Self:
+    def from_non_deterministic_state(cls, alg: object = None) -> Self:
         """Returns a generator whose numbers differ in each run of the program."""
         return cls(state=[*np.random.SeedSequence().generate_state(2), 0, 0])
 
     @classmethod
-    def from_key_counter(cls, key: Any, counter: Any, alg: Any = None) -> Self:
+    def from_key_counter(cls, key: Seed, counter: Seed, alg: object = None) -> Self:
         """Returns the generator of a key, that has drawn as often as ``counter`` says."""
         return cls(state=_state_of(key, counter))
 
-    def reset(self, state: Any) -> None:
+    def reset(self, state: ArrayLike) -> None:
         """Makes the generator continue from a state."""
         self._state.assign(tensor(operand_of(state)).astype(jnp.uint32))
 
-    def reset_from_seed(self, seed: Any) -> None:
+    def reset_from_seed(self, seed: Seed) -> None:
         """Makes the generator that of a seed."""
         self._state.assign(create_rng_state(seed, None))
 
-    def reset_from_key_counter(self, key: Any, counter: Any) -> None:
+    def reset_from_key_counter(self, key: Seed, counter: Seed) -> None:
         """Makes the generator that of a key, as ``from_key_counter`` does."""
         self._state.assign(_state_of(key, counter))
 
@@ -121,11 +130,11 @@ class Generator:
         return Algorithm.THREEFRY.value
 
     @property
-    def key(self) -> Any:
+    def key(self) -> Tensor:
         """The key: two whole numbers."""
         return self._state.read_value()[:2]
 
-    def skip(self, delta: Any) -> RandomState:
+    def skip(self, delta: ScalarLike) -> RandomState:
         """Lets draws pass, as if ``delta`` samples had been drawn; returns the state."""
         count = jnp.asarray(tensor(delta)).astype(jnp.uint32)
         value = self._state.read_value()
@@ -134,7 +143,7 @@ class Generator:
         self._state.assign(jnp.stack([value[0], value[1], low, high]))
         return self._state
 
-    def split(self, count: Any = 1) -> list[Generator]:
+    def split(self, count: IntegerLike = 1) -> list[Generator]:
         """Returns generators with streams of their own.
 
         >>> import stratagem as tf
@@ -145,7 +154,7 @@ class Generator:
         data = jax.random.key_data(keys)
         return [type(self)(state=_state_of(row, 0)) for row in _known("split", data)]
 
-    def make_seeds(self, count: Any = 1) -> jax.Array:
+    def make_seeds(self, count: IntegerLike = 1) -> jax.Array:
         """Returns seeds for ``stateless_*`` functions, in columns: an array of shape ``[2, count]``."""
         return self.uniform_full_int([2, integer("random.make_seeds", "count", count)], "int32")
 
@@ -153,10 +162,10 @@ class Generator:
 
     def normal(
         self,
-        shape: Any,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        dtype: Any = "float32",
+        shape: ShapeLike,
+        mean: ArrayLike = 0.0,
+        stddev: ArrayLike = 1.0,
+        dtype: DTypeLike = "float32",
         name: str | None = None,
     ) -> jax.Array:
         """Returns samples of a normal distribution."""
@@ -164,10 +173,10 @@ class Generator:
 
     def truncated_normal(
         self,
-        shape: Any,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        dtype: Any = "float32",
+        shape: ShapeLike,
+        mean: ArrayLike = 0.0,
+        stddev: ArrayLike = 1.0,
+        dtype: DTypeLike = "float32",
         name: str | None = None,
     ) -> jax.Array:
         """Returns samples of a normal distribution within two standard deviations of the mean."""
@@ -175,32 +184,37 @@ class Generator:
 
     def uniform(
         self,
-        shape: Any,
-        minval: Any = 0,
-        maxval: Any = None,
-        dtype: Any = "float32",
+        shape: ShapeLike,
+        minval: ArrayLike = 0,
+        maxval: ArrayLike = None,
+        dtype: DTypeLike = "float32",
         name: str | None = None,
     ) -> jax.Array:
         """Returns numbers from ``minval`` to below ``maxval``, as ``tf.random.uniform`` does."""
         return samples.uniform(self._state.next_key(), shape, minval, maxval, dtype)
 
     def uniform_full_int(
-        self, shape: Any, dtype: Any = "uint64", name: str | None = None
+        self, shape: ShapeLike, dtype: DTypeLike = "uint64", name: str | None = None
     ) -> jax.Array:
         """Returns whole numbers, each of those that the type has as likely as the others."""
         return samples.full_int(self._state.next_key(), shape, dtype)
 
     def binomial(
-        self, shape: Any, counts: Any, probs: Any, dtype: Any = "int32", name: str | None = None
+        self,
+        shape: ShapeLike,
+        counts: ArrayLike,
+        probs: ArrayLike,
+        dtype: DTypeLike = "int32",
+        name: str | None = None,
     ) -> jax.Array:
         """Returns how often something of a probability happens in so many trials."""
         return samples.binomial(self._state.next_key(), shape, counts, probs, dtype)
 
 
-register_holder(Generator, lambda generator: {"state": generator.state})
+register_trackable(Generator, lambda generator: {"state": generator.state})
 
 
-def create_rng_state(seed: Any, alg: Any) -> np.ndarray[Any, Any]:
+def create_rng_state(seed: Seed, alg: object) -> np.ndarray[Any, Any]:
     """Returns the state of a ``Generator`` for a seed.
 
     Args:
@@ -213,7 +227,7 @@ def create_rng_state(seed: Any, alg: Any) -> np.ndarray[Any, Any]:
     return np.array([*key_of_numbers(_known("from_seed", seed)), 0, 0], np.uint32)
 
 
-def _state_of(key: Any, counter: Any) -> np.ndarray[Any, Any]:
+def _state_of(key: Seed, counter: Seed) -> np.ndarray[Any, Any]:
     words = _words(_known("from_key_counter", key))
     counts = _words(_known("from_key_counter", counter))
     if len(words) > 2 or len(counts) > 2:
@@ -224,7 +238,7 @@ def _state_of(key: Any, counter: Any) -> np.ndarray[Any, Any]:
     return np.array([*[*words, 0][:2], *[*counts, 0][:2]], np.uint32)
 
 
-def _words(numbers: Any) -> list[int]:
+def _words(numbers: ArrayLike) -> list[int]:
     """Returns whole numbers as words of 32 bits, lowest first; those above are left out if zero."""
     found: list[int] = []
     flat = np.ravel(numbers).tolist()
@@ -234,7 +248,7 @@ def _words(numbers: Any) -> list[int]:
     return found
 
 
-def _known_state(state: Any) -> Any:
+def _known_state(state: ArrayLike) -> Any:
     value = _known("Generator", state)
     if value.shape != (4,):
         raise ShapeMismatchError(
@@ -244,7 +258,7 @@ def _known_state(state: Any) -> Any:
     return value
 
 
-def _known(op: str, value: Any) -> Any:
+def _known(op: str, value: ArrayLike) -> Any:
     if any(is_tracer(operand_of(leaf)) for leaf in jax.tree.leaves(value)):
         raise InvalidArgumentError(
             f"tf.random.{op} needs numbers that are known, and these are traced: create generators "

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
+from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, PRNGKey, ShapeLike, Tensor
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
     available,
@@ -31,7 +32,9 @@ __all__ = [
 ]
 
 
-def normal(key: Any, shape: Any, mean: Any, stddev: Any, dtype: Any) -> jax.Array:
+def normal(
+    key: PRNGKey, shape: ShapeLike, mean: ArrayLike, stddev: ArrayLike, dtype: DTypeLike
+) -> jax.Array:
     """Returns samples of a normal distribution."""
     dtype = _float("normal", dtype)
     sample = jax.random.normal(key, shape_of("random.normal", shape), dtype)
@@ -39,7 +42,12 @@ def normal(key: Any, shape: Any, mean: Any, stddev: Any, dtype: Any) -> jax.Arra
 
 
 def truncated_normal(
-    key: Any, shape: Any, mean: Any, stddev: Any, dtype: Any, bounds: tuple[Any, Any] = (-2, 2)
+    key: PRNGKey,
+    shape: ShapeLike,
+    mean: ArrayLike,
+    stddev: ArrayLike,
+    dtype: DTypeLike,
+    bounds: tuple[Any, Any] = (-2, 2),
 ) -> jax.Array:
     """Returns samples of a normal distribution, none further from the mean than the bounds say."""
     dtype = _float("truncated_normal", dtype)
@@ -49,7 +57,9 @@ def truncated_normal(
     return sample * _like(stddev, dtype) + _like(mean, dtype)
 
 
-def uniform(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any) -> jax.Array:
+def uniform(
+    key: PRNGKey, shape: ShapeLike, minval: ArrayLike, maxval: ArrayLike, dtype: DTypeLike
+) -> jax.Array:
     """Returns samples from ``minval`` to below ``maxval``."""
     wanted = as_dtype(dtype)
     size = shape_of("random.uniform", shape)
@@ -71,7 +81,7 @@ def uniform(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any) -> jax.A
     return jax.random.randint(key, size, tensor(minval), tensor(maxval), dtype=available(wanted))
 
 
-def full_int(key: Any, shape: Any, dtype: Any) -> jax.Array:
+def full_int(key: PRNGKey, shape: ShapeLike, dtype: DTypeLike) -> jax.Array:
     """Returns whole numbers, each of those that the dtype has as likely as the others."""
     size, dtype = shape_of("random.uniform", shape), available(dtype)
     if dtype.kind not in "iu":
@@ -80,7 +90,9 @@ def full_int(key: Any, shape: Any, dtype: Any) -> jax.Array:
     return jax.random.bits(key, size, unsigned).astype(dtype)
 
 
-def categorical(key: Any, logits: Any, num_samples: Any, dtype: Any) -> jax.Array:
+def categorical(
+    key: PRNGKey, logits: ArrayLike, num_samples: IntegerLike, dtype: DTypeLike
+) -> jax.Array:
     """Returns ``num_samples`` numbers of classes for each row of ``logits``."""
     array = tensor(logits)
     if array.ndim != 2:
@@ -92,7 +104,9 @@ def categorical(key: Any, logits: Any, num_samples: Any, dtype: Any) -> jax.Arra
     return found.T.astype(available("int64" if dtype is None else dtype))
 
 
-def gamma(key: Any, shape: Any, alpha: Any, beta: Any, dtype: Any) -> jax.Array:
+def gamma(
+    key: PRNGKey, shape: ShapeLike, alpha: ArrayLike, beta: ArrayLike, dtype: DTypeLike
+) -> jax.Array:
     """Returns samples of gamma distributions: ``shape`` of them for each ``alpha`` and ``beta``."""
     dtype = _float("gamma", dtype)
     scale = _like(1 if beta is None else beta, dtype)
@@ -103,7 +117,7 @@ def gamma(key: Any, shape: Any, alpha: Any, beta: Any, dtype: Any) -> jax.Array:
     return jnp.maximum(sample, jnp.finfo(dtype).tiny)
 
 
-def poisson(key: Any, shape: Any, lam: Any, dtype: Any) -> jax.Array:
+def poisson(key: PRNGKey, shape: ShapeLike, lam: ArrayLike, dtype: DTypeLike) -> jax.Array:
     """Returns samples of Poisson distributions: ``shape`` of them for each ``lam``."""
     rate = tensor(lam)
     rate = rate if is_float(rate.dtype) else rate.astype(jnp.float32)
@@ -111,7 +125,9 @@ def poisson(key: Any, shape: Any, lam: Any, dtype: Any) -> jax.Array:
     return jax.random.poisson(key, rate, size).astype(available(dtype))
 
 
-def binomial(key: Any, shape: Any, counts: Any, probs: Any, dtype: Any) -> jax.Array:
+def binomial(
+    key: PRNGKey, shape: ShapeLike, counts: ArrayLike, probs: ArrayLike, dtype: DTypeLike
+) -> jax.Array:
     """Returns samples of binomial distributions."""
     probability = tensor(probs)
     number = tensor(counts).astype(probability.dtype)
@@ -119,17 +135,17 @@ def binomial(key: Any, shape: Any, counts: Any, probs: Any, dtype: Any) -> jax.A
     return jax.random.binomial(key, number, probability, size).astype(available(dtype))
 
 
-def shuffle(key: Any, value: Any) -> jax.Array:
+def shuffle(key: PRNGKey, value: ArrayLike) -> jax.Array:
     """Returns the rows in another order."""
     return jax.random.permutation(key, tensor(value), axis=0)
 
 
-def _float(op: str, dtype: Any) -> Any:
+def _float(op: str, dtype: DTypeLike) -> DTypeLike:
     wanted = as_dtype(dtype)
     if not is_float(wanted):
         raise InvalidArgumentError(f"tf.random.{op} needs a floating-point dtype, got {wanted}.")
     return available(wanted)
 
 
-def _like(value: Any, dtype: Any) -> Any:
+def _like(value: ArrayLike, dtype: DTypeLike) -> Tensor:
     return tensor(value).astype(dtype)

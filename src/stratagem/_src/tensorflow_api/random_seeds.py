@@ -12,6 +12,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
 from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.core.types import ArrayLike, IntegerLike, PRNGKey, ScalarLike, Seed, Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 from stratagem._src.tensorflow_api.conversion import known, tensor
@@ -24,7 +25,7 @@ __all__ = ["fold_in", "key_of_numbers", "key_of_seed", "next_key", "set_seed", "
 _DEFAULT_SEED = 87654321
 
 
-def key_of_numbers(numbers: Any) -> Any:
+def key_of_numbers(numbers: Seed) -> Any:
     """Returns two whole numbers of 32 bits, for a seed of any whole numbers."""
     words = []
     for number in np.ravel(np.asarray(numbers, object)).tolist():
@@ -65,7 +66,7 @@ class _Streams:
 
     def get(self, given: int | None) -> RandomState:
         """Returns the state of the stream of functions with this seed, in this thread."""
-        stream = given, THIS_THREAD.state.reads_ahead
+        stream = given, THIS_THREAD.state.is_prefetching
         with self._lock:
             states = self._current()
             if stream not in states:
@@ -73,12 +74,12 @@ class _Streams:
             return states[stream]
 
     def _key(self, stream: _Stream) -> Any:
-        given, reads_ahead = stream
+        given, is_prefetching = stream
         if self._seed is None and given is None:
             return np.random.SeedSequence().generate_state(2)
         seed = _DEFAULT_SEED if self._seed is None else self._seed
         number = 0 if given is None else given
-        return key_of_numbers([seed, number, int(given is None), int(reads_ahead), self._life])
+        return key_of_numbers([seed, number, int(given is None), int(is_prefetching), self._life])
 
     def _current(self) -> dict[_Stream, RandomState]:
         """Returns the states; devices that are gone took theirs with them, so others are made."""
@@ -91,7 +92,7 @@ class _Streams:
 _streams = _Streams()
 
 
-def set_seed(seed: Any) -> None:
+def set_seed(seed: Seed) -> None:
     """Makes the random numbers of this process reproducible from here on.
 
     Functions of ``tf.random`` draw from one stream, and those that are given a seed from a stream of that
@@ -115,7 +116,7 @@ def set_seed(seed: Any) -> None:
     _streams.set_seed(None if seed is None else int(known(seed)))  # type: ignore[arg-type]
 
 
-def next_key(seed: Any = None) -> Any:
+def next_key(seed: Seed = None) -> PRNGKey:
     """Returns a key that no other draw gets.
 
     Args:
@@ -124,7 +125,7 @@ def next_key(seed: Any = None) -> Any:
     return _streams.get(None if seed is None else int(known(seed))).next_key()  # type: ignore[arg-type]
 
 
-def key_of_seed(op: str, seed: Any) -> Any:
+def key_of_seed(op: str, seed: Seed) -> PRNGKey:
     """Returns the key of the two numbers that a stateless function is given."""
     if not isinstance(seed, (list, tuple, np.ndarray)):
         seed = operand_of(seed)
@@ -140,7 +141,7 @@ def key_of_seed(op: str, seed: Any) -> Any:
     return jax.random.wrap_key_data(array.astype(jnp.uint32), impl=ALGORITHM)
 
 
-def _check_seed(op: str, seed: Any) -> None:
+def _check_seed(op: str, seed: Seed) -> None:
     if seed.shape != (2,) or seed.dtype.kind not in "iu":
         raise ShapeMismatchError(
             f"The seed of tf.random.{op} must be two whole numbers, got shape {tuple(seed.shape)} of "
@@ -148,12 +149,12 @@ def _check_seed(op: str, seed: Any) -> None:
         )
 
 
-def _seed_of_key(key: Any, like: Any) -> Any:
+def _seed_of_key(key: PRNGKey, like: ArrayLike) -> Tensor:
     data = jax.random.key_data(key)
     return data.astype(jnp.uint32 if tensor(like).dtype == jnp.uint32 else jnp.int32)
 
 
-def fold_in(seed: Any, data: Any, alg: Any = "auto_select") -> Any:
+def fold_in(seed: Seed, data: ScalarLike, alg: object = "auto_select") -> Tensor:
     """Returns a seed made of a seed and a number, for ``stateless_*`` functions.
 
     Args:
@@ -170,7 +171,7 @@ def fold_in(seed: Any, data: Any, alg: Any = "auto_select") -> Any:
     return _seed_of_key(made, seed)
 
 
-def split(seed: Any, num: Any = 2, alg: Any = "auto_select") -> Any:
+def split(seed: Seed, num: IntegerLike = 2, alg: object = "auto_select") -> Tensor:
     """Returns ``num`` seeds made of a seed, as the rows of an array.
 
     Args:

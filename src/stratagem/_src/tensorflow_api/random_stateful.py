@@ -8,6 +8,16 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
+from stratagem._src.core.types import (
+    ArrayLike,
+    DTypeLike,
+    IntegerLike,
+    PRNGKey,
+    ScalarLike,
+    Seed,
+    ShapeLike,
+    Tensor,
+)
 from stratagem._src.tensorflow_api import random_samples as samples
 from stratagem._src.tensorflow_api.conversion import floats, known, shape_of
 from stratagem._src.tensorflow_api.random_seeds import next_key
@@ -27,11 +37,11 @@ __all__ = [
 
 
 def normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = "float32",
-    seed: Any = None,
+    shape: ShapeLike,
+    mean: ArrayLike = 0.0,
+    stddev: ArrayLike = 1.0,
+    dtype: DTypeLike = "float32",
+    seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns samples of a normal distribution, others in each call, step and replica.
@@ -51,11 +61,11 @@ def normal(
 
 
 def uniform(
-    shape: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = "float32",
-    seed: Any = None,
+    shape: ShapeLike,
+    minval: ArrayLike = 0,
+    maxval: ArrayLike = None,
+    dtype: DTypeLike = "float32",
+    seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns numbers from ``minval`` to below ``maxval``, others in each call, step and replica.
@@ -76,11 +86,11 @@ def uniform(
 
 
 def truncated_normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = "float32",
-    seed: Any = None,
+    shape: ShapeLike,
+    mean: ArrayLike = 0.0,
+    stddev: ArrayLike = 1.0,
+    dtype: DTypeLike = "float32",
+    seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns samples as ``normal`` does, none more than two standard deviations from the mean.
@@ -92,7 +102,11 @@ def truncated_normal(
 
 
 def categorical(
-    logits: Any, num_samples: Any, dtype: Any = None, seed: Any = None, name: str | None = None
+    logits: ArrayLike,
+    num_samples: IntegerLike,
+    dtype: DTypeLike = None,
+    seed: Seed = None,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns numbers of classes, ``num_samples`` for each row of ``logits``.
 
@@ -110,11 +124,11 @@ def categorical(
 
 
 def gamma(
-    shape: Any,
-    alpha: Any,
-    beta: Any = None,
-    dtype: Any = "float32",
-    seed: Any = None,
+    shape: ShapeLike,
+    alpha: ArrayLike,
+    beta: ArrayLike = None,
+    dtype: DTypeLike = "float32",
+    seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
     """Returns samples of gamma distributions: ``shape`` of them for each ``alpha`` and ``beta``.
@@ -126,7 +140,11 @@ def gamma(
 
 
 def poisson(
-    shape: Any, lam: Any, dtype: Any = "float32", seed: Any = None, name: str | None = None
+    shape: ShapeLike,
+    lam: ArrayLike,
+    dtype: DTypeLike = "float32",
+    seed: Seed = None,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns samples of Poisson distributions: ``shape`` of them for each ``lam``.
 
@@ -136,7 +154,7 @@ def poisson(
     return samples.poisson(next_key(seed), shape, lam, dtype)
 
 
-def shuffle(value: Any, seed: Any = None, name: str | None = None) -> jax.Array:
+def shuffle(value: ArrayLike, seed: Seed = None, name: str | None = None) -> jax.Array:
     """Returns the rows of an array in another order.
 
     >>> sorted(shuffle([3, 1, 2]).tolist())
@@ -146,7 +164,11 @@ def shuffle(value: Any, seed: Any = None, name: str | None = None) -> jax.Array:
 
 
 def dropout(
-    x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
+    x: ArrayLike,
+    rate: ScalarLike,
+    noise_shape: ShapeLike = None,
+    seed: Seed = None,
+    name: str | None = None,
 ) -> jax.Array:
     """Returns ``x`` with elements set to zero at random, and the others divided by ``1 - rate``.
 
@@ -167,7 +189,7 @@ def dropout(
     return _dropped(next_key(seed), array, rate, noise_shape)
 
 
-def _is_zero(rate: Any) -> bool:
+def _is_zero(rate: ScalarLike) -> bool:
     value = known(rate)
     if value is None:
         return False
@@ -176,7 +198,7 @@ def _is_zero(rate: Any) -> bool:
     return bool(value == 0)
 
 
-def _dropped(key: Any, array: Any, rate: Any, noise_shape: Any) -> jax.Array:
+def _dropped(key: PRNGKey, array: Tensor, rate: ScalarLike, noise_shape: ShapeLike) -> jax.Array:
     shape = array.shape
     if noise_shape is not None:
         given = list(noise_shape)
@@ -203,11 +225,11 @@ class random_normal_initializer:  # noqa: N801  (TensorFlow's name)
     (2, 3)
     """
 
-    def __init__(self, mean: Any = 0.0, stddev: Any = 0.05, seed: Any = None) -> None:
+    def __init__(self, mean: ArrayLike = 0.0, stddev: ArrayLike = 0.05, seed: Seed = None) -> None:
         self._arguments = (mean, stddev)
         self._seed = seed
 
-    def __call__(self, shape: Any, dtype: Any = "float32", **kwargs: Any) -> jax.Array:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = "float32", **kwargs: Any) -> jax.Array:
         return normal(shape, *self._arguments, dtype=dtype, seed=self._seed)
 
 
@@ -223,9 +245,11 @@ class random_uniform_initializer:  # noqa: N801  (TensorFlow's name)
     (2, 3)
     """
 
-    def __init__(self, minval: Any = -0.05, maxval: Any = 0.05, seed: Any = None) -> None:
+    def __init__(
+        self, minval: ArrayLike = -0.05, maxval: ArrayLike = 0.05, seed: Seed = None
+    ) -> None:
         self._arguments = (minval, maxval)
         self._seed = seed
 
-    def __call__(self, shape: Any, dtype: Any = "float32", **kwargs: Any) -> jax.Array:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike = "float32", **kwargs: Any) -> jax.Array:
         return uniform(shape, *self._arguments, dtype=dtype, seed=self._seed)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, Seed, ShapeLike
 from stratagem._src.tensorflow_api import random_samples as samples
 from stratagem._src.tensorflow_api.conversion import shape_of, tensor
 from stratagem._src.tensorflow_api.random_seeds import key_of_seed
@@ -26,13 +25,13 @@ __all__ = [
 
 
 def stateless_normal(
-    shape: Any,
-    seed: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = "float32",
+    shape: ShapeLike,
+    seed: Seed,
+    mean: ArrayLike = 0.0,
+    stddev: ArrayLike = 1.0,
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-    alg: Any = "auto_select",
+    alg: object = "auto_select",
 ) -> jax.Array:
     """Returns samples of a normal distribution, always the same for a seed.
 
@@ -57,13 +56,13 @@ def stateless_normal(
 
 
 def stateless_uniform(
-    shape: Any,
-    seed: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = "float32",
+    shape: ShapeLike,
+    seed: Seed,
+    minval: ArrayLike = 0,
+    maxval: ArrayLike = None,
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-    alg: Any = "auto_select",
+    alg: object = "auto_select",
 ) -> jax.Array:
     """Returns numbers from ``minval`` to below ``maxval``, always the same for a seed.
 
@@ -83,13 +82,13 @@ def stateless_uniform(
 
 
 def stateless_truncated_normal(
-    shape: Any,
-    seed: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = "float32",
+    shape: ShapeLike,
+    seed: Seed,
+    mean: ArrayLike = 0.0,
+    stddev: ArrayLike = 1.0,
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-    alg: Any = "auto_select",
+    alg: object = "auto_select",
 ) -> jax.Array:
     """Returns samples of a normal distribution within two standard deviations of the mean.
 
@@ -101,12 +100,12 @@ def stateless_truncated_normal(
 
 
 def stateless_parameterized_truncated_normal(
-    shape: Any,
-    seed: Any,
-    means: Any = 0.0,
-    stddevs: Any = 1.0,
-    minvals: Any = -2.0,
-    maxvals: Any = 2.0,
+    shape: ShapeLike,
+    seed: Seed,
+    means: ArrayLike = 0.0,
+    stddevs: ArrayLike = 1.0,
+    minvals: ArrayLike = -2.0,
+    maxvals: ArrayLike = 2.0,
     name: str | None = None,
 ) -> jax.Array:
     """Returns samples of a normal distribution from ``minvals`` to ``maxvals``.
@@ -121,7 +120,11 @@ def stateless_parameterized_truncated_normal(
 
 
 def stateless_categorical(
-    logits: Any, num_samples: Any, seed: Any, dtype: Any = "int64", name: str | None = None
+    logits: ArrayLike,
+    num_samples: IntegerLike,
+    seed: Seed,
+    dtype: DTypeLike = "int64",
+    name: str | None = None,
 ) -> jax.Array:
     """Returns numbers of classes, ``num_samples`` for each row of ``logits``.
 
@@ -133,11 +136,11 @@ def stateless_categorical(
 
 
 def stateless_gamma(
-    shape: Any,
-    seed: Any,
-    alpha: Any,
-    beta: Any = None,
-    dtype: Any = "float32",
+    shape: ShapeLike,
+    seed: Seed,
+    alpha: ArrayLike,
+    beta: ArrayLike = None,
+    dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> jax.Array:
     """Returns samples of gamma distributions.
@@ -159,7 +162,11 @@ def stateless_gamma(
 
 
 def stateless_poisson(
-    shape: Any, seed: Any, lam: Any, dtype: Any = "int32", name: str | None = None
+    shape: ShapeLike,
+    seed: Seed,
+    lam: ArrayLike,
+    dtype: DTypeLike = "int32",
+    name: str | None = None,
 ) -> jax.Array:
     """Returns samples of Poisson distributions; the last sizes of ``shape`` are those of ``lam``.
 
@@ -171,11 +178,11 @@ def stateless_poisson(
 
 
 def stateless_binomial(
-    shape: Any,
-    seed: Any,
-    counts: Any,
-    probs: Any,
-    output_dtype: Any = "int32",
+    shape: ShapeLike,
+    seed: Seed,
+    counts: ArrayLike,
+    probs: ArrayLike,
+    output_dtype: DTypeLike = "int32",
     name: str | None = None,
 ) -> jax.Array:
     """Returns how often something of a probability happens in so many trials.
@@ -188,7 +195,7 @@ def stateless_binomial(
 
 
 def stateless_shuffle(
-    value: Any, seed: Any, alg: Any = "auto_select", name: str | None = None
+    value: ArrayLike, seed: Seed, alg: object = "auto_select", name: str | None = None
 ) -> jax.Array:
     """Returns the rows of an array in an order that a seed determines.
 
@@ -198,7 +205,7 @@ def stateless_shuffle(
     return samples.shuffle(key_of_seed("stateless_shuffle", seed), value)
 
 
-def _without_last(op: str, shape: Any, *parameters: Any) -> tuple[int, ...]:
+def _without_last(op: str, shape: ShapeLike, *parameters: ArrayLike) -> tuple[int, ...]:
     """Returns ``shape`` without the last sizes, which must be those of the parameters."""
     size = shape_of(f"random.{op}", shape)
     inner = jnp.broadcast_shapes(*(tensor(parameter).shape for parameter in parameters))

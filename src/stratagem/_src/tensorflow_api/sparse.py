@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, ScalarLike
 from stratagem._src.data.tfrecord.parse import SparseValues
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 
@@ -14,11 +13,11 @@ __all__ = ["to_dense"]
 
 
 def to_dense(
-    sp_input: Any,
-    default_value: Any = None,
+    sp_input: ArrayLike,
+    default_value: ScalarLike = None,
     validate_indices: bool = True,
     name: str | None = None,
-) -> Any:
+) -> HostTensor:
     """Returns the values of a ``VarLenFeature`` as one array, filled up with ``default_value``.
 
     Differs from TensorFlow: ``parse_single_example`` gives a dense vector for a ``VarLenFeature``, which is

@@ -5,12 +5,23 @@ from __future__ import annotations
 import functools
 import re
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import (
+    ArrayLike,
+    AxisLike,
+    DTypeLike,
+    IntegerLike,
+    Leaf,
+    PyTree,
+    ShapeLike,
+    StringLike,
+)
 from stratagem._src.data.ragged_tensor import RaggedTensor
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
@@ -48,7 +59,7 @@ __all__ = [
 ]
 
 
-def _objects(shape: Any, items: Any) -> HostTensor:
+def _objects(shape: ShapeLike, items: Sequence[bytes]) -> HostTensor:
     made = np.empty(len(items), np.object_)
     made[:] = items
     return HostTensor.of(made.reshape(shape))
@@ -59,7 +70,9 @@ def _items(array: HostTensor) -> list[bytes]:
     return found
 
 
-def rows_of(op: str, value: Any, function: Any, dtype: Any = np.object_) -> Any:
+def rows_of(
+    op: str, value: StringLike, function: Callable[[bytes], Any], dtype: DTypeLike = np.object_
+) -> Any:
     """Returns a list for each string: an array for one string, rows for an array of them."""
     array = as_strings(op, value)
     rows = []
@@ -79,7 +92,7 @@ def rows_of(op: str, value: Any, function: Any, dtype: Any = np.object_) -> Any:
     return RaggedTensor.from_rows(rows)
 
 
-def length(input: Any, unit: str = "BYTE", name: str | None = None) -> HostTensor:
+def length(input: StringLike, unit: str = "BYTE", name: str | None = None) -> HostTensor:
     """Returns how many bytes, or characters (``"UTF8_CHAR"``), strings have.
 
     >>> length(["one", "three"])
@@ -104,7 +117,7 @@ def _data(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def lower(input: Any, encoding: str = "", name: str | None = None) -> HostTensor:
+def lower(input: StringLike, encoding: str = "", name: str | None = None) -> HostTensor:
     """Returns strings in lower case: ASCII's letters, or with ``encoding="utf-8"`` all.
 
     >>> lower("ABC").numpy()
@@ -116,7 +129,7 @@ def lower(input: Any, encoding: str = "", name: str | None = None) -> HostTensor
     )
 
 
-def upper(input: Any, encoding: str = "", name: str | None = None) -> HostTensor:
+def upper(input: StringLike, encoding: str = "", name: str | None = None) -> HostTensor:
     """Returns strings in upper case: ASCII's letters, or with ``encoding="utf-8"`` all.
 
     >>> upper("abc").numpy()
@@ -133,7 +146,7 @@ def _check_encoding(op: str, encoding: str) -> None:
         raise InvalidArgumentError(f"encoding of tf.{op} must be '' or 'utf-8', got {encoding!r}.")
 
 
-def strip(input: Any, name: str | None = None) -> HostTensor:
+def strip(input: StringLike, name: str | None = None) -> HostTensor:
     """Returns strings without the white space at their ends.
 
     >>> strip("  a b ").numpy()
@@ -142,7 +155,9 @@ def strip(input: Any, name: str | None = None) -> HostTensor:
     return each("strings.strip", input, lambda item: item.strip())
 
 
-def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = None) -> Any:
+def split(
+    input: StringLike, sep: StringLike = None, maxsplit: int = -1, name: str | None = None
+) -> Any:
     """Returns the parts of a string; of a vector of strings a ``RaggedTensor`` of them.
 
     >>> split("a b  c").tolist(), split(["a b", "c"]).to_list()
@@ -171,7 +186,7 @@ def _parts(item: bytes, between: bytes | None, most: int) -> list[bytes]:
     return found
 
 
-def bytes_split(input: Any, name: str | None = None) -> Any:
+def bytes_split(input: StringLike, name: str | None = None) -> Any:
     """Returns the bytes of a string, each as one; of a vector of strings a ``RaggedTensor``.
 
     >>> bytes_split("abc").tolist()
@@ -182,7 +197,7 @@ def bytes_split(input: Any, name: str | None = None) -> Any:
     )
 
 
-def join(inputs: Any, separator: str = "", name: str | None = None) -> HostTensor:
+def join(inputs: Sequence[StringLike], separator: str = "", name: str | None = None) -> HostTensor:
     """Returns strings joined: first ones of each array, second ones, and so on.
 
     >>> join([["a", "b"], "c"], separator="-").tolist()
@@ -200,8 +215,8 @@ def join(inputs: Any, separator: str = "", name: str | None = None) -> HostTenso
 
 
 def reduce_join(
-    inputs: Any,
-    axis: Any = None,
+    inputs: StringLike,
+    axis: AxisLike = None,
     keepdims: bool = False,
     separator: str = "",
     name: str | None = None,
@@ -224,7 +239,11 @@ def reduce_join(
 
 
 def unsorted_segment_join(
-    inputs: Any, segment_ids: Any, num_segments: Any, separator: str = "", name: str | None = None
+    inputs: StringLike,
+    segment_ids: ArrayLike,
+    num_segments: IntegerLike,
+    separator: str = "",
+    name: str | None = None,
 ) -> HostTensor:
     """Returns strings joined by the number of their segment.
 
@@ -249,10 +268,10 @@ def unsorted_segment_join(
 
 
 def ngrams(
-    data: Any,
-    ngram_width: Any,
+    data: StringLike,
+    ngram_width: IntegerLike,
     separator: str = " ",
-    pad_values: Any = None,
+    pad_values: object = None,
     padding_width: int | None = None,
     preserve_short_sequences: bool = False,
     name: str | None = None,
@@ -281,7 +300,7 @@ def ngrams(
 
 
 def substr(
-    input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None = None
+    input: StringLike, pos: ArrayLike, len: ArrayLike, unit: str = "BYTE", name: str | None = None
 ) -> HostTensor:
     """Returns parts of strings: from a place on, from the end if it is negative, of a length.
 
@@ -340,13 +359,17 @@ def _expression(pattern: str) -> re.Pattern[str]:
         raise InvalidArgumentError(f"The pattern {pattern!r} is not valid: {error}.") from None
 
 
-def _pattern(op: str, pattern: Any) -> re.Pattern[str]:
+def _pattern(op: str, pattern: StringLike) -> re.Pattern[str]:
     data: bytes = as_strings(op, pattern).item()
     return _expression(_text(data))
 
 
 def regex_replace(
-    input: Any, pattern: Any, rewrite: Any, replace_global: bool = True, name: str | None = None
+    input: StringLike,
+    pattern: StringLike,
+    rewrite: StringLike,
+    replace_global: bool = True,
+    name: str | None = None,
 ) -> HostTensor:
     r"""Returns strings with what matches a pattern replaced; ``\1`` in the new text stands for a group.
 
@@ -371,7 +394,7 @@ def regex_replace(
     return each("strings.regex_replace", input, replaced)
 
 
-def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> HostTensor:
+def regex_full_match(input: StringLike, pattern: StringLike, name: str | None = None) -> HostTensor:
     """Returns whether whole strings match a pattern.
 
     >>> regex_full_match(["a1", "b"], "[a-z][0-9]").tolist()
@@ -383,7 +406,9 @@ def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> HostT
     return HostTensor.of(np.array(found, np.bool_).reshape(array.shape))
 
 
-def to_number(input: Any, out_type: Any = np.float32, name: str | None = None) -> HostTensor:
+def to_number(
+    input: StringLike, out_type: DTypeLike = np.float32, name: str | None = None
+) -> HostTensor:
     """Returns the numbers that strings spell.
 
     >>> to_number(["1.5", "-2"])
@@ -406,7 +431,7 @@ def to_number(input: Any, out_type: Any = np.float32, name: str | None = None) -
 
 
 def as_string(
-    input: Any,
+    input: ArrayLike,
     precision: int = -1,
     scientific: bool = False,
     shortest: bool = False,
@@ -442,7 +467,7 @@ def as_string(
     digits = "" if precision < 0 else f".{precision}"
     size = "" if width < 0 else str(width)
 
-    def written(value: Any) -> bytes:
+    def written(value: Leaf) -> bytes:
         if isinstance(value, (bytes, str)):
             return value.encode() if isinstance(value, str) else value
         if isinstance(value, (bool, np.bool_)):
@@ -458,7 +483,11 @@ def as_string(
 
 
 def format(
-    template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
+    template: str,
+    inputs: PyTree,
+    placeholder: str = "{}",
+    summarize: int = 3,
+    name: str | None = None,
 ) -> HostTensor:
     """Returns a text in which arrays, as ``tf.print`` shows them, take the places of ``{}``.
 
@@ -480,7 +509,7 @@ def format(
     return _objects((), [whole.encode()])
 
 
-def to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> HostTensor:
+def to_hash_bucket_fast(input: StringLike, num_buckets: int, name: str | None = None) -> HostTensor:
     """Returns a number below ``num_buckets`` for each string, always the same: TensorFlow's.
 
     >>> to_hash_bucket_fast(["Hello", "TensorFlow"], 3).shape

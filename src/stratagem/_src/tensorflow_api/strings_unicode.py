@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, StringLike
 from stratagem._src.data.ragged_tensor import RaggedTensor
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 from stratagem._src.tensorflow_api.io_files import each
@@ -42,7 +43,7 @@ def _characters(
 
 
 def unicode_decode(
-    input: Any,
+    input: StringLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = 65533,
@@ -66,7 +67,7 @@ def unicode_decode(
 
 
 def unicode_split(
-    input: Any,
+    input: StringLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = 65533,
@@ -87,7 +88,7 @@ def unicode_split(
 
 
 def unicode_encode(
-    input: Any,
+    input: ArrayLike,
     output_encoding: str,
     errors: str = "replace",
     replacement_char: int = 65533,
@@ -100,7 +101,7 @@ def unicode_encode(
     """
     encoding = _encoding("unicode_encode", output_encoding)
 
-    def text(points: Any) -> bytes:
+    def text(points: ArrayLike) -> bytes:
         found = ""
         for point in np.asarray(points).tolist():
             if 0 <= point < 0x110000 and not 0xD800 <= point < 0xE000:
@@ -126,7 +127,7 @@ def unicode_encode(
 
 
 def unicode_transcode(
-    input: Any,
+    input: StringLike,
     input_encoding: str,
     output_encoding: str,
     errors: str = "replace",

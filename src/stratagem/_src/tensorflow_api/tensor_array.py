@@ -9,6 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, OutOfRangeError
+from stratagem._src.core.types import (
+    ArrayLike,
+    DTypeLike,
+    IntegerLike,
+    PyTree,
+    ScalarLike,
+    ShapeLike,
+    Tensor,
+)
 from stratagem._src.tensorflow_api.conversion import available, integer, integers, known, tensor
 
 __all__ = ["TensorArray"]
@@ -47,15 +56,15 @@ class TensorArray:
 
     def __init__(
         self,
-        dtype: Any,
-        size: Any = None,
+        dtype: DTypeLike,
+        size: IntegerLike = None,
         dynamic_size: bool | None = None,
         clear_after_read: bool | None = None,
         tensor_array_name: str | None = None,
-        handle: Any = None,
-        flow: Any = None,
+        handle: object = None,
+        flow: object = None,
         infer_shape: bool = True,
-        element_shape: Any = None,
+        element_shape: ShapeLike = None,
         colocate_with_first_write_call: bool = True,
         name: str | None = None,
     ) -> None:
@@ -75,7 +84,7 @@ class TensorArray:
         self._items: list[Any] | jax.Array = [None] * count
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DTypeLike:
         """The element type."""
         return self._dtype
 
@@ -85,15 +94,15 @@ class TensorArray:
         return self._dynamic
 
     @property
-    def element_shape(self) -> Any:
+    def element_shape(self) -> tuple[int, ...] | None:
         """The shape of an element, or ``None`` before the first write."""
         return self._shape
 
-    def size(self, name: str | None = None) -> Any:
+    def size(self, name: str | None = None) -> Tensor:
         """Returns how many elements there are."""
         return tensor(len(self._items))
 
-    def write(self, index: Any, value: Any, name: str | None = None) -> Self:
+    def write(self, index: ScalarLike, value: ArrayLike, name: str | None = None) -> Self:
         """Puts an array at a place."""
         element = self._element(value)
         place = known(index)
@@ -107,7 +116,7 @@ class TensorArray:
         self._items[number] = element
         return self
 
-    def _number(self, method: str, place: Any) -> int:
+    def _number(self, method: str, place: ScalarLike) -> int:
         number = int(place)
         limit = "" if self._dynamic and method == "write" else f" below {len(self._items)}"
         if number < 0 or (limit and number >= len(self._items)):
@@ -116,7 +125,7 @@ class TensorArray:
             )
         return number
 
-    def _element(self, value: Any) -> Any:
+    def _element(self, value: ArrayLike) -> Tensor:
         element = tensor(value) if hasattr(value, "dtype") else tensor(value, self._dtype)
         if element.dtype != self._dtype:
             raise InvalidArgumentError(
@@ -149,7 +158,7 @@ class TensorArray:
             [jnp.zeros(shape, self._dtype) if item is None else item for item in self._items]
         )
 
-    def read(self, index: Any, name: str | None = None) -> Any:
+    def read(self, index: ScalarLike, name: str | None = None) -> Tensor:
         """Returns the element at a place."""
         place = known(index)
         if place is None or isinstance(self._items, jax.Array):
@@ -174,7 +183,7 @@ class TensorArray:
             self._items = [None] * len(self._items)
         return rows
 
-    def gather(self, indices: Any, name: str | None = None) -> jax.Array:
+    def gather(self, indices: ArrayLike, name: str | None = None) -> jax.Array:
         """Returns some elements, stacked."""
         return self._rows()[tensor(indices)]
 
@@ -186,7 +195,7 @@ class TensorArray:
             return self._rows().reshape(-1, *self._rows().shape[2:])
         return jnp.concatenate(list(self._items))
 
-    def unstack(self, value: Any, name: str | None = None) -> Self:
+    def unstack(self, value: ArrayLike, name: str | None = None) -> Self:
         """Puts the rows of an array at places 0, 1 and so on."""
         array = tensor(value)
         if not self._dynamic and len(array) > len(self._items):
@@ -197,14 +206,14 @@ class TensorArray:
         self._items = [self._element(array[i]) for i in range(len(array))]
         return self
 
-    def scatter(self, indices: Any, value: Any, name: str | None = None) -> Self:
+    def scatter(self, indices: ArrayLike, value: ArrayLike, name: str | None = None) -> Self:
         """Puts the rows of an array at given places."""
         array = tensor(value)
         for row, place in enumerate(integers("TensorArray.scatter", "indices", indices)):
             self.write(place, array[row])
         return self
 
-    def split(self, value: Any, lengths: Any, name: str | None = None) -> Self:
+    def split(self, value: ArrayLike, lengths: ArrayLike, name: str | None = None) -> Self:
         """Puts parts of an array, of given lengths, at places 0, 1 and so on."""
         array = tensor(value)
         sizes = integers("TensorArray.split", "lengths", lengths)
@@ -221,7 +230,7 @@ class TensorArray:
         """Returns the same elements as another TensorArray."""
         return self.tree_unflatten(*reversed(self.tree_flatten()))
 
-    def of_shape(self, shape: Any) -> Self:
+    def of_shape(self, shape: ShapeLike) -> Self:
         """Returns the same elements as another TensorArray, whose elements have a shape."""
         made = self.identity()
         made._shape = made._shape if shape is None else tuple(shape)
@@ -242,7 +251,7 @@ class TensorArray:
         return children, about
 
     @classmethod
-    def tree_unflatten(cls, about: Any, children: Any) -> Self:
+    def tree_unflatten(cls, about: PyTree, children: PyTree) -> Self:
         """Returns the array of such parts."""
         made = cls.__new__(cls)
         made._dtype, made._dynamic, made._infer, made._shape, count = about

@@ -10,6 +10,7 @@ import numpy as np
 
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike, StringLike
 from stratagem._src.tensorflow_api.conversion import as_dtype, known, strings
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 
@@ -86,7 +87,7 @@ def _message() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.TensorProto"))
 
 
-def serialize_tensor(tensor: Any, name: str | None = None) -> HostTensor:
+def serialize_tensor(tensor: ArrayLike, name: str | None = None) -> HostTensor:
     """Returns an array as the bytes of a ``TensorProto``, as TensorFlow reads and writes them.
 
     >>> parse_tensor(serialize_tensor(np.array([1, 2], np.int32)), "int32")
@@ -118,7 +119,9 @@ def serialize_tensor(tensor: Any, name: str | None = None) -> HostTensor:
     return HostTensor.of(made)
 
 
-def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> HostTensor:
+def parse_tensor(
+    serialized: StringLike, out_type: DTypeLike, name: str | None = None
+) -> HostTensor:
     """Returns the array in the bytes of a ``TensorProto``, which must be of ``out_type``.
 
     >>> parse_tensor(serialize_tensor("text"), "string").numpy()
