@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stratagem as sg
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.variable import _register
 
 
@@ -46,7 +46,7 @@ class Holder:
         return messages
 
 
-class HeldVariable(RemotelyHeldVariable):
+class HeldVariable(BaseRemoteVariable):
     __slots__ = ("_holder",)
 
     def __init__(self, strategy, holder, name, value, aggregation=sg.VariableAggregation.NONE):

@@ -15,7 +15,7 @@ import pytest
 import stratagem as sg
 from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.mesh.dispatch_queue import QUEUE
-from stratagem._src.variables.atomicity import OPEN, STORAGE
+from stratagem._src.variables.locking import ACTIVE_CALLS, STORAGE
 
 SECONDS = 1.5
 SUM = {"aggregation": sg.VariableAggregation.SUM}
@@ -46,7 +46,7 @@ def make(kind):
 
 def check(variables):
     assert len({tuple(v.numpy()) for v in variables}) == 1
-    assert (STORAGE.busy, QUEUE.busy, OPEN) == (False, False, [])
+    assert (STORAGE.busy, QUEUE.busy, ACTIVE_CALLS) == (False, False, [])
     thread = THIS_THREAD.state
     assert (thread.journal, thread.strategy_frames, thread.state_frames) == (None, [], [])
     assert gc.isenabled()

@@ -395,7 +395,7 @@ def test_rows_that_do_not_exist(make):
     table = make("table", ROWS)
     with pytest.raises(ValueError, match=r"\[0, 20\), got 3 to 20"):
         sg.function(lambda ids: table[ids])(jnp.array([3, 20]))
-    with pytest.raises(ValueError, match="integer row numbers"):
+    with pytest.raises(ValueError, match="integer row indices"):
         table.sparse_read([1.5])
     with pytest.raises(ValueError, match="is a scalar"):
         make("v", np.float32(0)).sparse_read([0])

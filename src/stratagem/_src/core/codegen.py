@@ -1,7 +1,7 @@
-"""Functions written for one case, without loops.
+"""Code generation: builds Python functions that are specialized for one case, with all loops unrolled.
 
-Where Python runs between two programs the devices wait, and a loop over four variables takes twice as
-long as the four lines that it stands for.
+Devices are idle while Python runs between two programs, and a loop over four variables takes twice as
+long as the same four statements written out.
 """
 
 from __future__ import annotations
@@ -10,30 +10,32 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = ["StraightLine", "listed"]
+from stratagem._src.core.types import Leaf
+
+__all__ = ["CodeWriter", "listed"]
 
 
-class StraightLine:
-    """The lines of a function, written one by one, and the values that they name.
+class CodeWriter:
+    """Builds the source of a function line by line, together with the values that it refers to.
 
     Args:
         signature: The function's name and parameters.
-        **values: Values that lines use by these names.
+        **values: Values that the generated code refers to by these names.
 
-    >>> function = StraightLine("add_to(x)", offset=3)
+    >>> function = CodeWriter("add_to(x)", offset=3)
     >>> function.write(f"return x + offset + {function.named(4)}")
     >>> function.compile()(5)
     12
     """
 
-    def __init__(self, signature: str, **values: Any) -> None:
+    def __init__(self, signature: str, **values: Leaf) -> None:
         self._name = signature.partition("(")[0]
         self._values = values
         self._lines = [f"def {signature}:"]
         self._indent = 1
 
-    def named(self, value: Any) -> str:
-        """Returns a name for a value, which lines may use."""
+    def named(self, value: Leaf) -> str:
+        """Returns a name by which the generated code can refer to a value."""
         name = f"value_{len(self._values)}"
         self._values[name] = value
         return name
@@ -44,14 +46,14 @@ class StraightLine:
 
     @contextlib.contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Adds a line that begins a block, to which those written meanwhile belong."""
+        """Adds a line that opens a block; lines written inside the ``with`` statement belong to it."""
         self.write(head)
         self._indent += 1
         yield
         self._indent -= 1
 
     def compile(self) -> Callable[..., Any]:
-        """Returns the function."""
+        """Compiles the source and returns the function."""
         namespace = dict(self._values)
         exec(compile("\n".join(self._lines), f"<{self._name}>", "exec"), namespace)
         function: Callable[..., Any] = namespace.pop(self._name)
@@ -59,5 +61,5 @@ class StraightLine:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns the display of a list, which is also what a sequence is unpacked to."""
+    """Returns a list display of names, which is also a valid target for unpacking."""
     return f"[{', '.join(names)}]"

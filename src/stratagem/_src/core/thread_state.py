@@ -1,7 +1,8 @@
-"""What a thread is in the midst of.
+"""Thread-local state: the scopes, frames, journals and tapes that a thread has entered.
 
-A question to ``threading.local`` takes as long as a dozen lines, and every call of a compiled step has to
-ask. So all answers are in one object, and ``INSIDE`` says without a question that there is nothing to ask.
+A ``threading.local`` lookup takes as long as a dozen lines of Python, and every call of a compiled step
+needs this state. So all of it is in one object, and an empty ``THREADS_IN_CONTEXT`` tells the fast path,
+without a lookup, that no thread has entered anything.
 """
 
 from __future__ import annotations
@@ -9,41 +10,41 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-__all__ = ["INSIDE", "THIS_THREAD", "ThreadState"]
+__all__ = ["THIS_THREAD", "THREADS_IN_CONTEXT", "ThreadState"]
 
 
 class ThreadState:
-    """What one thread has entered and not left yet.
+    """What one thread has entered and not exited yet.
 
     Attributes:
-        strategy_frames: The frames of ``current_strategy.context``, innermost last.
-        state_frames: The frames of ``variables.access``, innermost last.
-        journal: The journal of ``variables.access``, if there is one.
-        tapes: What notes which variables are read, outermost first.
-        reads_ahead: Whether it computes elements of a dataset before somebody asks for them.
+        strategy_frames: Stack of frames of ``current_strategy.context``, innermost last.
+        state_frames: The frames of ``variables.frames``, innermost last.
+        journal: The journal of ``variables.transactions``, if there is one.
+        tapes: The gradient tapes that record reads of variables, outermost first.
+        is_prefetching: Whether the thread computes elements of a dataset ahead of time.
     """
 
-    __slots__ = ("journal", "reads_ahead", "state_frames", "strategy_frames", "tapes")
+    __slots__ = ("is_prefetching", "journal", "state_frames", "strategy_frames", "tapes")
 
     def __init__(self) -> None:
         self.strategy_frames: list[Any] = []
         self.state_frames: list[Any] = []
         self.journal: Any = None
         self.tapes: list[Any] = []
-        self.reads_ahead = False
+        self.is_prefetching = False
 
-    def will_enter(self) -> None:
-        """Called before anything is entered."""
-        INSIDE.add(self)
+    def before_enter(self) -> None:
+        """Must be called before the thread enters anything."""
+        THREADS_IN_CONTEXT.add(self)
 
-    def has_left(self) -> None:
-        """Called after anything was left."""
+    def after_exit(self) -> None:
+        """Must be called after the thread exits anything."""
         if not (self.strategy_frames or self.state_frames or self.journal or self.tapes):
-            INSIDE.discard(self)
+            THREADS_IN_CONTEXT.discard(self)
 
 
-INSIDE: set[ThreadState] = set()
-"""Every thread that has entered something and not left it; perhaps others, never less."""
+THREADS_IN_CONTEXT: set[ThreadState] = set()
+"""Every thread that has entered something and not exited it. It may hold others too: a superset is safe."""
 
 
 class _ThisThread(threading.local):

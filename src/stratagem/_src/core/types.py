@@ -21,6 +21,8 @@ __all__ = [
     "Element",
     "ElementSpec",
     "Equation",
+    "EquationParams",
+    "GradientTransformation",
     "Initializer",
     "IntegerLike",
     "IteratorState",
@@ -29,6 +31,7 @@ __all__ = [
     "Leaf",
     "PRNGKey",
     "PathLike",
+    "Primitive",
     "PyTree",
     "PyTreeDef",
     "ReplicaFunction",
@@ -93,6 +96,9 @@ ReplicaFunction: TypeAlias = Callable[..., Any]
 Initializer: TypeAlias = Any
 """An initial value, or a function that returns it."""
 
+GradientTransformation: TypeAlias = Any
+"""An optax ``GradientTransformation``."""
+
 StaticValue: TypeAlias = Any
 """An argument that a compiled program contains rather than takes."""
 
@@ -125,6 +131,12 @@ StringLike: TypeAlias = Any
 
 Atom: TypeAlias = Any
 """A variable or a literal of a jaxpr."""
+
+Primitive: TypeAlias = Any
+"""An operation of JAX (``jax.core.Primitive``)."""
+
+EquationParams: TypeAlias = Any
+"""The parameters of an equation, by name."""
 
 CacheKey: TypeAlias = Any
 """What a cache of programs compares; hashable."""

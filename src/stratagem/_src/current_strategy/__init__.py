@@ -1,1 +1,1 @@
-"""What is current in a thread, and what the rooms below the strategies may ask of it."""
+"""The current strategy of a thread, and the protocols through which lower packages use it."""

@@ -46,7 +46,7 @@ class Frame:
 
 
 class _Process:
-    """The frame of every thread that has entered none; ``None`` until one asks for it."""
+    """Holds the frame of every thread that has entered none; ``None`` until one is first needed."""
 
     frame: Frame | None = None
 
@@ -58,7 +58,7 @@ _default: Frame | None = None
 
 
 def register_default_strategy(factory: Callable[[], Frame]) -> None:
-    """Says how to make the frame that is current when no strategy was chosen."""
+    """Registers the factory of the frame that is current when no strategy was chosen."""
     global _default_factory
     _default_factory = factory
 
@@ -84,29 +84,30 @@ def current_frame() -> Frame:
 
 @contextlib.contextmanager
 def enter(frame: Frame) -> Iterator[Frame]:
-    """Makes ``frame`` the current one of this thread for the block."""
+    """Makes ``frame`` current in this thread for the block."""
     thread = THIS_THREAD.state
     frames = thread.strategy_frames
     depth = len(frames)
-    thread.will_enter()
+    thread.before_enter()
     try:
         frames.append(frame)
         yield frame
     finally:
-        # An interrupt can put this off until the generator is collected, and a block around it may have
-        # left the frame by then; or keep a block inside from being left.
+        # An interrupt can delay this until the generator is collected, when an outer block may already have
+        # removed the frame; or it can keep an inner block from removing its own. So cut the stack at the
+        # depth of this frame instead of popping the last one.
         if depth < len(frames) and frames[depth] is frame:
             del frames[depth:]
-        thread.has_left()
+        thread.after_exit()
 
 
 class Scope(Generic[_Strategy]):
-    """Makes a frame the current one; may be entered again, inside of itself or later.
+    """Context manager that makes a frame current; it is reusable and reentrant.
 
     Args:
-        strategy: What ``with ... as`` gives.
+        strategy: The value that ``with ... as`` binds.
         frame: The strategy's frame.
-        check: Called before it is entered, to refuse where it must not be.
+        check: Called before entering; raises where the scope must not be entered.
     """
 
     def __init__(self, strategy: _Strategy, frame: Frame, check: Callable[[], None]) -> None:
@@ -117,7 +118,7 @@ class Scope(Generic[_Strategy]):
     def __enter__(self) -> _Strategy:
         self._check()
         thread = THIS_THREAD.state
-        thread.will_enter()
+        thread.before_enter()
         thread.strategy_frames.append(self._frame)
         return self._strategy
 
@@ -126,11 +127,11 @@ class Scope(Generic[_Strategy]):
         frames = thread.strategy_frames
         if not frames or frames[-1] is not self._frame:
             raise ContextError(
-                f"A scope of {self._frame.strategy!r} is left that is not the innermost one of this "
-                "thread. Use `with strategy.scope():`, and leave scopes in the reverse order."
+                f"Scopes must be exited in the reverse order, but this scope of {self._frame.strategy!r} "
+                "is not the innermost one of this thread. Use `with strategy.scope():`."
             )
         frames.pop()
-        thread.has_left()
+        thread.after_exit()
 
 
 def get_strategy() -> StrategyProtocol:
@@ -156,7 +157,7 @@ def get_replica_context() -> ReplicaContextProtocol | None:
 
 
 def in_cross_replica_context() -> bool:
-    """Returns whether the code stands above the replicas rather than inside one.
+    """Returns whether this code runs outside of the replicas rather than inside one.
 
     >>> in_cross_replica_context()
     False

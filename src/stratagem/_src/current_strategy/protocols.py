@@ -1,4 +1,4 @@
-"""What the lower rooms may ask of a strategy, of its replicas and of one of them."""
+"""Protocols through which lower packages use a strategy, its runtime and a replica context."""
 
 from __future__ import annotations
 
@@ -9,56 +9,57 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from stratagem._src.core.communication_options import CommunicationOptions
     from stratagem._src.core.reduce_op import ReduceOp
+    from stratagem._src.core.types import Leaf, PyTree
     from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["ReplicaContextProtocol", "ReplicaRuntime", "StrategyProtocol"]
 
 
 class ReplicaRuntime(Protocol):
-    """What a strategy does for its variables and channels: it makes, combines and agrees on values.
+    """What a strategy does for its variables and channels: it creates, reduces and synchronizes values.
 
-    All of it is called in cross-replica context; ``create_variable`` also in a replica.
+    All methods are called in cross-replica context; ``create_variable`` also in replica context.
     """
 
     @property
     def replica_group(self) -> ReplicaGroup:
         """The replicas' devices."""
 
-    # Its arguments are those of `Variable`, to which `Variable(...)` leaves checking them.
-    def create_variable(self, *args: Any, **kwargs: Any) -> object:
-        """Returns a new variable, placed as the strategy does."""
+    # The arguments are those of `Variable`, which passes them on unchecked.
+    def create_variable(self, *args: PyTree, **kwargs: PyTree) -> object:
+        """Returns a new variable with the strategy's placement."""
 
-    def reduce_value(self, op: ReduceOp, value: Any) -> Any:
-        """Returns one per-replica value combined over the replicas."""
+    def reduce_value(self, op: ReduceOp, value: PyTree) -> Any:
+        """Returns one per-replica value reduced over the replicas."""
 
     def reduce_values(
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
     ) -> list[Any]:
-        """Returns each per-replica value combined over the replicas, as one array."""
+        """Returns each per-replica value reduced over the replicas, as one array."""
 
     @property
     def gradient_options(self) -> CommunicationOptions | None:
-        """How gradients travel."""
+        """Communication options of gradient all-reduces."""
 
-    def first_replica(self, value: Any) -> Any:
-        """Returns the first replica's part of a structure of per-replica values."""
+    def first_replica(self, value: PyTree) -> Any:
+        """Returns the first replica's component of a structure of per-replica values."""
 
-    def leader_value(self, value: Any, name: str) -> Any:
-        """Returns the first value of the variable ``name`` as the leading process has it."""
+    def leader_value(self, value: PyTree, name: str) -> Any:
+        """Returns the initial value of the variable ``name`` as the leader process has it."""
 
     @property
     def expects_values(self) -> bool:
-        """Whether the next variable that is created gets another first value than its own."""
+        """Whether the next variable to be created gets another initial value than its own."""
 
-    def expected_value(self, value: Any, name: str) -> Any | None:
-        """Returns what the variable ``name`` is to have in place of its first value, if something."""
+    def expected_value(self, value: PyTree, name: str) -> Any | None:
+        """Returns the value that replaces the initial value of the variable ``name``, if there is one."""
 
-    def note_created(self, variable: Any, first: Any) -> None:
-        """Notes that a variable has its first value, and what is kept of it."""
+    def note_created(self, variable: Leaf, first: PyTree) -> None:
+        """Notes that a variable has its initial value, and what is kept of that value."""
 
 
 class StrategyProtocol(Protocol):
-    """A strategy, as the rooms below see it."""
+    """A strategy, as lower packages see it."""
 
     @property
     def replica_group(self) -> ReplicaGroup:
@@ -70,7 +71,7 @@ class StrategyProtocol(Protocol):
 
     @property
     def extended(self) -> ReplicaRuntime:
-        """What it does for its variables and channels."""
+        """The runtime that serves its variables and channels."""
 
     def scope(self) -> AbstractContextManager[object]:
         """Makes this strategy current: variables created in the block are placed by it."""
@@ -85,7 +86,7 @@ class StrategyProtocol(Protocol):
 
 
 class ReplicaContextProtocol(Protocol):
-    """One replica, as the rooms below see it."""
+    """One replica, as lower packages see it."""
 
     @property
     def strategy(self) -> StrategyProtocol:
@@ -97,18 +98,18 @@ class ReplicaContextProtocol(Protocol):
 
     @property
     def replica_index(self) -> int | None:
-        """Index of the replica, or ``None`` where one program stands for all of them."""
+        """Index of the replica, or ``None`` where one SPMD program runs all of them."""
 
     @property
     def replica_id_in_sync_group(self) -> Any:
-        """Number of the replica among all of them, as an array."""
+        """Rank of the replica among all replicas, as an array."""
 
     def all_reduce(
-        self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None
+        self, reduce_op: ReduceOp | str, value: PyTree, options: CommunicationOptions | None = None
     ) -> Any:
-        """Combines ``value`` over all replicas."""
+        """Reduces ``value`` over all replicas."""
 
-    def first_replica(self, value: Any) -> Any:
+    def first_replica(self, value: PyTree) -> Any:
         """Returns the first replica's ``value`` in every replica."""
 
     def merge_call(
@@ -120,6 +121,6 @@ class ReplicaContextProtocol(Protocol):
         """Calls ``merge_fn(strategy, *args, **kwargs)`` once for all replicas."""
 
     def merge_per_replica(
-        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: PyTree
     ) -> Any:
         """Calls ``fn(strategy, value)`` once, with every array of ``value`` as a ``PerReplica``."""

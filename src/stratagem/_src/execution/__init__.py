@@ -1,1 +1,1 @@
-"""``function``: from a Python function to a trace, a program, and the program's next calls."""
+"""``function``: tracing, building, caching and running of compiled programs."""

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class CompiledFunction(abc.ABC):
     @property
     @abc.abstractmethod
     def python_function(self) -> Callable[..., Any]:
-        """The function as it was written."""
+        """The Python function."""
 
     @property
     @abc.abstractmethod
@@ -32,41 +33,41 @@ class CompiledFunction(abc.ABC):
     @property
     @abc.abstractmethod
     def replica_function(self) -> Callable[..., Any]:
-        """What a replica calls where something around it is compiled or nothing is."""
+        """What a replica calls, inside an outer compiled function or eagerly."""
 
     @abc.abstractmethod
     def run_in_replicas(
         self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Runs the function in every replica of ``strategy``, compiled."""
+        """Runs the function, compiled, in every replica of ``strategy``."""
 
 
 class BoundFunction(CompiledFunction):
-    """What ``instance.method`` is if the method is a ``stratagem.function``.
+    """The bound method that ``instance.method`` returns if the method is a ``stratagem.function``.
 
-    It holds the instance, as Python's own methods do, so that ``Trainer().step(x)`` has one until it
-    returns. The programs belong to the class's function and go when the instance does.
+    It holds the instance, as Python's own bound methods do, so that ``Trainer().step(x)`` keeps it alive
+    until it returns. The programs belong to the function in the class, and are dropped with the instance.
 
     Args:
         unbound: The function in the class.
-        function: The one that keeps this instance's programs.
+        function: The compiled function that owns the programs of this instance.
         instance: The instance.
     """
 
     __slots__ = ("__self__", "__weakref__", "_function", "_unbound")
 
-    def __init__(self, unbound: Function, function: Function, instance: Any) -> None:
+    def __init__(self, unbound: Function, function: Function, instance: object) -> None:
         self._unbound = unbound
         self._function = function
         self.__self__ = instance
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the method, compiled if it has not been for such arguments."""
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
+        """Calls the method; compiles it first if the call signature is new."""
         return self._function(*args, **kwargs)
 
     @property
     def python_function(self) -> Callable[..., Any]:
-        """The method as it was written."""
+        """The Python method."""
         method: Callable[..., Any] = self._unbound.python_function.__get__(self.__self__)
         return method
 
@@ -77,7 +78,7 @@ class BoundFunction(CompiledFunction):
 
     @property
     def replica_function(self) -> Callable[..., Any]:
-        """What a replica calls where something around it is compiled or nothing is."""
+        """What a replica calls, inside an outer compiled function or eagerly."""
         return self._unbound.method_of(self.__self__)
 
     def experimental_get_tracing_count(self) -> int:
@@ -95,7 +96,7 @@ class BoundFunction(CompiledFunction):
         return self._unbound
 
     def __getattr__(self, name: str) -> Any:
-        # Its name, documentation and whatever else the method as written has.
+        # The name, docstring and other attributes of the Python method.
         return getattr(self._unbound, name)
 
     def __eq__(self, other: object) -> bool:
@@ -107,12 +108,12 @@ class BoundFunction(CompiledFunction):
         return hash((id(self.__self__), self._unbound))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travels as the class's function and the instance."""
+        """Pickles the function in the class and the instance."""
         return _bind, (self._unbound, self.__self__)
 
     def __repr__(self) -> str:
         return f"<bound {self._unbound!r} of {self.__self__!r}>"
 
 
-def _bind(unbound: Function, instance: Any) -> Any:
+def _bind(unbound: Function, instance: object) -> Any:
     return unbound.__get__(instance)

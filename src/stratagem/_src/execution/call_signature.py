@@ -1,4 +1,4 @@
-"""What distinguishes one call of a function from another: when a new program is needed."""
+"""The call signature: the cache key of a call, which decides whether a new program is compiled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from stratagem._src.core import structures
+from stratagem._src.core.types import ArraySpec, Leaf
+from stratagem._src.data.dataset_base import DatasetBase
 from stratagem._src.data.iterator import DatasetIterator
-from stratagem._src.data.planned_elements import PlannedElements
 from stratagem._src.execution.static_key import form_key, static_key
 from stratagem._src.input.distributed_dataset import DistributedDataset
 from stratagem._src.input.distributed_iterator import DistributedIterator
@@ -35,29 +36,29 @@ _ITERATOR = 3
 
 
 class SettingsChanged(Exception):
-    """A program is called under other JAX settings, or other circumstances, than it was made for."""
+    """A program is called under other JAX settings, or in another context, than it was compiled for."""
 
 
 class ArrayLeaf(NamedTuple):
-    """What an argument that is an array has in common with others that one program can take.
+    """The signature of an argument that is an array; equal for arrays that one fast path can take.
 
     Attributes:
         leaf_type: The argument's type.
         aval: Shape, dtype and weak type of the array.
-        group: The replicas, if it is per-replica.
-        scalar: Whether it is a scalar in each replica then.
-        committed_to: Where it must stay, if anywhere.
+        group: The replicas, if the argument is per-replica.
+        scalar: Whether a per-replica argument is a scalar in each replica.
+        committed_to: The sharding that the array is committed to, if any.
     """
 
     leaf_type: type
-    aval: Any
+    aval: ArraySpec
     group: ReplicaGroup | None
     scalar: bool
     committed_to: Any
 
 
 class IteratorLeaf(NamedTuple):
-    """What an argument that is an iterator has in common with others that one program can draw from.
+    """The signature of an argument that is an iterator.
 
     Attributes:
         leaf_type: The argument's type.
@@ -67,19 +68,19 @@ class IteratorLeaf(NamedTuple):
 
 
 class CallInputs:
-    """The arguments of one call, taken apart.
+    """The arguments of one call, split into arrays, iterators and static values.
 
     Attributes:
-        arrays: The arrays that go into the program.
+        arrays: The arrays, which are inputs of the program.
         iterators: The iterators over datasets, from which the program draws elements.
         has_dataset: Whether an argument is a dataset, which can only be looped over.
-        key: Equal for calls that can use the same program.
+        key: The cache key: equal for calls that can use the same program.
         traced: Whether an argument is a tracer of an outer JAX transformation.
-        ragged: Whether replicas' arrays differ in shape, so that no program can take them.
-        needs: Objects among the arguments that the key compares by identity and does not keep alive.
+        ragged: Whether the shapes of a per-replica argument differ, so that no program can take it.
+        needs: Weak references to arguments that the key compares by identity and does not keep alive.
         structure: The structure of the arguments.
-        form: What else tells structures apart.
-        flat: Whether the arguments are the leaves of that structure.
+        form: Distinguishes structures that compare equal; see ``form_key``.
+        flat: Whether the positional arguments are the leaves, without containers or keyword arguments.
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class CallInputs:
         self.key = (self.structure, self.form, *self._kinds)
 
     def without_arrays(self) -> CallInputs:
-        """Returns these inputs without holding on to the arrays."""
+        """Returns a copy that does not keep the arrays and iterators alive."""
         described = CallInputs.__new__(CallInputs)
         described.structure, described._kinds = self.structure, self._kinds
         described.form = self.form
@@ -123,8 +124,8 @@ class CallInputs:
         described.iterators = []
         return described
 
-    def _take(self, leaf: Any) -> tuple[Any, ...]:
-        """Sorts one leaf in and returns its part of the key."""
+    def _take(self, leaf: Leaf) -> tuple[Any, ...]:
+        """Classifies one leaf and returns its part of the key."""
         kind: tuple[Any, ...]
         if isinstance(leaf, PerReplica):
             group = leaf._group
@@ -145,7 +146,7 @@ class CallInputs:
             self.iterators.append(leaf)
             return (_ITERATOR, type(leaf))
         else:
-            if isinstance(leaf, (PlannedElements, DistributedDataset)):
+            if isinstance(leaf, (DatasetBase, DistributedDataset)):
                 self.has_dataset = True
             self._static.append(leaf)
             return (_STATIC, static_key(leaf, self.needs))
@@ -155,7 +156,7 @@ class CallInputs:
         return kind
 
     def is_plain(self) -> bool:
-        """Returns whether there are only JAX arrays, per-replica values of them, and iterators."""
+        """Returns whether all arguments are JAX arrays, per-replica values of them, or iterators."""
         return all(
             kind[0] in (_PER_REPLICA, _ITERATOR)
             or (kind[0] == _ARRAY and hasattr(leaf_type, "weak_type"))
@@ -163,7 +164,7 @@ class CallInputs:
         )
 
     def leaves(self) -> list[ArrayLeaf | IteratorLeaf]:
-        """Returns what each argument is. Only for plain inputs."""
+        """Returns the signature of each argument; only for plain inputs."""
         arrays = iter(self.arrays)
         leaves: list[ArrayLeaf | IteratorLeaf] = []
         for leaf_type, kind in zip(self._types, self._kinds, strict=True):
@@ -185,16 +186,16 @@ class CallInputs:
         ]
 
     def groups(self) -> list[ReplicaGroup]:
-        """Returns the replicas that per-replica arguments live on."""
+        """Returns the replica groups of per-replica arguments."""
         return [kind[3] for kind in self._kinds if kind[0] == _PER_REPLICA]
 
     def plain_positions(self) -> list[int]:
-        """Returns which of the arrays are not per-replica."""
+        """Returns the positions of the arrays that are not per-replica."""
         kinds = [kind[0] for kind in self._kinds if kind[0] in (_ARRAY, _PER_REPLICA)]
         return [position for position, kind in enumerate(kinds) if kind == _ARRAY]
 
     def rebuild(self, arrays: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns positional and keyword arguments with other arrays in place of the call's."""
+        """Returns positional and keyword arguments with the arrays of the call replaced by others."""
         remaining, static, iterators = iter(arrays), iter(self._static), iter(self.iterators)
         leaves: list[Any] = []
         for kind in self._kinds:
@@ -210,5 +211,5 @@ class CallInputs:
         return args, kwargs
 
     def num_python_numbers(self) -> int:
-        """Returns how many arguments are Python numbers, each value of which needs a program."""
+        """Returns how many arguments are Python numbers; each value of those needs its own program."""
         return sum(isinstance(leaf, (int, float)) for leaf in self._static)

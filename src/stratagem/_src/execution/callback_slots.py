@@ -1,8 +1,8 @@
-"""Host callbacks of a program that is compiled once for several traces.
+"""Callback slots: host callbacks of a program that is compiled once for several traces.
 
-Each trace of a step makes its own callback functions: a lambda is another object every time, with other
-captured values. In the compiled program a *slot* stands for each of them, and a run puts the callbacks of
-its own trace into the slots.
+Each trace of a step makes its own callback functions: a lambda is a new object every time, with new
+captured values. The compiled program calls a *slot* in place of each callback, and each run fills the
+slots with the callbacks of its own trace.
 """
 
 from __future__ import annotations
@@ -12,31 +12,32 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stratagem._src.core.types import Equation, Jaxpr, StaticValue, Tensor
 from stratagem._src.jax_compat.host_callbacks import CALLBACKS
 from stratagem._src.jax_compat.tracing import all_equations, jax_core
 
 __all__ = ["CallbackSlots", "callbacks_of", "is_callback"]
 
 
-def is_callback(eqn: Any) -> bool:
-    """Returns whether an equation calls a function of the user on the host; a print is none."""
+def is_callback(eqn: Equation) -> bool:
+    """Returns whether an equation calls a user function on the host; ``jax.debug.print`` does not."""
     return eqn.primitive.name in CALLBACKS and "callback" in eqn.params
 
 
-def callbacks_of(jaxpr: Any) -> list[Callable[..., Any]]:
-    """Returns the callbacks of a jaxpr and of those in it, in order."""
+def callbacks_of(jaxpr: Jaxpr) -> list[Callable[..., Any]]:
+    """Returns the callbacks of a jaxpr and of its inner jaxprs, in order."""
     return [eqn.params["callback"] for eqn in all_equations(jaxpr) if is_callback(eqn)]
 
 
 class _Slot:
-    """Calls a callback that can be exchanged."""
+    """Calls a callback that can be replaced."""
 
     __slots__ = ("callback",)
 
     def __init__(self, callback: Callable[..., Any]) -> None:
         self.callback = callback
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Tensor, **kwargs: StaticValue) -> Any:
         return self.callback(*args, **kwargs)
 
 
@@ -51,22 +52,22 @@ class CallbackSlots:
         self.lock = threading.RLock()
         self._slots: list[_Slot] = []
 
-    def put_into(self, jaxpr: Any) -> Any:
-        """Returns ``jaxpr`` with a slot, which holds the callback, in the place of every callback."""
+    def put_into(self, jaxpr: Jaxpr) -> Any:
+        """Returns ``jaxpr`` with every callback replaced by a slot that holds it."""
         eqns = [self._equation(eqn) for eqn in jaxpr.eqns]
         is_same = all(map(operator.is_, eqns, jaxpr.eqns))
         return jaxpr if is_same else jaxpr.replace(eqns=eqns)
 
     def fill(self, callbacks: Sequence[Callable[..., Any]]) -> None:
-        """Makes the program call other callbacks, in the order of ``callbacks_of``."""
+        """Replaces the callbacks of the program, in the order of ``callbacks_of``."""
         for slot, callback in zip(self._slots, callbacks, strict=True):
             slot.callback = callback
 
     def clear(self) -> None:
-        """Lets go of the callbacks."""
+        """Releases the callbacks."""
         self.fill([_no_callback] * len(self._slots))
 
-    def _equation(self, eqn: Any) -> Any:
+    def _equation(self, eqn: Equation) -> Any:
         if is_callback(eqn):
             slot = _Slot(eqn.params["callback"])
             self._slots.append(slot)
@@ -75,7 +76,7 @@ class CallbackSlots:
         is_same = all(params[key] is value for key, value in eqn.params.items())
         return eqn if is_same else eqn.replace(params=params)
 
-    def _parameter(self, value: Any) -> Any:
+    def _parameter(self, value: StaticValue) -> Any:
         if isinstance(value, jax_core().ClosedJaxpr):
             inner = self.put_into(value.jaxpr)
             return value if inner is value.jaxpr else value.replace(jaxpr=inner)
@@ -88,5 +89,5 @@ class CallbackSlots:
         return value
 
 
-def _no_callback(*args: Any, **kwargs: Any) -> Any:
-    raise AssertionError("no call of the program is under way")
+def _no_callback(*args: Tensor, **kwargs: StaticValue) -> Any:
+    raise AssertionError("no call of the program is in progress")

@@ -1,9 +1,9 @@
-"""Errors of host callbacks inside compiled steps.
+"""Catches exceptions of host callbacks inside compiled steps.
 
 When a ``jax.pure_callback``, ``jax.experimental.io_callback`` or ``jax.debug.callback`` raises on one
 device, the others wait in their next collective until XLA aborts the process. So each callback of a
-step is wrapped: an exception is kept, the callback returns zeros, the program ends as usual, and then
-the exception is raised.
+step is wrapped: it stores an exception and returns zeros, the program ends as usual, and then the call
+raises the exception.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.jax_compat.host_callbacks import CALLBACKS, without_waiting
+from stratagem._src.core.types import Equation, Jaxpr, PyTree, StaticValue, Tensor
+from stratagem._src.jax_compat.host_callbacks import CALLBACKS, with_thread_pool_bypass
 from stratagem._src.jax_compat.tracing import jax_core
-from stratagem._src.mesh.dispatch_queue import in_host_callback, process_watch
+from stratagem._src.mesh.dispatch_queue import in_host_callback, process_monitor
 
 __all__ = ["guard_callbacks", "wait_for_callbacks"]
 
 
 class _Guarded:
-    """Calls a callback and keeps its exception."""
+    """Calls a callback and stores its exception."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class _Guarded:
         self._result_avals = result_avals
         self._errors = errors
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Tensor, **kwargs: StaticValue) -> Any:
         try:
             with in_host_callback():
                 return self._callback(*args, **kwargs)
@@ -45,47 +46,47 @@ class _Guarded:
             return [np.zeros(aval.shape, aval.dtype) for aval in self._result_avals]
 
 
-def guard_callbacks(jaxpr: Any, errors: list[BaseException]) -> tuple[Any, bool]:
-    """Returns ``jaxpr`` with every callback guarded, and whether there is one that can fail.
+def guard_callbacks(jaxpr: Jaxpr, errors: list[BaseException]) -> tuple[Any, bool]:
+    """Returns ``jaxpr`` with every callback guarded, and whether any callback can fail.
 
-    What the callbacks get is there when they begin: see ``without_waiting``.
+    The arguments of a callback are ready when it starts: see ``with_thread_pool_bypass``.
 
     Args:
-        jaxpr: A ``Jaxpr``, which will not be differentiated or batched any more.
-        errors: Where exceptions of the callbacks are put.
+        jaxpr: A ``Jaxpr`` that will not be differentiated or batched any more.
+        errors: The list to which callbacks add their exceptions.
     """
     guard = _Guard(errors)
     return guard.guarded(jaxpr), guard.found
 
 
 class _Guard:
-    """Guards the callbacks of a jaxpr and of those in it.
+    """Guards the callbacks of a jaxpr and of its inner jaxprs.
 
     Args:
-        errors: Where their exceptions are put.
+        errors: The list to which callbacks add their exceptions.
 
     Attributes:
-        found: Whether one of them runs a function of the user.
+        found: Whether one of them calls a function of the user.
     """
 
     def __init__(self, errors: list[BaseException]) -> None:
         self._errors = errors
         self.found = False
 
-    def guarded(self, jaxpr: Any) -> Any:
+    def guarded(self, jaxpr: Jaxpr) -> Any:
         """Returns a jaxpr with guarded callbacks; the jaxpr itself if it has none."""
         eqns = [self._equation(eqn) for eqn in jaxpr.eqns]
         is_same = all(map(operator.is_, eqns, jaxpr.eqns))
         return jaxpr if is_same else jaxpr.replace(eqns=eqns)
 
-    def _equation(self, eqn: Any) -> Any:
+    def _equation(self, eqn: Equation) -> Any:
         if eqn.primitive.name in CALLBACKS:
-            return without_waiting(self._callback(eqn))
+            return with_thread_pool_bypass(self._callback(eqn))
         params = {key: self._parameter(value) for key, value in eqn.params.items()}
         is_same = all(params[key] is value for key, value in eqn.params.items())
         return eqn if is_same else eqn.replace(params=params)
 
-    def _callback(self, eqn: Any) -> Any:
+    def _callback(self, eqn: Equation) -> Any:
         callback = eqn.params.get("callback")
         if callback is None:  # jax.debug.print, which only prints
             return eqn
@@ -93,7 +94,7 @@ class _Guard:
         guarded = _Guarded(callback, eqn.params.get("result_avals", ()), self._errors)
         return eqn.replace(params={**eqn.params, "callback": guarded})
 
-    def _parameter(self, value: Any) -> Any:
+    def _parameter(self, value: StaticValue) -> Any:
         if isinstance(value, jax_core().ClosedJaxpr):
             guarded = self.guarded(value.jaxpr)
             return value if guarded is value.jaxpr else value.replace(jaxpr=guarded)
@@ -101,33 +102,33 @@ class _Guard:
             return self.guarded(value)
         if isinstance(value, tuple) and value:
             items = [self._parameter(item) for item in value]
-            # As it is where nothing changes: it may be a named tuple.
+            # Unchanged tuples stay as they are: they may be named tuples.
             return value if all(map(operator.is_, items, value)) else tuple(items)
         return value
 
 
 def wait_for_callbacks(
-    errors: list[BaseException], results: Any, joint_name: str | None = None
+    errors: list[BaseException], results: PyTree, multi_process_name: str | None = None
 ) -> None:
-    """Waits for the callbacks of a program that was launched, and raises the first error of them.
+    """Waits for the callbacks of a launched program, and raises the first of their exceptions.
 
     Args:
-        errors: Where ``guard_callbacks`` has them put; it is empty afterwards.
-        results: The program's.
-        joint_name: What several processes call a program that they run together: then all of them raise
-            if callbacks of one failed.
+        errors: The list that ``guard_callbacks`` got; it is empty afterwards.
+        results: The results of the program.
+        multi_process_name: The name of a program that several processes run together: all of them raise if
+            a callback fails in one.
     """
     jax.block_until_ready(results)
     jax.effects_barrier()
     error = errors[0] if errors else None
     errors.clear()
-    if joint_name is not None:
+    if multi_process_name is not None:
         told = None if error is None else repr(error)
-        every = process_watch().exchange("callbacks", told, f"callbacks of {joint_name}")
+        every = process_monitor().exchange("callbacks", told, f"callbacks of {multi_process_name}")
         failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
         if error is None and failed:
             raise ReplicaMismatchError(
-                f"A host callback of {joint_name} failed in another process, so that no variable is "
+                f"A host callback of {multi_process_name} failed in another process, so no variable is "
                 f"updated here either; {'; '.join(failed)}."
             )
     if error is not None:

@@ -10,17 +10,18 @@ import jax.numpy as jnp
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
+from stratagem._src.core.types import ArrayLike, IntegerLike, PyTree, Tensor
 from stratagem._src.execution.draws import AnyIterator
 from stratagem._src.execution.tracing_frames import ReplicaFrame
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.jaxpr.replication_analysis import must_be_equal
+from stratagem._src.jaxpr.replication_analysis import require_replicated
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf
-from stratagem._src.variables import access as state
-from stratagem._src.variables.access import StateFrame
+from stratagem._src.variables import frames
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
+from stratagem._src.variables.frames import StateFrame
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
@@ -29,26 +30,26 @@ __all__ = ["BranchFrame", "cond"]
 
 
 def cond(
-    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any
+    pred: ArrayLike, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: PyTree
 ) -> Any:
-    """Returns ``true_fn(*operands)`` or ``false_fn(*operands)``, of which one is computed.
+    """Returns ``true_fn(*operands)`` or ``false_fn(*operands)``; only one of them is computed.
 
-    Unlike in ``jax.lax.cond`` the functions may assign variables, and so may what they call: an
-    ``Optimizer``, a metric. In replicas they may call collectives, if all replicas take the same branch:
-    a predicate that may differ between replicas is refused there.
+    Unlike in ``jax.lax.cond`` the functions may assign variables, directly or through what they call, such
+    as an ``Optimizer`` or a metric. In replicas they may call collectives, if all replicas take the same
+    branch: a predicate that may differ between replicas is rejected there.
 
     Args:
-        pred: A scalar; what is not zero is true. Eagerly, anything that Python takes for true or false.
-        true_fn: Called if it is true. While a function is traced both are called, each twice.
-        false_fn: Called if it is false. It returns arrays of the same structure, shapes and types.
+        pred: A scalar; nonzero is true. Eagerly, anything that Python can test for truth.
+        true_fn: Called if ``pred`` is true. While a function is traced, both are called, twice each.
+        false_fn: Called if ``pred`` is false. It must return the same structure, shapes and dtypes.
         *operands: Arguments of both.
 
     Raises:
         ReplicaMismatchError: If replicas might take different branches with collectives, or with
-            assignments to variables of which they have equal copies.
+            assignments to variables that are replicated.
         UnsupportedError: If a branch updates a variable on parameter servers in a compiled function.
 
-    Differs from tf.distribute: collectives may be in conditionals.
+    Differs from tf.distribute: conditionals may contain collectives.
 
     JAX equivalent: ``jax.lax.cond``.
 
@@ -68,8 +69,8 @@ def cond(
     return (true_fn if known else false_fn)(*operands)
 
 
-def _known(predicate: Any) -> bool | None:
-    """Returns whether it is true, or ``None`` where that is known on the device only."""
+def _known(predicate: ArrayLike) -> bool | None:
+    """Returns the truth value, or ``None`` if it is traced, so that only the device knows it."""
     try:
         return bool(predicate)
     except jax.errors.TracerBoolConversionError:
@@ -77,7 +78,7 @@ def _known(predicate: Any) -> bool | None:
 
 
 def _traced(
-    predicate: Any,
+    predicate: Tensor,
     true_fn: Callable[..., Any],
     false_fn: Callable[..., Any],
     operands: tuple[Any, ...],
@@ -86,28 +87,30 @@ def _traced(
         raise VariableError(f"cond needs a scalar predicate, got shape {predicate.shape}.")
     if predicate.dtype != jnp.bool_:
         predicate = predicate != 0
-    parent = state.current_frame()
+    parent = frames.current_frame()
     if parent is None:
         return jax.lax.cond(predicate, true_fn, false_fn, *operands)
     _flush(parent)
     operands = tuple(
         structures.map_structure(_array, operand, is_value_leaf) for operand in operands
     )
+    # First trace both branches abstractly, to find the variables that either of them writes: `lax.cond`
+    # needs the same outputs from both.
     written: dict[int, Variable] = {}
     for fn in (true_fn, false_fn):
         frame = BranchFrame(parent)
         jax.eval_shape(lambda *args, fn=fn, frame=frame: frame.call(fn, {}, args), *operands)
         written |= frame.written
     variables = list(written.values())
-    # A tape hears of what the branches are given, for it cannot see what they read.
+    # A gradient tape cannot see the reads of the branches, so it is told of the values they get.
     before = [
         parent.read(variable)
         if isinstance(variable, FullyShardedVariable)
-        else state.noted_read(variable, parent.read(variable))
+        else frames.record_read(variable, parent.read(variable))
         for variable in variables
     ]
     if parent.spmd and not all(isinstance(variable, SyncOnReadVariable) for variable in variables):
-        predicate = must_be_equal(predicate)
+        predicate = require_replicated(predicate)
 
     def branch(fn: Callable[..., Any]) -> Callable[..., Any]:
         def call(operands: tuple[Any, ...], values: list[Any]) -> Any:
@@ -126,12 +129,12 @@ def _traced(
     return result
 
 
-def _array(leaf: Any) -> Any:
+def _array(leaf: ArrayLike) -> Any:
     return jnp.asarray(operand_of(leaf))
 
 
 def _flush(frame: StateFrame | None) -> None:
-    """Carries out what replicas do in turn, before they may meet inside a branch."""
+    """Applies pending updates of replicas before a branch, which may contain collectives."""
     while frame is not None:
         if isinstance(frame, ReplicaFrame):
             frame.flush()
@@ -139,53 +142,53 @@ def _flush(frame: StateFrame | None) -> None:
 
 
 class BranchFrame(StateFrame):
-    """Frame of one branch: keeps what the branch assigns until both are known.
+    """Frame of one branch: keeps the values that the branch assigns.
 
     Args:
-        parent: The frame around the conditional.
+        parent: The outer frame, around the conditional.
     """
 
     def __init__(self, parent: StateFrame) -> None:
         super().__init__()
         self.spmd = parent.spmd
         self.eager = parent.eager
-        self.in_parts = parent.in_parts
+        self.holds_shards = parent.holds_shards
         self.parent = parent
         self.written: dict[int, Variable] = {}
         self._values: dict[int, Any] = {}
 
-    def call(self, fn: Callable[..., Any], values: Mapping[int, Any], operands: Any) -> Any:
-        """Returns what a branch returns, as arrays, given the values of variables."""
+    def call(self, fn: Callable[..., Any], values: Mapping[int, Any], operands: PyTree) -> Any:
+        """Calls a branch with the given values of variables, and returns its result as arrays."""
         self.open()
         self._values = dict(values)
-        with state.enter(self):
+        with frames.enter(self):
             return structures.map_structure(_array, fn(*operands), is_value_leaf)
 
     def read(self, variable: Variable) -> Any:
-        """Returns the value of this branch, or of what is around it."""
+        """Returns the value in this branch, or in the outer frame."""
         if id(variable) in self._values:
             return self._values[id(variable)]
         return self.parent.read(variable)
 
-    def whole(self, variable: FullyShardedVariable, row: Any = None) -> Any:
-        """Returns the value of this branch, or of what is around it."""
+    def full_value(self, variable: FullyShardedVariable, row: IntegerLike = None) -> Any:
+        """Returns the value in this branch, or in the outer frame."""
         if id(variable) in self._values:
-            return super().whole(variable, row)
-        return self.parent.whole(variable, row)
+            return super().full_value(variable, row)
+        return self.parent.full_value(variable, row)
 
-    def write(self, variable: Variable, value: Any) -> None:
+    def write(self, variable: Variable, value: Tensor) -> None:
         """Keeps the value."""
         self._values[id(variable)] = value
         self.written[id(variable)] = variable
 
-    def create(self, variable: Variable, initial_value: Any) -> None:
-        """Has the frame around it take over the variable, as the state of an optimizer."""
+    def create(self, variable: Variable, initial_value: ArrayLike) -> None:
+        """Passes the new variable (optimizer state, for example) to the outer frame."""
         if is_tracer(initial_value):
             super().create(variable, initial_value)
         self.parent.create(variable, initial_value)
 
     def use_group(self, group: ReplicaGroup) -> None:
-        """Tells the frame around it."""
+        """Forwards to the outer frame."""
         self.parent.use_group(group)
 
     def draw(self, iterator: AnyIterator, *, optional: bool = False) -> Any:
@@ -195,23 +198,25 @@ class BranchFrame(StateFrame):
             "pass the element."
         )
 
-    def update_in_turn(self, variable: Variable, update: Update, operand: Any) -> None:
+    def update_in_turn(self, variable: Variable, update: Update, operand: PyTree) -> None:
         """Raises: whose turn it is would depend on the branch."""
         raise VariableError(
             f"Variable {variable.name!r} was created outside of the strategy's scope and cannot be updated "
             "by several replicas inside cond. Create it inside strategy.scope()."
         )
 
-    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
+    def rows(self, variable: BaseRemoteVariable, indices: ArrayLike) -> Any:
         """Raises: rows are fetched before or after the conditional."""
         self._refuse(variable)
 
-    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+    def update_remotely(
+        self, variable: BaseRemoteVariable, update: Update, operand: PyTree
+    ) -> None:
         """Raises: updates are sent when the program has run."""
         self._refuse(variable)
 
     def _refuse(self, variable: Variable) -> NoReturn:
         raise UnsupportedError(
             f"Variable {variable.name!r} lives on a parameter server. It cannot be updated or read by rows "
-            "inside cond in a compiled function. Do it outside, by jnp.where(pred, x, 0)."
+            "inside cond in a compiled function. Do it outside, with jnp.where(pred, x, 0)."
         )

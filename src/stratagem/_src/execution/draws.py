@@ -1,9 +1,9 @@
-"""Elements of iterators that a compiled function draws: inputs of its program.
+"""Draws: elements of iterators that a compiled function takes, as inputs of its program.
 
-While a function is traced, ``next(iterator)`` draws a real element, whose shapes the trace needs, and hands
-out a tracer for each of its arrays. A tracer is the result of an operation of the outermost trace that says
-which array of which draw it is; no array of the element itself ever reaches the trace. When the trace has
-ended, each such operation becomes a constant of the jaxpr, of which each call brings its own.
+While a function is traced, ``next(iterator)`` draws a real element, whose shapes the trace needs, and
+returns a tracer for each of its arrays. A tracer is the result of a marker operation of the outermost
+trace, which identifies the draw and the array; no array of the element itself ever reaches the trace. When
+the trace has ended, each marker becomes a constant of the jaxpr, and each call provides its own value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import ShapeMismatchError
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
+from stratagem._src.core.types import ArrayLike, ArraySpec, Element, Jaxpr, Leaf, Trace
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.execution.input_placement import place_on
 from stratagem._src.input.distributed_iterator import DistributedIterator
@@ -35,7 +36,7 @@ from stratagem._src.jax_compat.tracing import (
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
 
 __all__ = [
     "AnyIterator",
@@ -51,19 +52,19 @@ __all__ = [
 ]
 
 AnyIterator = DistributedIterator | DatasetIterator
-"""What a compiled function can draw from: it can take elements back."""
+"""The iterators that a compiled function can draw from: elements can be put back into them."""
 
 
 class DrawMiss(Exception):
-    """An element of another kind than the program was made for."""
+    """An element has another signature than the program was compiled for."""
 
 
 class EndMiss(DrawMiss):
-    """The end of the data where the program was made for an element.
+    """The data ends where the program expects an element.
 
     Args:
         draws: All draws of the program.
-        position: Which of them it is.
+        position: The position of this draw among them.
     """
 
     def __init__(self, draws: list[DrawSpec], position: int) -> None:
@@ -72,28 +73,28 @@ class EndMiss(DrawMiss):
         self._position = position
 
     def is_not_caught(self) -> None:
-        """Notes that the function does not catch it: the program need not be left for another then."""
+        """Notes that the function does not catch the end: next time the program raises at once."""
         spec = self._draws[self._position]
         self._draws[self._position] = dataclasses.replace(spec, end_is_error=True)
 
 
 class RaggedElement(Exception):
-    """An element whose shapes differ between replicas, which no program can take."""
+    """An element has shapes that differ between replicas, which no program can take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """An element that was drawn, and where its iterator stood before.
+    """An element that was drawn, and the state of its iterator before.
 
     Attributes:
-        iterator: Where it was drawn from.
-        before: The state of the iterator before.
+        iterator: The iterator.
+        before: The state of the iterator before the draw.
         element: The element; ``MISSING`` at the end of the data.
     """
 
     iterator: AnyIterator
     before: Any
-    element: Any
+    element: Element
 
     def arrays(self) -> list[Any]:
         """Returns the arrays of the element.
@@ -106,7 +107,7 @@ class Draw:
         return [_array(leaf) for leaf in structures.leaves_of(self.element, is_value_leaf)]
 
     def signature(self) -> tuple[Any, ...]:
-        """Returns what must be equal for elements that one program can take."""
+        """Returns the signature of the element, which is equal for elements that one program can take."""
         if self.element is MISSING:
             return (MISSING,)
         leaves, structure = structures.flatten(self.element, is_value_leaf)
@@ -116,12 +117,12 @@ class Draw:
         ]
         return (structure, *kinds)
 
-    def traced(self, number: int, trace: Any) -> Any:
+    def traced(self, number: int, trace: Trace) -> Any:
         """Returns the element as tracers.
 
         Args:
-            number: Which draw of the trace this is.
-            trace: The outermost trace, of which they are to be.
+            number: The index of this draw in the trace.
+            trace: The outermost trace, to which the tracers belong.
         """
         if self.element is MISSING:
             return MISSING
@@ -138,16 +139,16 @@ class Draw:
 
 
 class _DrawnArray(NamedTuple):
-    """Which array of which draw an operation stands for."""
+    """Identifies the array that a marker operation stands for: draw and position in the element."""
 
     draw: int
     position: int
-    aval: Any
+    aval: ArraySpec
 
 
 @functools.cache
 def _primitive() -> Any:
-    # It cannot be evaluated: an operation that were left in a program would be an error, not a constant.
+    # It has no implementation: a marker that is left in a program raises rather than being a constant.
     primitive = jax_core().Primitive("drawn_array")
 
     def abstract_result(*, drawn: _DrawnArray) -> Any:
@@ -158,24 +159,26 @@ def _primitive() -> Any:
 
 
 class LiftedDraws(NamedTuple):
-    """A jaxpr in which what was drawn are the last constants.
+    """A jaxpr whose last constants are the drawn arrays.
 
     Attributes:
         jaxpr: The jaxpr.
         specs: For each draw, how the program makes it.
-        arrays: What was drawn while tracing, for each of those constants.
+        arrays: For each of those constants, the array that was drawn while tracing.
     """
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     specs: list[DrawSpec]
     arrays: list[Any]
 
 
-def lift_draws(jaxpr: Any, draws: Sequence[Draw], iterators: Sequence[AnyIterator]) -> LiftedDraws:
-    """Returns ``jaxpr`` with every drawn array that it uses as a constant, after those it has.
+def lift_draws(
+    jaxpr: Jaxpr, draws: Sequence[Draw], iterators: Sequence[AnyIterator]
+) -> LiftedDraws:
+    """Returns ``jaxpr`` with every drawn array that it uses as an additional constant.
 
     Args:
-        jaxpr: What was traced.
+        jaxpr: The traced function.
         draws: The draws of the trace.
         iterators: The iterators in the call's arguments.
     """
@@ -207,8 +210,8 @@ class DrawSpec:
     Args:
         argument: Position among the iterators in the call's arguments, or ``None``.
         captured: The iterator, if it is not an argument; it is not kept alive.
-        signature: Of the element that was traced.
-        const_positions: For each array of the element, its place among the program's constants.
+        signature: The signature of the element that was traced.
+        const_positions: For each array of the element, its position among the program's constants.
         end_is_error: Whether the function is known not to catch the end of the data here.
     """
 
@@ -232,15 +235,15 @@ class DrawSpec:
         )
 
     def put_into(self, consts: list[Any], draw: Draw, group: ReplicaGroup | None) -> None:
-        """Puts the arrays of an element that was drawn for this into their places.
+        """Puts the arrays of a drawn element among the constants.
 
         Args:
             consts: The constants of the program.
             draw: The element.
-            group: Where the program runs, if that is somewhere in particular.
+            group: The replicas on whose devices the program runs, if any.
 
         Raises:
-            DrawMiss: If it is not of the kind that was traced.
+            DrawMiss: If its signature differs from the traced one.
         """
         try:
             fits = draw.signature() == self.signature
@@ -259,7 +262,7 @@ class DrawSpec:
         """Returns the iterator to draw from, given those in the call's arguments.
 
         Raises:
-            DrawMiss: If it does not exist any more.
+            DrawMiss: If it has been garbage-collected.
         """
         if self.argument is not None:
             return arguments[self.argument]
@@ -270,11 +273,11 @@ class DrawSpec:
 
 
 def draw_element(iterator: AnyIterator) -> Draw:
-    """Draws the next element, ``MISSING`` at the end of the data."""
+    """Draws the next element; ``MISSING`` at the end of the data."""
     before = iterator.current_state()
     try:
-        # The functions of a pipeline compute its elements now: they are no part of what is traced.
-        with state.outside_of_frames(), jax.core.eval_context():
+        # The functions of the input pipeline run eagerly now: they are not part of the trace.
+        with frames.outside_of_frames(), jax.core.eval_context():
             element = iterator.draw()
     except StopIteration:
         element = MISSING
@@ -282,13 +285,13 @@ def draw_element(iterator: AnyIterator) -> Draw:
 
 
 def put_back(draws: Sequence[Draw]) -> None:
-    """Makes the iterators give these elements again."""
+    """Puts the elements back into their iterators, which return them again."""
     for draw in reversed(draws):
         if draw.element is not MISSING:
             draw.iterator.put_back([(draw.element, draw.before)])
 
 
-def _array(leaf: Any) -> Any:
+def _array(leaf: Leaf) -> Any:
     if isinstance(leaf, PerReplica):
         group = leaf._group
         array = leaf.global_array(group) if group is not None else None
@@ -299,8 +302,8 @@ def _array(leaf: Any) -> Any:
         return array
     if is_host_only(getattr(leaf, "dtype", np.dtype(object))):
         raise _no_strings()
-    # Nobody else has the element.
-    return narrowed(leaf)
+    # No copy: nothing else refers to the element.
+    return guard_int64(leaf)
 
 
 def _no_strings() -> ShapeMismatchError:
@@ -310,6 +313,6 @@ def _no_strings() -> ShapeMismatchError:
     )
 
 
-def _aval(array: Any) -> Any:
+def _aval(array: ArrayLike) -> Any:
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     return jax.core.ShapedArray(array.shape, dtype, getattr(array, "weak_type", False))

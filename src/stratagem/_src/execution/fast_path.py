@@ -1,8 +1,8 @@
-"""Running a program again for a call like one before it.
+"""The fast path: runs a program again for a call with the same signature as an earlier one.
 
-While Python prepares a step the devices wait. So for each kind of call a function is made that compares a
-call with the one before, with all that is to be compared at hand, and launches the program. It is what
-``step(x)`` calls, with nothing in between.
+Devices are idle while Python prepares a step. So for each call signature a function is generated that
+checks whether a call matches the signature, with all expected values bound in advance, and launches the
+program. ``step(x)`` calls the generated function directly.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 
 from stratagem._src.core import structures
-from stratagem._src.core.codegen import StraightLine, listed
-from stratagem._src.core.thread_state import INSIDE, THIS_THREAD
+from stratagem._src.core.codegen import CodeWriter, listed
+from stratagem._src.core.thread_state import THIS_THREAD, THREADS_IN_CONTEXT
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.context import Frame
 from stratagem._src.execution.buffer_donation import VariablesGone
@@ -35,27 +35,27 @@ from stratagem._src.mesh import process_settings
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 
-__all__ = ["Otherwise", "QuickCall", "make_quick_call"]
+__all__ = ["Fallbacks", "FastPath", "make_fast_path"]
 
 
-class QuickCall(NamedTuple):
-    """What runs a program if it is called like once before, and does something else if not.
+class FastPath(NamedTuple):
+    """A generated function that runs a program if a call matches its signature, and falls back otherwise.
 
     Attributes:
-        mark: What it is known by.
-        run: The function.
+        mark: Identifies this fast path to the fallback ``missed``.
+        run: The generated function.
     """
 
     mark: object
     run: Callable[..., Any]
 
 
-class Otherwise(NamedTuple):
-    """What to do in place of running the program.
+class Fallbacks(NamedTuple):
+    """What a fast path calls when it cannot run its program.
 
     Attributes:
-        missed: Called if a call is of another kind: with the mark, positional and keyword arguments.
-        failed: Called if it is of this kind, but the program is of no use any more: with the arguments.
+        missed: Called if the call has another signature: with the mark, positional and keyword arguments.
+        failed: Called if the signature matches but the program is stale: with the arguments.
     """
 
     missed: Callable[[object, tuple[Any, ...], dict[str, Any]], Any]
@@ -65,27 +65,27 @@ class Otherwise(NamedTuple):
 _MISS = "return missed(mark, args, kwargs)"
 
 _Run = Callable[[list[Any], list[Any]], Any]
-"""Runs a program, given a call's arrays and iterators in the order of its arguments, and constants."""
+"""Runs a program, given the arrays and iterators of a call in argument order, and the constants."""
 
 
-def make_quick_call(
-    program: Program, inputs: CallInputs, frame: Frame, otherwise: Otherwise
-) -> QuickCall:
-    """Makes what runs a program for calls like the given one.
+def make_fast_path(
+    program: Program, inputs: CallInputs, frame: Frame, fallbacks: Fallbacks
+) -> FastPath:
+    """Generates the fast path of a program for calls with the signature of the given one.
 
     Args:
         program: The program.
-        inputs: The call's arguments, nothing but arrays and iterators.
-        frame: The context of the call.
-        otherwise: What to do for other calls.
+        inputs: The call's arguments, which must all be arrays or iterators.
+        frame: The strategy frame of the call.
+        fallbacks: What to call where the fast path cannot run the program.
     """
     kinds = inputs.leaves()
     mark = object()
-    call = StraightLine("quick_call(*args, **kwargs)", mark=mark, **otherwise._asdict())
+    call = CodeWriter("fast_path(*args, **kwargs)", mark=mark, **fallbacks._asdict())
     _compare_context(call, frame)
     _compare_settings(call, makes_keys=program.makes_keys)
     leaves = [f"leaf_{i}" for i in range(len(kinds))]
-    _take_apart(call, inputs, leaves)
+    _write_flatten(call, inputs, leaves)
     arrays = [
         _compare_leaf(call, leaf, kind, program.group, in_place)
         for leaf, kind, in_place in zip(leaves, kinds, _in_place(program, inputs), strict=True)
@@ -93,7 +93,7 @@ def make_quick_call(
     consts = call.named(program.consts)
     with call.block("try:"):
         if program.launches_only and not program.draws and not program.is_observed_step:
-            # An iterator of which the program draws nothing is no array.
+            # The program draws nothing, so iterators among the arguments are not inputs of it.
             taken = [
                 a for a, kind in zip(arrays, kinds, strict=True) if isinstance(kind, ArrayLeaf)
             ]
@@ -104,18 +104,19 @@ def make_quick_call(
     call.write(f"except {call.named((SettingsChanged, VariablesGone))}: draws_another = False")
     call.write(f"if draws_another: {_MISS}")
     call.write("return failed(args, kwargs)")
-    return QuickCall(mark, call.compile())
+    return FastPath(mark, call.compile())
 
 
-def _compare_context(call: StraightLine, frame: Frame) -> None:
-    """Writes that a call in another context is missed."""
+def _compare_context(call: CodeWriter, frame: Frame) -> None:
+    """Writes the check that a call is made in the same strategy context."""
     call.write(f"if {call.named(process_settings.PROCESS)}.runs_eagerly: {_MISS}")
     call.write(f"frame = {call.named(context.PROCESS)}.frame")
-    with call.block(f"if {call.named(INSIDE)}:"):
+    with call.block(f"if {call.named(THREADS_IN_CONTEXT)}:"):
         call.write(f"thread = {call.named(THIS_THREAD)}.state")
         call.write(f"if thread.state_frames or thread.tapes: {_MISS}")
         call.write("if thread.strategy_frames: frame = thread.strategy_frames[-1]")
-    # Most calls are made in the same frame; others of the same strategy will do too.
+    # Most calls are made in the very same frame. Another frame of the same strategy, on the same side of
+    # the replica boundary, matches too.
     with call.block(f"if frame is not {call.named(weakref.ref(frame))}():"):
         strategy = call.named(weakref.ref(frame.strategy))
         call.write(f"if frame is None or frame.strategy is not {strategy}(): {_MISS}")
@@ -123,8 +124,8 @@ def _compare_context(call: StraightLine, frame: Frame) -> None:
         call.write(f"if frame.replica_context {other_side} None: {_MISS}")
 
 
-def _compare_settings(call: StraightLine, *, makes_keys: bool) -> None:
-    """Writes that a call under other settings, of those which ``jax.jit`` overlooks, is missed."""
+def _compare_settings(call: CodeWriter, *, makes_keys: bool) -> None:
+    """Writes the check of those JAX settings that ``jax.jit`` does not compare by itself."""
     debug_nans, debug_infs = map(call.named, (jax_settings.DEBUG_NANS, jax_settings.DEBUG_INFS))
     call.write(f"if {debug_nans}.value or {debug_infs}.value: {_MISS}")
     if not makes_keys:
@@ -135,14 +136,15 @@ def _compare_settings(call: StraightLine, *, makes_keys: bool) -> None:
     call.write(f"if found is not {prng_impl} and found != {prng_impl}: {_MISS}")
 
 
-def _take_apart(call: StraightLine, inputs: CallInputs, leaves: Sequence[str]) -> None:
-    """Writes how arguments are taken apart, and that those of another structure are missed."""
+def _write_flatten(call: CodeWriter, inputs: CallInputs, leaves: Sequence[str]) -> None:
+    """Writes code that flattens the arguments and checks their structure."""
     structure = inputs.structure
     if inputs.flat:
         call.write(f"if kwargs{'' if leaves else ' or args'}: {_MISS}")
         if leaves:
             call.write(f"try: {listed(leaves)} = args")
-            # There are more or fewer; so this one is not what it is to be either.
+            # The number of arguments differs. None fails the type check of the first leaf, which is a miss:
+            # so the common case pays for no check of the length.
             call.write(f"except ValueError: {leaves[0]} = None")
         return
     has_containers = structures.has_containers(structure)
@@ -156,23 +158,23 @@ def _take_apart(call: StraightLine, inputs: CallInputs, leaves: Sequence[str]) -
 
 
 def _compare_leaf(
-    call: StraightLine,
+    call: CodeWriter,
     leaf: str,
     kind: ArrayLeaf | IteratorLeaf,
     placed_on: ReplicaGroup | None,
-    in_place: Any,
+    in_place: jax.sharding.Sharding | None,
 ) -> str:
-    """Writes that a call with another kind of argument is missed.
+    """Writes the check of one argument: its type, shape, dtype and sharding.
 
     Args:
-        call: The function.
-        leaf: The name of the argument.
-        kind: What it is to be.
-        placed_on: Where the program wants it, if it wants it somewhere.
-        in_place: Its sharding, if the program takes an array that lies there as it is.
+        call: The function that is generated.
+        leaf: The name of the argument in it.
+        kind: The expected kind of argument.
+        placed_on: The replicas on whose devices the program takes its inputs, if any.
+        in_place: The expected sharding, if the program takes an array with that sharding without a copy.
 
     Returns:
-        The name of what the program is given for it.
+        The name of the value that is passed to the program.
     """
     leaf_type = kind.leaf_type
     call.write(f"if type({leaf}) is not {call.named(leaf_type)}: {_MISS}")
@@ -198,7 +200,7 @@ def _compare_leaf(
         return leaf
     place = call.named(in_place)
     call.write(f"sharding = {sharding}")
-    # What lies as the group lays its arrays was put there.
+    # An array with this very sharding object was placed by the group: it needs no further check.
     with call.block(f"if sharding is not {call.named(placed_on.replicated)}:"):
         call.write(f"if {differs}: {_MISS}")
         elsewhere = f"sharding is not {place} and sharding != {place}"
@@ -208,9 +210,9 @@ def _compare_leaf(
 
 
 def _in_place(program: Program, inputs: CallInputs) -> list[Any]:
-    """Returns for each argument its sharding, if the program takes an array that lies there as it is.
+    """Returns for each argument its sharding, if the program takes it without a copy, else ``None``.
 
-    ``place_on``, which finds that out for arrays that are committed or not as these are, takes long.
+    The fast path compares shardings with this result instead of calling ``place_on``, which is slow.
     """
     group, arrays = program.group, iter(inputs.arrays)
     shardings: list[Any] = []

@@ -1,4 +1,4 @@
-"""``function``: compiles a step and keeps the program for the next call."""
+"""``function``: compiles a step and caches its programs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any, overload
 from stratagem._src.core.errors import OutOfRangeError
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.core.types import CacheKey, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.data.iterator import EndOfData
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
 from stratagem._src.execution.buffer_donation import VariablesGone
 from stratagem._src.execution.call_signature import CallInputs
-from stratagem._src.execution.dataset_loops.loops_over_dataset import LoopsOverDataset
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, EndMiss, RaggedElement
-from stratagem._src.execution.fast_path import Otherwise, QuickCall, make_quick_call
+from stratagem._src.execution.fast_path import Fallbacks, FastPath, make_fast_path
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
 from stratagem._src.execution.trace import trace_program
-from stratagem._src.execution.tracing_frames import EndNotCaught
+from stratagem._src.execution.tracing_frames import LoopsOverDataset, UncaughtEndOfData
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames, transactions
 
 __all__ = ["Function", "function"]
 
@@ -44,26 +44,26 @@ _FIRST = "first call"
 class Function(CompiledFunction):
     """A Python function that runs as a compiled program; made by ``stratagem.function``."""
 
-    # Each function has a `__call__` of its own, the latest quick call: a method of the class that calls it
-    # would take longer than all that the quick call does itself.
+    # The `__call__` of each instance is its latest fast path. A method of the class that forwards to it
+    # would take longer than the fast path itself.
     __slots__ = {
-        "__call__": "Calls the function, compiled if it has not been for such arguments.",
+        "__call__": "Calls the function; compiles it first if the call signature is new.",
         "__dict__": None,
         "__weakref__": None,
     }
 
     if TYPE_CHECKING:
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Calls the function, compiled if it has not been for such arguments."""
+        def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
+            """Calls the function; compiles it first if the call signature is new."""
 
     def __init__(self, python_function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
-        # Nothing that the function has may keep it alive.
-        self._otherwise = Otherwise(_weakly(self._after_miss), _weakly(self._call))
-        self._programs = ProgramCache(weakref.WeakMethod(self._try_first))
-        self._try_first(None)
+        # Weak references: nothing that the function owns may keep it alive.
+        self._fallbacks = Fallbacks(_weakly(self._after_miss), _weakly(self._call))
+        self._programs = ProgramCache(weakref.WeakMethod(self._install_fast_path))
+        self._install_fast_path(None)
         self._may_create = True
         self._loops = False
         self._steps = StepCache()
@@ -73,17 +73,17 @@ class Function(CompiledFunction):
         self._runners: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travels as the function it was made from, to be compiled where it arrives."""
+        """Pickles the Python function, which is compiled again where it is loaded."""
         return Function, (self._python_function,)
 
-    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+    if not TYPE_CHECKING:  # else type checkers would accept every attribute
 
         def __getattr__(self, name):
             raise missing_method(self, name)
 
     @property
     def python_function(self) -> Callable[..., Any]:
-        """The function as it was written."""
+        """The Python function."""
         return self._python_function
 
     @property
@@ -93,20 +93,20 @@ class Function(CompiledFunction):
 
     @property
     def replica_function(self) -> Callable[..., Any]:
-        """What a replica calls where something around it is compiled or nothing is."""
+        """What a replica calls, inside an outer compiled function or eagerly."""
         return self._python_function
 
-    def method_of(self, instance: Any) -> Callable[..., Any]:
-        """Returns ``replica_function`` of the method that this is in the class of ``instance``."""
+    def method_of(self, instance: object) -> Callable[..., Any]:
+        """Returns ``replica_function`` of this function as a method of ``instance``."""
         method: Callable[..., Any] = self._python_function.__get__(instance)
         return method
 
     def _of_method(self, method: Callable[..., Any]) -> Function:
-        """Returns a function like this one, that compiles this one's method of one instance."""
+        """Returns a compiled function like this one for the method of one instance."""
         return Function(method)
 
     def experimental_get_tracing_count(self) -> int:
-        """Returns how many programs have been compiled: one for each signature."""
+        """Returns how many programs have been compiled: one per call signature."""
         inner = [
             *(bound for _, bound in self._methods.values()),
             *self._runners.values(),
@@ -114,16 +114,16 @@ class Function(CompiledFunction):
         inside = sum(f.experimental_get_tracing_count() for f in inner)
         return self._num_traces + self._steps.num_programs + inside
 
-    def _try_first(self, quick_call: QuickCall | None) -> None:
-        """Makes a call of this function a call of ``quick_call``, if there is one."""
-        call = self._otherwise.failed
-        run = (lambda *args, **kwargs: call(args, kwargs)) if quick_call is None else quick_call.run
-        # In the slot, also where a subclass has a method of that name; and not by the global name of the
-        # class, which is gone when Python ends.
+    def _install_fast_path(self, fast_path: FastPath | None) -> None:
+        """Makes ``fast_path`` the ``__call__`` of this function; without one, calls take the slow path."""
+        call = self._fallbacks.failed
+        run = (lambda *args, **kwargs: call(args, kwargs)) if fast_path is None else fast_path.run
+        # Set the slot of this class even where a subclass defines `__call__`. Not through the global name
+        # `Function`, which is already cleared when a program is evicted at interpreter shutdown.
         __class__.__call__.__set__(self, run)  # type: ignore[name-defined]
 
     def _after_miss(self, mark: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Makes the call for which the quick call with this mark was not made."""
+        """Makes a call that the fast path with this mark missed: by the next one, or the slow path."""
         recent = self._programs.recent
         for missed, following in itertools.pairwise(recent):
             if missed.mark is mark:
@@ -131,10 +131,10 @@ class Function(CompiledFunction):
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        frames = THIS_THREAD.state.state_frames
-        if frames or state.records():
-            if frames:
-                frames[-1].note_step(self._python_function)
+        open_frames = THIS_THREAD.state.state_frames
+        if open_frames or frames.records():
+            if open_frames:
+                open_frames[-1].note_step(self._python_function)
             return self._python_function(*args, **kwargs)
         return self._find_and_run(args, kwargs)
 
@@ -150,7 +150,8 @@ class Function(CompiledFunction):
             return self._python_function(*args, **kwargs)
         if inputs.ragged:
             return self._run_eagerly(args, kwargs)
-        # A trace would get as far as the loop, and what it did on the way would be done a second time.
+        # Do not even try to trace: the trace would stop at the loop, and the side effects of the Python
+        # code before the loop would happen twice.
         if self._loops or inputs.has_dataset:
             return self._run_eagerly(args, kwargs, self._steps)
         settings = jax_settings.current_settings()
@@ -161,11 +162,11 @@ class Function(CompiledFunction):
         for program in self._programs.get(key):
             tried.append(program)
             if inputs.is_plain():
-                self._programs.make_quick(
+                self._programs.add_fast_path(
                     key,
                     program,
                     tuple(inputs.leaves()),
-                    functools.partial(make_quick_call, program, inputs, frame, self._otherwise),
+                    functools.partial(make_fast_path, program, inputs, frame, self._fallbacks),
                 )
             try:
                 return program.run(inputs)
@@ -176,12 +177,12 @@ class Function(CompiledFunction):
         try:
             while True:
                 tried.append(self._compile(inputs, key, strategy, tried))
-                # Another thread may have drawn the element that was traced.
+                # Another thread may have drawn the element that was traced; then compile for the next one.
                 with contextlib.suppress(DrawMiss, VariablesGone):
                     return tried[-1].run(inputs)
         except RaggedElement:
             return self._run_eagerly(args, kwargs)
-        except EndNotCaught as error:
+        except UncaughtEndOfData as error:
             for end in ends:
                 end.is_not_caught()
             raise OutOfRangeError(*error.args) from None
@@ -192,24 +193,25 @@ class Function(CompiledFunction):
     def run_in_replicas(
         self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Runs this function in every replica of ``strategy``, compiled."""
+        """Runs this function, compiled, in every replica of ``strategy``."""
         if strategy not in self._runners:
             python_function = self._python_function
 
-            # A weak reference: the runner lives in a dictionary with the strategy as its key.
+            # A weak reference: the runner is a value of a WeakKeyDictionary and must not keep its key
+            # alive.
             reference = weakref.ref(strategy)
 
-            def run(args: Any, kwargs: Any) -> Any:
+            def run(args: PyTree, kwargs: PyTree) -> Any:
                 return reference().run(python_function, args, kwargs)  # type: ignore[union-attr]
 
             functools.update_wrapper(run, python_function)
             self._runners[strategy] = Function(run)
         return self._runners[strategy](args, kwargs)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        # By identity: instances that are equal may still hold different variables.
+        # By identity: equal instances may hold different variables.
         known = self._methods.get(id(instance))
         if known is not None and known[0]() is instance:
             return BoundFunction(self, known[1], instance)
@@ -220,8 +222,8 @@ class Function(CompiledFunction):
             return types.MethodType(self, instance)
         python_function = self._python_function
 
-        def method(*args: Any, **kwargs: Any) -> Any:
-            # Alive: a BoundFunction holds it.
+        def method(*args: PyTree, **kwargs: PyTree) -> Any:
+            # The reference is alive: a BoundFunction holds the instance.
             return python_function(reference(), *args, **kwargs)
 
         functools.update_wrapper(method, python_function)
@@ -233,13 +235,13 @@ class Function(CompiledFunction):
         return f"<stratagem.function {getattr(self, '__qualname__', self._python_function)!s}>"
 
     def _compile(
-        self, inputs: CallInputs, key: Any, strategy: weakref.ref[Any], tried: list[Program]
+        self, inputs: CallInputs, key: CacheKey, strategy: weakref.ref[Any], tried: list[Program]
     ) -> Program:
-        # Until the first call is over, others wait: it may create variables.
-        first = self._programs.making(_FIRST) if self._may_create else contextlib.nullcontext()
-        with first, self._programs.making(key):
+        # Other threads wait until the first call is over, because it may create variables.
+        first = self._programs.compiling(_FIRST) if self._may_create else contextlib.nullcontext()
+        with first, self._programs.compiling(key):
             for program in self._programs.get(key):
-                if program not in tried:  # another thread has made it meanwhile
+                if program not in tried:  # another thread has compiled it meanwhile
                     return program
             made = trace_program(self._python_function, inputs, may_create=self._may_create)
             self._may_create = False
@@ -269,20 +271,21 @@ class Function(CompiledFunction):
             with looping(steps):
                 return self._python_function(*args, **kwargs)
 
-        # A loop may draw more than fits into memory, and take longer than others can wait.
+        # A loop is not one atomic call: it may draw more elements than fit into memory to be put back, and
+        # other threads cannot wait for its end.
         try:
             if steps is None:
-                return state.atomically(lambda _: run(), keeps_draws=True)
-            return state.in_loop(run)
+                return transactions.atomically(lambda _: run(), keeps_draws=True)
+            return transactions.in_loop(run)
         except EndOfData:
             raise OutOfRangeError("End of the dataset.") from None
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what calls a method of an object without keeping the object alive."""
+    """Returns a function that calls a bound method without keeping its object alive."""
     reference = weakref.WeakMethod(method)
 
-    def call(*args: Any) -> Any:
+    def call(*args: PyTree) -> Any:
         method = reference()
         if method is None:
             raise ReferenceError(
@@ -302,7 +305,7 @@ def function(
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
     experimental_implements: str | None = None,
-    experimental_autograph_options: Any = None,
+    experimental_autograph_options: object = None,
     experimental_attributes: Mapping[str, Any] | None = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
@@ -318,7 +321,7 @@ def function(
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
     experimental_implements: str | None = None,
-    experimental_autograph_options: Any = None,
+    experimental_autograph_options: object = None,
     experimental_attributes: Mapping[str, Any] | None = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
@@ -333,21 +336,21 @@ def function(
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
     experimental_implements: str | None = None,
-    experimental_autograph_options: Any = None,
+    experimental_autograph_options: object = None,
     experimental_attributes: Mapping[str, Any] | None = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
 ) -> Callable[[Callable[..., Any]], Function] | Function:
-    """Compiles a function into one program for each kind of arguments it gets.
+    """Compiles a function into one program per call signature.
 
-    Inside, ``strategy.run``, collectives, reads and assignments of variables all become part of the
-    program. The first call with new shapes, dtypes or Python values traces the function; later calls
-    run what was compiled. If a call fails, variables keep the values they had; what was
-    sent to parameter servers is not taken back. Use as a decorator.
+    ``strategy.run``, collectives, reads and assignments of variables inside the function all become part
+    of the program. The first call with new shapes, dtypes or Python values traces the function; later calls
+    run the compiled program. If a call fails, variables keep the values they had; updates that were already
+    sent to parameter servers are not undone. Use it as a decorator.
 
-    Python numbers in the arguments are constants of the program: pass what changes as an array, or
-    declare it in ``input_signature``. ``next(iterator)`` of a dataset, distributed or plain, draws an
+    Python numbers in the arguments are constants of the program: pass numbers that change as arrays, or
+    declare them in ``input_signature``. ``next(iterator)`` of a dataset, distributed or plain, draws an
     element in each call, before the program runs. A function that loops over a dataset runs as a
     Python loop whose ``strategy.run`` is compiled.
 
@@ -355,21 +358,21 @@ def function(
         func: The function; without it a decorator is returned.
         input_signature: A ``TensorSpec`` for each argument, or a nest of them, or the ``element_spec`` of a
             distributed dataset. Calls that do not match raise ``SignatureMismatchError``, a
-            ``TypeError``. Numbers of Python and NumPy become arrays of the type declared.
-        autograph: Taken as it is, and without effect: Python's ``if`` and ``while`` on arrays raise either
-            way. Use ``jax.lax.cond`` and ``jax.lax.while_loop``.
-        jit_compile: Without effect: everything is compiled by XLA, for which ``False`` is no exception.
-            ``stratagem.config.run_functions_eagerly(True)`` compiles nothing.
-        reduce_retracing: Without effect: XLA's programs have fixed shapes, so each shape is traced.
-        experimental_implements: Without effect, as there is no graph to note it in.
-        experimental_autograph_options: Like ``autograph``.
-        experimental_attributes: Like ``experimental_implements``.
+            ``TypeError``. Python and NumPy numbers become arrays of the declared dtype.
+        autograph: Ignored: Python's ``if`` and ``while`` on arrays raise either way. Use ``jax.lax.cond``
+            and ``jax.lax.while_loop``.
+        jit_compile: Ignored: XLA compiles everything, also with ``False``. To compile nothing, call
+            ``stratagem.config.run_functions_eagerly(True)``.
+        reduce_retracing: Ignored: XLA programs have fixed shapes, so each shape is traced.
+        experimental_implements: Ignored: there is no graph to store it in.
+        experimental_autograph_options: Ignored, like ``autograph``.
+        experimental_attributes: Ignored, like ``experimental_implements``.
         experimental_relax_shapes: The older name of ``reduce_retracing``.
         experimental_compile: The older name of ``jit_compile``.
-        experimental_follow_type_hints: Without effect, as it is in TensorFlow by now.
+        experimental_follow_type_hints: Ignored, as in current TensorFlow.
 
-    Differs from tf.distribute: an ``input_signature`` with unknown sizes declares what is allowed, and
-    each size still has a program of its own.
+    Differs from tf.distribute: an ``input_signature`` with unknown sizes declares which sizes are allowed;
+    each size still has its own program.
 
     JAX equivalent: ``jax.jit``, with variables lifted to donated arguments.
 
@@ -387,8 +390,8 @@ def function(
     """
     make: Callable[[Callable[..., Any]], Function] = Function
     if input_signature is not None:
-        # Imported when used, for few functions declare what they take.
-        from stratagem._src.execution.signed_function import signed
+        # Imported lazily: few functions declare an input signature.
+        from stratagem._src.execution.function_with_signature import with_signature
 
-        make = signed(input_signature)
+        make = with_signature(input_signature)
     return make if func is None else make(func)

@@ -1,4 +1,4 @@
-"""Gradients with respect to variables."""
+"""``value_and_grad``: gradients with respect to variables and arguments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.types import PyTree, Tensor
 from stratagem._src.execution.tracing_frames import GradientFrame, ReplicaFrame
 from stratagem._src.values.regroup import is_array
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
+from stratagem._src.variables.foreign_variables import is_variable, variable_of
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
-from stratagem._src.variables.place_names import name_by_place
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
-from stratagem._src.variables.stand_ins import is_variable, variable_of
+from stratagem._src.variables.path_names import name_by_path
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 
@@ -28,30 +29,29 @@ __all__ = ["value_and_grad"]
 
 def value_and_grad(
     fn: Callable[..., Any],
-    variables: Any = None,
+    variables: PyTree = None,
     has_aux: bool = False,
     argnums: int | Sequence[int] | None = None,
 ) -> Callable[..., Any]:
-    """Returns a function that gives ``fn``'s value and its gradients with respect to ``variables``.
+    """Returns a function that computes ``fn`` and its gradients with respect to ``variables``.
 
-    ``fn`` reads the variables by itself. It may assign variables too (running averages, for example):
-    the assignments take place when the gradient is done. In replica context the gradients are those of
-    the replica; combine them with ``get_replica_context().all_reduce``.
+    ``fn`` reads the variables by itself. It may also assign variables (running averages, for example):
+    the assignments take effect after the gradient has been computed. In replica context the gradients are
+    those of the replica; combine them with ``get_replica_context().all_reduce``.
 
     Args:
         fn: Returns a scalar, or with ``has_aux`` a pair of a scalar and anything.
-        variables: A variable, or any structure of variables; Keras variables, too.
+        variables: A variable, or any nest of variables; Keras variables work too.
         has_aux: Whether ``fn`` returns a pair.
-        argnums: Which positional arguments to differentiate with respect to, one or several; in place
-            of ``variables`` or besides them. Without both it is the first argument, as in JAX.
+        argnums: The positional arguments to differentiate with respect to, one or several; instead of
+            ``variables`` or in addition to them. Without both it is the first argument, as in JAX.
 
     Returns:
         A function with the arguments of ``fn`` that returns ``(value, gradients)``, or with ``has_aux``
         ``((value, aux), gradients)``. The gradients have the structure of ``variables``, with zeros for
         those that ``fn`` does not depend on; with ``argnums`` alone they are those of the arguments, and
-        with both a pair of the two. Of a
-        variable on parameter servers of which ``fn`` reads only rows, with ``sparse_read`` or
-        ``variable[indices]``, the gradient is an ``IndexedSlices`` of those rows.
+        with both a pair of the two. If ``fn`` reads only rows of a variable on parameter servers, with
+        ``sparse_read`` or ``variable[indices]``, its gradient is an ``IndexedSlices`` of those rows.
 
     JAX equivalent: ``jax.value_and_grad``.
 
@@ -72,30 +72,30 @@ def value_and_grad(
                 f"value_and_grad needs variables to differentiate, got {type(leaf).__name__}. For "
                 "arrays use jax.value_and_grad."
             )
-    name_by_place(variables, leaves)
+    name_by_path(variables, leaves)
 
     @functools.wraps(fn)
-    def value_and_gradients(*args: Any, **kwargs: Any) -> Any:
-        parent = state.current_frame()
+    def value_and_gradients(*args: PyTree, **kwargs: PyTree) -> Any:
+        parent = frames.current_frame()
         frame = GradientFrame(parent)
-        # A variable that occurs twice, as tied weights do, is differentiated once.
+        # A variable that occurs twice (tied weights) is differentiated once.
         unique = {id(leaf): leaf for leaf in leaves}
-        remote = [leaf for leaf in unique.values() if isinstance(leaf, RemotelyHeldVariable)]
-        arguments = [leaf for leaf in unique.values() if not frame.fetches(leaf)]
+        remote = [leaf for leaf in unique.values() if isinstance(leaf, BaseRemoteVariable)]
+        arguments = [leaf for leaf in unique.values() if not frame.fetches_on_read(leaf)]
         values = [_differentiable_value(leaf, frame) for leaf in arguments]
-        in_parts = [leaf for leaf in arguments if frame.splits(leaf)]
+        by_shard = [leaf for leaf in arguments if frame.differentiates_shards(leaf)]
         kept: dict[str, Any] = {}
 
-        own_args = _chosen(args, numbers)
+        own_args = _selected(args, numbers)
 
         def lifted(
             values: list[Any], taps: list[Any], anchors: list[Any], own_args: list[Any]
         ) -> Any:
             frame.differentiate(arguments, values)
-            frame.tap_parts(in_parts, taps)
+            frame.tap_shards(by_shard, taps)
             if anchors:
                 frame.tap(remote, anchors[0])
-            with state.enter(frame):
+            with frames.enter(frame):
                 given = dict(enumerate(args)) | dict(zip(numbers, own_args, strict=True))
                 result = fn(*given.values(), **kwargs)
             value, aux = result if has_aux else (result, None)
@@ -106,7 +106,7 @@ def value_and_grad(
             return value, (arrays, frame.written_values(), operands)
 
         differentiated = jax.value_and_grad(lifted, argnums=(0, 1, 2, 3), has_aux=True)
-        taps = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in in_parts]
+        taps = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in by_shard]
         anchors = [np.float32(0)] if remote else []
         (value, kept_values), gradients_of = differentiated(values, taps, anchors, own_args)
         (arrays, written, operands), (of_arguments, of_taps, _, of_own) = kept_values, gradients_of
@@ -114,7 +114,7 @@ def value_and_grad(
             if parent is not None:
                 parent.check_writable(variable)
                 if isinstance(variable, FullyShardedVariable):
-                    parent.write_whole(variable, new_value)
+                    parent.write_full_value(variable, new_value)
                 else:
                     parent.write(variable, new_value)
             else:
@@ -128,13 +128,15 @@ def value_and_grad(
         by_variable = dict(zip(map(id, arguments), of_arguments, strict=True))
         for leaf in remote:
             by_variable[id(leaf)] = frame.taps.gradient(leaf, by_variable.get(id(leaf)))
-        sums = {id(leaf): by_variable[id(leaf)] for leaf in in_parts}
-        by_variable |= dict(zip(sums, of_taps, strict=True))
-        shaped = [_shaped(by_variable[id(leaf)], leaf) for leaf in leaves]
+        # Of a fully sharded variable, the argument is this replica's shard: its gradient is the shard of
+        # the sum over the replicas (reduce-scattered). The replica's own full gradient arrives at the tap.
+        shards = {id(leaf): by_variable[id(leaf)] for leaf in by_shard}
+        by_variable |= dict(zip(shards, of_taps, strict=True))
+        shaped = [_with_variable_shape(by_variable[id(leaf)], leaf) for leaf in leaves]
         if isinstance(parent, ReplicaFrame):
             for leaf, gradient in zip(leaves, shaped, strict=True):
-                if id(leaf) in sums:
-                    parent.note_sum(gradient, sums[id(leaf)])
+                if id(leaf) in shards:
+                    parent.note_reduced_shard(gradient, shards[id(leaf)])
         gradients = jax.tree.unflatten(structure, shaped)
         if argnums is not None:
             of_args = of_own[0] if isinstance(argnums, int) else tuple(of_own)
@@ -148,7 +150,7 @@ def value_and_grad(
     return value_and_gradients
 
 
-def _chosen(args: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
+def _selected(args: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
     for number in numbers:
         if not 0 <= number < len(args):
             raise InvalidArgumentError(
@@ -158,7 +160,7 @@ def _chosen(args: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
     return [args[number] for number in numbers]
 
 
-def _shaped(gradient: Any, variable: Variable) -> Any:
+def _with_variable_shape(gradient: Tensor, variable: Variable) -> Any:
     if isinstance(gradient, IndexedSlices):
         return gradient
     return gradient.reshape(variable.shape)
@@ -173,7 +175,7 @@ def _differentiable_value(variable: Variable, frame: GradientFrame) -> Any:
             "value_and_grad inside strategy.run()."
         )
     if parent is None:
-        return state.noted_read(variable, variable._eager_value())
-    if isinstance(variable, FullyShardedVariable) and not frame.splits(variable):
-        return state.noted_read(variable, parent.whole(variable))
-    return state.noted_read(variable, parent.read(variable))
+        return frames.record_read(variable, variable._eager_value())
+    if isinstance(variable, FullyShardedVariable) and not frame.differentiates_shards(variable):
+        return frames.record_read(variable, parent.full_value(variable))
+    return frames.record_read(variable, parent.read(variable))

@@ -1,4 +1,4 @@
-"""Where the inputs of a program must be so that it can take them."""
+"""``place_on``: moves the inputs of a program to its devices."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import jax
 
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["place_on"]
 
 
-def place_on(group: ReplicaGroup, array: Any) -> Any:
-    """Returns an input where a program on ``group`` can take it."""
+def place_on(group: ReplicaGroup, array: ArrayLike) -> Any:
+    """Returns an input on the devices of ``group``; without a copy if a program can take it as it is."""
     if group.spans_processes:
         return group.replicate(array)
     if not isinstance(array, jax.Array):

@@ -1,4 +1,4 @@
-"""``input_signature``: what a function takes, declared in advance and checked at every call."""
+"""``InputSignature``: the declared specs of a function's arguments, checked at every call."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, SignatureMismatchError
 from stratagem._src.core.int64_guard import check_fits
+from stratagem._src.core.types import PyTree
 from stratagem._src.data.tensor_spec import TensorSpec
 from stratagem._src.input.specs import PerReplicaSpec
 from stratagem._src.values.array_operators import array_of
@@ -22,7 +23,7 @@ __all__ = ["InputSignature", "check_specs"]
 _DECLARED = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def check_specs(specs: Any) -> None:
+def check_specs(specs: PyTree) -> None:
     """Checks the form of an ``input_signature``.
 
     Raises:
@@ -41,8 +42,8 @@ class InputSignature:
     """The parameters of a function, with a spec for each.
 
     Args:
-        parameters: Those of the Python function, without an instance that it is bound to.
-        specs: A nest of specs for each of the first parameters.
+        parameters: The parameters of the Python function, without ``self`` of a bound method.
+        specs: One nest of specs for each of the first parameters.
 
     Raises:
         SignatureMismatchError: If there are more specs than parameters, or a parameter without a
@@ -80,10 +81,10 @@ class InputSignature:
                 )
 
     def conform(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the arguments in order, with arrays in place of Python's and NumPy's numbers.
+        """Returns the arguments in order, with Python and NumPy numbers converted to arrays.
 
         Raises:
-            SignatureMismatchError: If they do not match. What has no spec must be its default.
+            SignatureMismatchError: If they do not match. An argument without a spec must be its default.
         """
         if not kwargs and len(args) == len(self._specs):
             return tuple(map(_conform, self._specs, args, self._names))
@@ -104,7 +105,7 @@ class InputSignature:
             self._check_default(name, value)
         return tuple(map(_conform, self._specs, bound.args, self._names))
 
-    def _check_default(self, name: str | None, value: Any) -> None:
+    def _check_default(self, name: str | None, value: PyTree) -> None:
         default = inspect.Parameter.empty if name is None else self._default(name)
         if value is not default and not (type(value) is type(default) and value == default):
             raise SignatureMismatchError(
@@ -117,7 +118,7 @@ class InputSignature:
         return inspect.Parameter.empty if parameter is None else parameter.default
 
 
-def _check_nest(spec: Any) -> None:
+def _check_nest(spec: PyTree) -> None:
     if isinstance(spec, Mapping):
         children: Sequence[Any] = list(spec.values())
     elif isinstance(spec, (list, tuple)):
@@ -133,7 +134,7 @@ def _check_nest(spec: Any) -> None:
         _check_nest(child)
 
 
-def _conform(spec: Any, value: Any, path: str) -> Any:
+def _conform(spec: PyTree, value: PyTree, path: str) -> Any:
     """Returns ``value`` with arrays that fit ``spec``; the same object if nothing changed."""
     if isinstance(spec, TensorSpec):
         return _conform_array(spec, value, path)
@@ -161,7 +162,7 @@ def _conform(spec: Any, value: Any, path: str) -> Any:
     return make(*parts) if hasattr(value, "_fields") else make(parts)
 
 
-def _conform_array(spec: TensorSpec, value: Any, path: str) -> Any:
+def _conform_array(spec: TensorSpec, value: PyTree, path: str) -> Any:
     if isinstance(value, PerReplica):
         raise _mismatch(path, f"one array that matches {spec}", value)
     value = array_of(value)
@@ -172,7 +173,7 @@ def _conform_array(spec: TensorSpec, value: Any, path: str) -> Any:
     return value
 
 
-def _conform_per_replica(spec: PerReplicaSpec, value: Any, path: str) -> Any:
+def _conform_per_replica(spec: PerReplicaSpec, value: PyTree, path: str) -> Any:
     if not isinstance(value, PerReplica):
         raise _mismatch(path, f"a per-replica value that matches {spec}", value)
     for component_spec, component in zip(spec.value_specs, _components(value), strict=False):
@@ -184,7 +185,7 @@ def _conform_per_replica(spec: PerReplicaSpec, value: Any, path: str) -> Any:
 def _components(value: PerReplica) -> Sequence[Any]:
     if isinstance(value, SpmdPerReplica):
         return [value.local]
-    group = value.kept_global
+    group = value.global_group
     if group is None:
         return value.values
     array = value.global_array(group)
@@ -192,8 +193,8 @@ def _components(value: PerReplica) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(value.local_shape, array.dtype)]
 
 
-def _converted(spec: TensorSpec, value: Any, path: str) -> Any:
-    """Returns numbers of Python or NumPy as an array of the type that the spec asks for."""
+def _converted(spec: TensorSpec, value: PyTree, path: str) -> Any:
+    """Converts Python or NumPy numbers to an array with the dtype of the spec."""
     dtype = _canonical(spec)
     try:
         array = np.asarray(value)
@@ -216,11 +217,11 @@ def _converted(spec: TensorSpec, value: Any, path: str) -> Any:
     return array.astype(dtype)
 
 
-def _fits(spec: TensorSpec, value: Any) -> bool:
+def _fits(spec: TensorSpec, value: PyTree) -> bool:
     if value.dtype != spec.dtype and value.dtype != _canonical(spec):
         return False
     shape: tuple[int, ...] = value.shape
-    # Written out, for it is part of every call.
+    # Inlined, because it is part of every call.
     if len(shape) != len(spec.shape):
         return spec.shape.rank is None
     return all(size is None or size == given for size, given in zip(spec.shape, shape, strict=True))
@@ -230,5 +231,5 @@ def _canonical(spec: TensorSpec) -> np.dtype[Any]:
     return np.dtype(jax.dtypes.canonicalize_dtype(spec.dtype))
 
 
-def _mismatch(path: str, wanted: str, got: Any) -> SignatureMismatchError:
+def _mismatch(path: str, wanted: str, got: PyTree) -> SignatureMismatchError:
     return SignatureMismatchError(f"By the input_signature {path} must be {wanted}, got {got!r}.")

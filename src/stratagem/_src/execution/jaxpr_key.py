@@ -1,12 +1,13 @@
-"""Which traced programs compute the same: a key of a jaxpr.
+"""``jaxpr_key``: the cache key of a jaxpr.
 
 Equal keys mean equal programs: the same operations, in the same order, on the same operands, with equal
-parameters. What cannot be compared by value is compared by identity, and the key keeps it alive. So jaxprs
-that compute the same may have different keys, which costs a compilation, but never the other way round.
+parameters. What cannot be compared by value is compared by identity, and the key keeps it alive. So
+equivalent jaxprs may have different keys, which costs a compilation, but different jaxprs never have the
+same key.
 
 Constants of the outermost jaxpr are inputs of its program, and host callbacks are called through slots
-(``callback_slots.py``): neither is part of the key. Nor are derivative rules, since what has been traced is
-differentiated already.
+(``callback_slots.py``): neither is part of the key. Nor are derivative rules, since a traced program is
+already differentiated.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem._src.core.types import Atom, CacheKey, Equation, Jaxpr, JaxprConstant, StaticValue
 from stratagem._src.execution.callback_slots import is_callback
-from stratagem._src.execution.static_key import EXACT, KeyedParameter, SameObject, static_key
+from stratagem._src.execution.static_key import EXACT, IdentityKey, KeyedParameter, static_key
 from stratagem._src.jax_compat.derivative_rules import derivative_rules
 from stratagem._src.jax_compat.tracing import jax_core
 
 __all__ = ["JaxprKey", "jaxpr_key"]
 
-_MAX_KNOWN = 4096
+_MAX_CACHED_KEYS = 4096
 _MAX_COMPARED_BYTES = 1 << 20
 
 
 class JaxprKey:
-    """The key of a jaxpr, whose hash is computed once."""
+    """The key of a jaxpr; its hash is computed once."""
 
     __slots__ = ("_hash", "_parts")
 
@@ -51,22 +53,22 @@ class JaxprKey:
         return self._hash
 
 
-def jaxpr_key(jaxpr: Any) -> JaxprKey:
+def jaxpr_key(jaxpr: Jaxpr) -> JaxprKey:
     """Returns the key of a jaxpr."""
-    return _Reader().key(jaxpr)
+    return _KeyBuilder().key(jaxpr)
 
 
-class _Reader:
-    """Makes the key of a jaxpr.
+class _KeyBuilder:
+    """Builds the key of a jaxpr.
 
     Attributes:
-        found_mutable: Whether there is an array in it that its owner may still change.
+        found_mutable: Whether the jaxpr contains an array that its owner may still change.
     """
 
     def __init__(self) -> None:
         self.found_mutable = False
 
-    def key(self, jaxpr: Any) -> JaxprKey:
+    def key(self, jaxpr: Jaxpr) -> JaxprKey:
         numbers: dict[int, int] = {}
         parts: list[Any] = []
         for var in (*jaxpr.constvars, *jaxpr.invars):
@@ -81,9 +83,9 @@ class _Reader:
                 parts.append(_literal(atom) if is_literal else numbers[id(atom)])
             if eqn.params:
                 parts.append(self._parameters(eqn))
-            parts.append(SameObject(eqn.ctx, None))
+            parts.append(IdentityKey(eqn.ctx, None))
             for var in eqn.outvars:
-                # A new number for each result, also for those that are dropped.
+                # Each result gets a new number, even a dropped one.
                 numbers[id(var)] = len(numbers)
                 parts.append(var.aval)
         for atom in jaxpr.outvars:
@@ -91,7 +93,7 @@ class _Reader:
             parts.append(_literal(atom) if is_literal else numbers[id(atom)])
         return JaxprKey(tuple(parts))
 
-    def _parameters(self, eqn: Any) -> tuple[Any, ...]:
+    def _parameters(self, eqn: Equation) -> tuple[Any, ...]:
         left_out = derivative_rules(eqn.primitive.name)
         if is_callback(eqn):
             left_out = {*left_out, "callback"}
@@ -101,7 +103,7 @@ class _Reader:
             if name not in left_out
         )
 
-    def _parameter(self, value: Any) -> Any:
+    def _parameter(self, value: StaticValue) -> Any:
         kind, core = type(value), jax_core()
         if kind in EXACT:
             return kind, value
@@ -118,68 +120,68 @@ class _Reader:
             return value.key()
         if isinstance(value, (np.ndarray, jax.Array)):
             return self._array(value)
-        return _held(value)
+        return _static(value)
 
-    def _closed(self, closed: Any) -> Any:
-        known = _known.get(closed)
+    def _closed(self, closed: Jaxpr) -> Any:
+        known = _key_cache.get(closed)
         if known is not None:
             return known
-        inner = _Reader()
+        inner = _KeyBuilder()
         key = (inner.key(closed.jaxpr), *map(inner._array, closed.consts))
         if inner.found_mutable:
             self.found_mutable = True
         else:
-            # Most are those of functions of JAX, which are traced once for all programs.
-            _known.add(closed, key)
+            # Most inner jaxprs are those of JAX's own functions, which are traced once for all programs.
+            _key_cache.add(closed, key)
         return key
 
-    def _array(self, array: Any) -> Any:
+    def _array(self, array: JaxprConstant) -> Any:
         """Returns the key of an array that is compiled into the program."""
         if not isinstance(array, jax.Array):
-            self.found_mutable = True  # it may be over an array of the user
+            self.found_mutable = True  # it may share memory with an array of the user
         elif not _is_small(array):
-            return SameObject(array, None)
+            return IdentityKey(array, None)
         try:
             content = np.asarray(array)
         except (TypeError, ValueError, RuntimeError):  # random keys, for example
-            return SameObject(array, None)
+            return IdentityKey(array, None)
         if content.dtype == object:
-            return SameObject(array, None)
+            return IdentityKey(array, None)
         return type(array), content.dtype, content.shape, content.tobytes()
 
 
-class _Known:
-    """Keys of inner jaxprs by their identity; they are kept alive as long as they are known here."""
+class _KeyCache:
+    """Keys of inner jaxprs by identity; the cache keeps its jaxprs alive."""
 
     def __init__(self) -> None:
         self._entries: collections.OrderedDict[int, tuple[Any, Any]] = collections.OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, closed: Any) -> Any | None:
+    def get(self, closed: Jaxpr) -> Any | None:
         entry = self._entries.get(id(closed))
         return None if entry is None else entry[1]
 
-    def add(self, closed: Any, key: Any) -> None:
+    def add(self, closed: Jaxpr, key: CacheKey) -> None:
         with self._lock:
             self._entries[id(closed)] = (closed, key)
-            if len(self._entries) > _MAX_KNOWN:
+            if len(self._entries) > _MAX_CACHED_KEYS:
                 self._entries.popitem(last=False)
 
 
-_known = _Known()
+_key_cache = _KeyCache()
 
 
 def _is_small(array: jax.Array) -> bool:
     return array.nbytes <= _MAX_COMPARED_BYTES and array.is_fully_addressable
 
 
-def _literal(atom: Any) -> Any:
+def _literal(atom: Atom) -> Any:
     value = np.asarray(atom.val)
     return atom.aval, value.dtype, value.shape, value.tobytes()
 
 
-def _held(value: Any) -> Any:
-    """Returns the key of a parameter, which keeps it alive if it is compared by identity."""
+def _static(value: StaticValue) -> Any:
+    """Returns the key of a parameter; it keeps the parameter alive if it compares by identity."""
     kept: list[Any] = []
     key = static_key(value, kept)
-    return SameObject(value, None) if kept else key
+    return IdentityKey(value, None) if kept else key

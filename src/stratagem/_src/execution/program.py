@@ -1,4 +1,4 @@
-"""A compiled step: variables in, variables out, and pure in between."""
+"""``Program``: a compiled step, which is a pure function of its variables, constants and inputs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 
 import jax
 
-from stratagem._src.core.codegen import StraightLine
+from stratagem._src.core.codegen import CodeWriter
 from stratagem._src.core.errors import OutOfRangeError
+from stratagem._src.core.types import ArrayLike, PyTreeDef, StaticValue
 from stratagem._src.execution.buffer_donation import (
     HeldVariables,
-    VariableExchange,
+    VariableBuffers,
     VariablesGone,
     VariableWrite,
 )
@@ -42,44 +43,44 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables.atomicity import Conflict, Owner, admitted, owning
+from stratagem._src.variables.locking import Conflict, Owner, call_as_owner, call_when_free
 from stratagem._src.variables.variable import Variable
 
 Launched = tuple[list[Any], list[Any]]
-"""Outputs and new values."""
+"""The outputs of a program, and the new values of its variables."""
 
 __all__ = ["Program", "ResultLeaf"]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultLeaf:
-    """Where one leaf of the function's result comes from.
+    """Describes where one leaf of the function's result comes from.
 
-    Exactly one of ``output`` (position among the program's outputs, then the arrays of returned
-    variables), ``variable`` (which it is ``itself``, or whose array it is: the program gives that a
-    position) and ``static`` counts.
+    Exactly one of these applies: ``output``, a position among the program's outputs followed by the arrays
+    of returned variables; ``variable``, whose array is the leaf (``Program`` assigns it such a position),
+    or which is the leaf ``itself``; and ``static``, a value that is known since the trace.
     """
 
     output: int | None = None
     variable: weakref.ref[Variable] | None = None
     itself: bool = False
-    static: Any = None
+    static: StaticValue = None
     group: ReplicaGroup | None = None
     scalar: bool = False
     mirrored: bool = False
 
     @property
     def is_static(self) -> bool:
-        """Whether it is what the function returned while it was traced."""
+        """Whether the leaf is a static value that the function returned while it was traced."""
         return self.output is None and self.variable is None
 
     @property
     def split(self) -> int | None:
-        """Along which dim of its array each replica has a block; ``None`` if all have all."""
+        """The dimension along which the array is sharded over replicas; ``None`` if it is replicated."""
         return None if self.group is None or self.mirrored else 0
 
     def build(self, outputs: Sequence[Any]) -> Any:
-        """Returns the leaf, given the program's outputs."""
+        """Builds the leaf from the program's outputs."""
         if self.output is not None:
             array = outputs[self.output]
         elif self.variable is not None:
@@ -97,27 +98,27 @@ class ResultLeaf:
 
 
 class Program:
-    """A compiled step together with the variables it reads and writes.
+    """A compiled step together with the variables that it reads and writes.
 
-    It does not keep the variables alive: a function that has been called with a model, or in whose
-    closure one has been, must not hold on to it.
+    It does not keep the variables alive: a compiled function must not keep a model alive that it was
+    called with or that it once captured.
 
     Args:
         jitted: The ``jax.jit`` function of (donated values, kept values, constants, inputs).
-        donated: Variables whose arrays are given away to the program.
+        donated: Variables whose buffers are donated to the program.
         kept: Variables that are only read.
-        consts: Arrays that the function captured; ``None`` for what it draws.
+        consts: Arrays that the function captured; ``None`` for those that it draws from iterators.
         writes: Variables that get new values, in the order of the outputs.
         results: How to build the leaves of the function's result.
-        num_outputs: How many outputs the program has, which may be more than the results are built from.
+        num_outputs: Number of outputs of the program; it may be more than the results are built from.
         structure: The structure of the result.
         group: The replicas, if the program uses several or particular devices.
         inputs: The call that was traced.
         draws: The elements that the program draws from iterators.
-        awaited: Which result to wait for before the next program is launched, if it must be waited for:
+        awaited: The result to wait for before the next program is launched, where launches are serialized:
             0 for the outputs or 1 for the new values, and the position there.
-        makes_keys: Whether it makes keys for random numbers, whose kind is a setting of JAX.
-        callback_errors: Where host callbacks put their exceptions; ``None`` if there are none.
+        makes_keys: Whether it makes PRNG keys, whose implementation is a setting of JAX.
+        callback_errors: The list to which host callbacks add their exceptions; ``None`` without callbacks.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Program:
         writes: list[VariableWrite],
         results: list[ResultLeaf],
         num_outputs: int,
-        structure: Any,
+        structure: PyTreeDef,
         group: ReplicaGroup | None,
         inputs: CallInputs,
         draws: list[DrawSpec],
@@ -139,10 +140,10 @@ class Program:
         callback_errors: list[BaseException] | None,
     ) -> None:
         self.jitted = jitted
-        results, returned = _taken_with_outputs(results, num_outputs)
+        results, returned = _append_returned_variables(results, num_outputs)
         self.has_outputs = num_outputs > 0
         self.serialize = group is not None and group.serialize_programs
-        self.variables = VariableExchange(
+        self.variables = VariableBuffers(
             jitted,
             donated=donated,
             kept=kept,
@@ -153,7 +154,7 @@ class Program:
             awaited=awaited if self.serialize else None,
         )
         self.consts = consts
-        # Whether a call like one before it needs nothing but a launch.
+        # Whether a repeated call needs nothing but a launch.
         self.launches_only = callback_errors is None and self.variables.passes_as_stored
         self.makes_keys = makes_keys
         self._results = results
@@ -164,30 +165,30 @@ class Program:
         self._callback_errors = callback_errors
         self.draws = draws
         self._callback_lock = threading.RLock()
-        # Reentrant: a signal handler may make the same call, while its first one compiles.
+        # Reentrant: a signal handler may make the same call while the first one compiles.
         self._compiling = threading.RLock()
         self._compiled_for: set[tuple[Any, ...]] = set()
 
     def references(self) -> list[weakref.ref[Any]]:
-        """Returns a reference to each variable of the program."""
+        """Returns a weak reference to each variable of the program."""
         return self.variables.references()
 
     def depends_on(self) -> list[weakref.ref[Any]]:
-        """Returns what must exist for the program to be of use: its variables and iterators."""
+        """Returns weak references to what the program needs: its variables and captured iterators."""
         captured = [spec.captured for spec in self.draws if spec.captured is not None]
         return [*self.references(), *captured]
 
     def for_another_trace(self, consts: list[Any], static: Sequence[Any]) -> Program:
-        """Returns this program for a trace like its own: with what that one captured and returned.
+        """Returns a copy for an equal trace, with the constants and static results of that trace.
 
         Args:
-            consts: In place of its own.
-            static: What the function returned that is not an array, in order.
+            consts: The constants of the other trace.
+            static: The static leaves of the other trace's result, in order.
         """
         program = copy.copy(self)
         program.consts = consts
         remaining = iter(static)
-        # After the leaves of the function's own result there may be others, which stay.
+        # Leaves after those of the function's own result (operands of remote updates) stay as they are.
         program._results = [
             dataclasses.replace(leaf, static=next(remaining, leaf.static))
             if leaf.is_static
@@ -200,9 +201,9 @@ class Program:
         """Runs the program with the arguments of a call and returns the function's result.
 
         Raises:
-            DrawMiss: If the next elements are not of the kind that was traced; they are put back.
+            DrawMiss: If the next elements have another signature than the traced ones; they are put back.
             VariablesGone: If a variable of the program does not exist any more.
-            OutOfRangeError: If there is no next element, and the function does not catch that.
+            OutOfRangeError: At the end of the data, if the function does not catch that.
         """
         arrays = list(inputs.arrays)
         if self.group is not None:
@@ -219,11 +220,11 @@ class Program:
             raise
 
     def draw(self, iterators: Sequence[AnyIterator]) -> tuple[list[Draw], list[Any]]:
-        """Draws elements, and returns them and the constants with them in their places.
+        """Draws the elements, and returns them and the constants that include their arrays.
 
         Raises:
-            DrawMiss: If they are not of the kind that was traced; they are put back.
-            OutOfRangeError: If there is no next element, and the function does not catch that.
+            DrawMiss: If they have another signature than the traced ones; they are put back.
+            OutOfRangeError: At the end of the data, if the function does not catch that.
         """
         draws: list[Draw] = []
         consts = list(self.consts)
@@ -242,10 +243,10 @@ class Program:
         return draws, consts
 
     def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
-        """Runs the program with the arrays of the arguments, and others in place of its constants.
+        """Runs the program with the arrays of a call, and optionally with other constants.
 
         Raises:
-            SettingsChanged: If it was made under other JAX settings.
+            SettingsChanged: If the program was compiled under other JAX settings.
         """
         consts = self.consts if consts is None else consts
         held = self.variables.hold()
@@ -256,62 +257,63 @@ class Program:
 
     @property
     def changes_variables(self) -> bool:
-        """Whether a run of it changes a variable: that is a step."""
+        """Whether it changes a variable; such a run counts as a step."""
         return not self.variables.writes_nothing
 
     @property
     def is_observed_step(self) -> bool:
-        """Whether runs of it are measured, now."""
+        """Whether its runs are measured at present."""
         return recorder() is not None and self.changes_variables
 
     def as_step(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns ``run``, which runs the program; measured, if somebody observes this process."""
+        """Returns ``run``, which runs the program; measured if this process is monitored."""
         observer = recorder()
         if observer is None or not self.changes_variables:
             return run
         return observer.as_step(run, None if self.group is None else self.group.replicas_by_device)
 
     def repeater(self) -> Callable[[list[Any], list[Any]], Any]:
-        """Returns a function of inputs and constants that does what ``run_arrays`` does.
+        """Returns a faster ``run_arrays``, as a function of inputs and constants.
 
-        It is for arrays that lie as those of an earlier run did.
+        Its arrays must have the shardings of an earlier run, for which the program is already compiled.
         """
         if not self.launches_only:
             return self.run_arrays
-        run = StraightLine("run_again(arrays, consts)")
+        run = CodeWriter("run_again(arrays, consts)")
         self.write_run(run, "arrays", "consts")
         return run.compile()
 
-    def write_run(self, call: StraightLine, arrays: str, consts: str) -> None:
-        """Writes what a function of ``repeater`` does, if nothing but a launch is needed.
+    def write_run(self, call: CodeWriter, arrays: str, consts: str) -> None:
+        """Writes the body of ``repeater``; only for a program that ``launches_only``.
 
         Args:
-            call: The function to write it to.
-            arrays: The inputs in that function.
-            consts: The constants.
+            call: The function to write to.
+            arrays: The expression of the inputs in that function.
+            consts: The expression of the constants.
         """
         result = None if self._returns_one_array else self.result
 
-        def run_with_care(arrays: list[Any], consts: list[Any]) -> Any:
+        def run_slow_path(arrays: list[Any], consts: list[Any]) -> Any:
             return self.result(self._launch(self.variables.hold(), arrays, consts)[0])
 
         self.variables.write_run(
-            call, arrays, consts, result, run_with_care, in_turn=self.serialize
+            call, arrays, consts, result, run_slow_path, serialized=self.serialize
         )
 
     def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> bool:
-        """Compiles for where the arrays lie, unless that has been done; returns whether it did.
+        """Compiles for the shardings of the arrays, if needed; returns whether it did.
 
-        Otherwise XLA would compile at the first call, while nobody could read any variable.
+        Otherwise XLA would compile during the first launch, which holds the storage lock: no thread could
+        read any variable until the compilation ends.
         """
         variables = self.variables.read(held) if self.group is None else ()
-        place = tuple(map(_committed_place, [*arrays, *(v._array for v in variables)]))
+        place = tuple(map(_committed_sharding, [*arrays, *(v._array for v in variables)]))
         if place in self._compiled_for or jax_settings.jit_is_disabled():
             return False
         with self._compiling:
             if place in self._compiled_for:
                 return False
-            donated, kept = self.variables.lend(held)
+            donated, kept = self.variables.borrow(held)
             self.jitted.lower(donated, kept, consts, arrays).compile()
             self._compiled_for.add(place)
             return True
@@ -323,18 +325,18 @@ class Program:
         arrays: list[Any],
         consts: list[Any],
     ) -> Any:
-        # The variables are its own until the new values are stored: what another call would store in
-        # between would be overwritten.
+        # This call owns the variables until it has stored the new values: otherwise it would overwrite what
+        # another call stores in between.
         def run(_: Owner) -> list[Any]:
-            # One call at a time, also of a program without variables: they have one list of errors.
+            # One call at a time, also of a program without variables: all calls share one list of errors.
             with self._callback_lock:
-                outputs, new_values = self._in_turn(
+                outputs, new_values = self._serialized(
                     functools.partial(self.variables.launch_owned, held, consts, arrays)
                 )()
                 wait_for_callbacks(errors, (outputs, new_values))
                 return [*outputs, *self.variables.store(held, new_values)]
 
-        return self.result(owning(held, run))
+        return self.result(call_as_owner(held, run))
 
     def _launch(
         self,
@@ -344,34 +346,34 @@ class Program:
         *,
         is_first: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        launch = self._in_turn(
+        launch = self._serialized(
             functools.partial(self.variables.run, held, consts, arrays, is_first=is_first)
         )
         try:
             return launch()
         except Conflict:
-            return admitted(held, launch)
+            return call_when_free(held, launch)
 
-    def _in_turn(self, launch: Callable[[], Launched]) -> Callable[[], Launched]:
-        """Returns what launches the program when it may be launched."""
+    def _serialized(self, launch: Callable[[], Launched]) -> Callable[[], Launched]:
+        """Returns ``launch``, to run when it is the turn of this program, where launches are serialized."""
         if not self.serialize:
             return launch
         check_not_in_callback()
         return functools.partial(run_in_turn, launch)
 
     def result(self, outputs: list[Any]) -> Any:
-        """Returns the function's result, given the program's outputs."""
+        """Builds the function's result from the program's outputs."""
         if self._returns_one_array:
             return outputs[0]
         return self._structure.unflatten([result.build(outputs) for result in self._results])
 
 
-def _taken_with_outputs(
+def _append_returned_variables(
     results: list[ResultLeaf], num_outputs: int
 ) -> tuple[list[ResultLeaf], list[weakref.ref[Variable]]]:
-    """Gives arrays of variables positions after the outputs: they are taken where the state is held.
+    """Gives arrays of returned variables positions after the outputs; returns the leaves and the variables.
 
-    Taken later, they could be those of another call. Returns the leaves, and the variables in order.
+    These arrays are taken while the storage lock is held. Taken later, they could be those of another call.
     """
     returned: list[weakref.ref[Variable]] = []
     leaves = []
@@ -384,6 +386,6 @@ def _taken_with_outputs(
     return leaves, returned
 
 
-def _committed_place(array: Any) -> Any:
-    """Returns where an array must stay, if anywhere: XLA compiles for that."""
+def _committed_sharding(array: ArrayLike) -> Any:
+    """Returns the sharding of a committed array, which XLA compiles for; ``None`` for other arrays."""
     return array.sharding if getattr(array, "committed", False) else None

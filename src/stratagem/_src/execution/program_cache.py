@@ -1,4 +1,4 @@
-"""The programs of a function, for as long as what they were made for exists."""
+"""``ProgramCache``: the programs of a function, evicted when what they depend on is collected."""
 
 from __future__ import annotations
 
@@ -9,77 +9,80 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from stratagem._src.execution.fast_path import QuickCall
+from stratagem._src.core.types import CacheKey
+from stratagem._src.execution.fast_path import FastPath
 from stratagem._src.execution.program import Program
 from stratagem._src.telemetry.measurement.recorder import when_recording_changes
 
 __all__ = ["ProgramCache"]
 
-_RECENT = 4
+_MAX_RECENT = 4
 
 _caches: weakref.WeakSet[ProgramCache] = weakref.WeakSet()
 _caches_lock = threading.Lock()
 
 
-def _forget_quick_calls() -> None:
-    """Has quick calls made anew, which are measured or not from when they are made."""
+def _clear_all_fast_paths() -> None:
+    """Clears the fast paths of all functions: whether a step is measured is fixed in its fast path."""
     with _caches_lock:
         caches = list(_caches)
     for cache in caches:
-        cache.forget_quick_calls()
+        cache.clear_fast_paths()
 
 
-when_recording_changes(_forget_quick_calls)
+when_recording_changes(_clear_all_fast_paths)
 
 
 class _Entry:
-    """A program, and references that say when it is of no use any more."""
+    """A program, and weak references whose callbacks evict it."""
 
-    __slots__ = ("__weakref__", "key", "program", "quick_calls", "watches")
+    __slots__ = ("__weakref__", "fast_paths", "key", "program", "watches")
 
-    def __init__(self, key: Any, program: Program) -> None:
+    def __init__(self, key: CacheKey, program: Program) -> None:
         self.key = key
         self.program = program
-        self.quick_calls: dict[Any, QuickCall] = {}
+        self.fast_paths: dict[Any, FastPath] = {}
         self.watches: list[weakref.ref[Any]] = []
 
 
 class ProgramCache:
-    """Programs by the kind of call they are for.
+    """Programs by cache key.
 
-    It keeps none of the variables, iterators, strategies and arguments alive that its programs are
-    made for: when one of them goes, so do the programs.
+    It does not keep alive the variables, iterators, strategies and arguments that its programs depend on:
+    when one of these is garbage-collected, its programs are evicted.
 
     Attributes:
-        recent: What finds the programs of the latest kinds of calls at once, latest first.
+        recent: The fast paths of the latest call signatures, latest first.
 
     Args:
-        try_first: Called with the first of these, or ``None``, when it may have become another one.
+        install_fast_path: Called with the first of these, or ``None``, whenever it may have changed.
     """
 
-    def __init__(self, try_first: weakref.WeakMethod[Callable[[QuickCall | None], None]]) -> None:
-        self.recent: list[QuickCall] = []
-        self._try_first = try_first
+    def __init__(
+        self, install_fast_path: weakref.WeakMethod[Callable[[FastPath | None], None]]
+    ) -> None:
+        self.recent: list[FastPath] = []
+        self._install_fast_path = install_fast_path
         self._entries: dict[Any, tuple[_Entry, ...]] = {}
         self._lock = threading.Lock()
-        self._making: dict[Any, tuple[threading.RLock, int]] = {}
-        self._useless: collections.deque[_Entry] = collections.deque()
+        self._compiling: dict[Any, tuple[threading.RLock, int]] = {}
+        self._stale: collections.deque[_Entry] = collections.deque()
         with _caches_lock:
             _caches.add(self)
 
-    def get(self, key: Any) -> list[Program]:
-        """Returns the programs for calls of one kind, in the order in which they were added."""
+    def get(self, key: CacheKey) -> list[Program]:
+        """Returns the programs of a cache key, in the order in which they were added."""
         return [entry.program for entry in self._entries.get(key, ())]
 
-    def add(self, key: Any, program: Program, needs: Iterable[weakref.ref[Any]]) -> None:
-        """Adds a program, for as long as all that it needs exists."""
+    def add(self, key: CacheKey, program: Program, needs: Iterable[weakref.ref[Any]]) -> None:
+        """Adds a program; it is evicted when one of ``needs`` is collected."""
         entry = _Entry(key, program)
         cache, added = weakref.ref(self), weakref.ref(entry)
 
-        def forget(_: Any) -> None:
-            here, useless = cache(), added()
-            if here is not None and useless is not None:
-                here._discard(useless)
+        def evict(_: weakref.ref[Any]) -> None:
+            here, stale = cache(), added()
+            if here is not None and stale is not None:
+                here._discard(stale)
 
         with self._locked():
             self._entries[key] = (*self._entries.get(key, ()), entry)
@@ -88,54 +91,55 @@ class ProgramCache:
             if needed is None:
                 self._discard(entry)
             else:
-                entry.watches.append(weakref.ref(needed, forget))
+                entry.watches.append(weakref.ref(needed, evict))
 
     @contextlib.contextmanager
-    def making(self, key: Any) -> Iterator[None]:
-        """Makes other threads that want a program of this kind wait for the end of the block."""
+    def compiling(self, key: CacheKey) -> Iterator[None]:
+        """Makes other threads that need a program of this key wait until the block ends."""
         with self._locked():
-            lock, users = self._making.get(key) or (threading.RLock(), 0)
-            self._making[key] = lock, users + 1
+            lock, users = self._compiling.get(key) or (threading.RLock(), 0)
+            self._compiling[key] = lock, users + 1
         try:
             with lock:
                 yield
         finally:
             with self._locked():
-                lock, users = self._making.pop(key)
+                lock, users = self._compiling.pop(key)
                 if users > 1:
-                    self._making[key] = lock, users - 1
+                    self._compiling[key] = lock, users - 1
 
-    def make_quick(
-        self, key: Any, program: Program, kind: Any, make: Callable[[], QuickCall]
+    def add_fast_path(
+        self, key: CacheKey, program: Program, signature: CacheKey, make: Callable[[], FastPath]
     ) -> None:
-        """Makes the next calls of this kind find the program at once.
+        """Makes calls of this signature run the program through a fast path.
 
         Args:
-            key: Under which the program was added.
+            key: The cache key of the program.
             program: The program.
-            kind: Equal for calls that what ``make`` returns is for.
-            make: Makes what is then tried first.
+            signature: Equal for calls that the result of ``make`` can serve.
+            make: Generates the fast path, unless there is one for this signature.
         """
         with self._locked():
             for entry in self._entries.get(key, ()):
                 if entry.program is program:
-                    if kind not in entry.quick_calls:
-                        entry.quick_calls[kind] = make()
-                    quick_call = entry.quick_calls[kind]
-                    others = [other for other in self.recent if other is not quick_call]
-                    self._set_recent([quick_call, *others[: _RECENT - 1]])
+                    if signature not in entry.fast_paths:
+                        entry.fast_paths[signature] = make()
+                    fast_path = entry.fast_paths[signature]
+                    others = [other for other in self.recent if other is not fast_path]
+                    self._set_recent([fast_path, *others[: _MAX_RECENT - 1]])
 
-    def forget_quick_calls(self) -> None:
-        """Makes the next call of each kind find its program as the second one does."""
+    def clear_fast_paths(self) -> None:
+        """Drops all fast paths; the next call of each signature generates one again."""
         with self._locked():
             self._set_recent([])
             for entries in self._entries.values():
                 for entry in entries:
-                    entry.quick_calls = {}
+                    entry.fast_paths = {}
 
     def _discard(self, entry: _Entry) -> None:
-        # Called by the garbage collector too, at any time, also while this thread has the lock.
-        self._useless.append(entry)
+        # The garbage collector calls this too, at any time, even while this thread holds the lock: so it
+        # must not block. If the lock is taken, its holder sweeps before it releases the lock.
+        self._stale.append(entry)
         if self._lock.acquire(blocking=False):
             try:
                 self._sweep()
@@ -149,17 +153,17 @@ class ProgramCache:
             self._sweep()
 
     def _sweep(self) -> None:
-        while self._useless:
-            useless = self._useless.popleft()
-            entries = self._entries.pop(useless.key, ())
-            remaining = tuple(entry for entry in entries if entry is not useless)
+        while self._stale:
+            stale = self._stale.popleft()
+            entries = self._entries.pop(stale.key, ())
+            remaining = tuple(entry for entry in entries if entry is not stale)
             if remaining:
-                self._entries[useless.key] = remaining
-            quick_calls = list(useless.quick_calls.values())
-            self._set_recent([call for call in self.recent if call not in quick_calls])
+                self._entries[stale.key] = remaining
+            fast_paths = list(stale.fast_paths.values())
+            self._set_recent([call for call in self.recent if call not in fast_paths])
 
-    def _set_recent(self, quick_calls: list[QuickCall]) -> None:
-        self.recent = quick_calls
-        try_first = self._try_first()
-        if try_first is not None:
-            try_first(quick_calls[0] if quick_calls else None)
+    def _set_recent(self, fast_paths: list[FastPath]) -> None:
+        self.recent = fast_paths
+        install_fast_path = self._install_fast_path()
+        if install_fast_path is not None:
+            install_fast_path(fast_paths[0] if fast_paths else None)

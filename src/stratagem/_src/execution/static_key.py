@@ -1,9 +1,9 @@
-"""What stands for an argument that is not an array in the key of a program: its value, or who it is.
+"""Keys of static arguments: how a cache key compares an argument that is not an array.
 
-A key holds what it compares. Values of Python's own types are compared by type and content, to the last
-bit: ``1``, ``1.0`` and ``True`` are equal in Python, and programs made of them differ. An instance of a
-subclass of these has its attributes too. Objects of other classes are compared by ``==`` if their class
-says what is equal, and are the same object otherwise.
+A key holds what it compares. Values of Python's built-in types are compared by type and content, to the
+last bit: ``1``, ``1.0`` and ``True`` are equal in Python, but their programs differ. For an instance of a
+subclass of these, the attributes are compared too. Objects of other classes are compared by ``==`` if their
+class defines it, and by identity otherwise.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.structures import Container
+from stratagem._src.core.types import PyTreeDef, StaticValue
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["EXACT", "KeyedParameter", "SameObject", "form_key", "static_key"]
+__all__ = ["EXACT", "IdentityKey", "KeyedParameter", "form_key", "static_key"]
 
 EXACT = frozenset({bool, int, str, bytes, type(None), type(...), type(NotImplemented)})
-"""Types of which equal objects are the same in every respect."""
+"""Types whose equal objects are indistinguishable."""
 
-# How to get the content of an instance of a subclass, whatever the subclass makes of its own methods.
+# Returns the content of an instance of a subclass, even if the subclass overrides methods.
 _CONTENT: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -46,22 +47,22 @@ _BITS = struct.Struct("d").pack
 Needs = list[weakref.ref[Any]]
 
 
-class SameObject:
-    """Key of an object that is equal only to itself.
+class IdentityKey:
+    """Key that compares an object by identity.
 
     Args:
         value: The object.
-        reference: A weak reference to it, if there can be one; it is kept alive otherwise.
+        reference: A weak reference to the object; without one, the key keeps the object alive.
     """
 
     __slots__ = ("_hash", "_object")
 
-    def __init__(self, value: Any, reference: weakref.ref[Any] | None) -> None:
+    def __init__(self, value: StaticValue, reference: weakref.ref[Any] | None) -> None:
         self._hash = id(value)
         self._object: Callable[[], Any] = reference or (lambda: value)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SameObject):
+        if not isinstance(other, IdentityKey):
             return NotImplemented
         value = self._object()
         return other is self or (value is not None and other._object() is value)
@@ -71,21 +72,22 @@ class SameObject:
 
 
 class KeyedParameter:
-    """A parameter of an operation that is another object in every trace, and knows what it is equal to."""
+    """A parameter of a primitive that is a new object in every trace, and defines its own key."""
 
     __slots__ = ()
 
     def key(self) -> Any:
-        """Returns what is equal for parameters that mean the same."""
+        """Returns a key that is equal for equivalent parameters."""
         raise NotImplementedError
 
 
-def static_key(value: Any, needs: Needs) -> Any:
-    """Returns what stands for an object in a key.
+def static_key(value: StaticValue, needs: Needs) -> Any:
+    """Returns the key of a static value.
 
     Args:
-        value: The object.
-        needs: Takes a reference to it if the key is of no use without it; it is not kept alive then.
+        value: The value.
+        needs: Gets a weak reference to each object that the key compares by identity and does not keep
+            alive: when it is collected, the key is stale.
     """
     kind = type(value)
     if kind in EXACT:
@@ -93,10 +95,10 @@ def static_key(value: Any, needs: Needs) -> Any:
     try:
         return _of_content(value, kind, needs)
     except RecursionError:  # it contains itself
-        return _same_object(value, needs)
+        return _identity_key(value, needs)
 
 
-def _of_content(value: Any, kind: type, needs: Needs) -> Any:
+def _of_content(value: StaticValue, kind: type, needs: Needs) -> Any:
     if kind is float:
         return kind, _BITS(value)
     if kind is complex:
@@ -116,7 +118,7 @@ def _of_content(value: Any, kind: type, needs: Needs) -> Any:
     if isinstance(value, np.generic):
         return kind, value.dtype, value.tobytes()
     if isinstance(value, enum.Enum):
-        return SameObject(value, None)
+        return IdentityKey(value, None)
     if kind is types.MethodType:
         return kind, value.__func__, static_key(value.__self__, needs)
     for base, content in _CONTENT.items():
@@ -124,24 +126,24 @@ def _of_content(value: Any, kind: type, needs: Needs) -> Any:
             return kind, static_key(content(value), needs), _attributes(value, needs)
     if _is_value(value):
         return kind, value, *_fields(value, needs)
-    return _same_object(value, needs)
+    return _identity_key(value, needs)
 
 
 def _all(values: Iterable[Any], needs: Needs) -> list[Any]:
     return [static_key(value, needs) for value in values]
 
 
-def _same_object(value: Any, needs: Needs) -> SameObject:
+def _identity_key(value: StaticValue, needs: Needs) -> IdentityKey:
     try:
         reference = weakref.ref(value)
     except TypeError:
-        return SameObject(value, None)
+        return IdentityKey(value, None)
     needs.append(reference)
-    return SameObject(value, reference)
+    return IdentityKey(value, reference)
 
 
-def _attributes(value: Any, needs: Needs) -> Any:
-    """Returns the key of what an instance of a subclass has beside its content."""
+def _attributes(value: StaticValue, needs: Needs) -> Any:
+    """Returns the key of the attributes of an instance of a subclass."""
     named = dict(getattr(value, "__dict__", {}))
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())
@@ -153,16 +155,16 @@ def _attributes(value: Any, needs: Needs) -> Any:
     return tuple((name, static_key(part, needs)) for name, part in sorted(named.items()))
 
 
-def _fields(value: Any, needs: Needs) -> list[Any]:
-    """Returns the keys of what a dataclass compares: ``==`` takes ``1`` for ``True``."""
+def _fields(value: StaticValue, needs: Needs) -> list[Any]:
+    """Returns keys of the fields that a dataclass compares: its ``==`` takes ``1`` for ``True``."""
     if not dataclasses.is_dataclass(value):
         return []
     fields = [field.name for field in dataclasses.fields(value) if field.compare]
     return _all((getattr(value, name, None) for name in fields), needs)
 
 
-def _is_value(leaf: Any) -> bool:
-    """Returns whether an object is compared by what it holds, and can be."""
+def _is_value(leaf: StaticValue) -> bool:
+    """Returns whether an object is compared by value: it defines ``==`` and is hashable."""
     kind: Any = type(leaf)
     if kind.__eq__ is object.__eq__ or isinstance(leaf, Variable):
         return False
@@ -173,15 +175,15 @@ def _is_value(leaf: Any) -> bool:
     return True
 
 
-def form_key(structure: Any, needs: Needs) -> tuple[Any, ...]:
-    """Returns what tells structures apart that are equal.
+def form_key(structure: PyTreeDef, needs: Needs) -> tuple[Any, ...]:
+    """Returns a key that distinguishes structures which compare equal; empty for most structures.
 
-    Such are those of ``{1: x}`` and ``{True: x}``, and of two mappings, of a class of their own, with the
-    same keys in another order, which functions see. Empty for most.
+    Examples are those of ``{1: x}`` and ``{True: x}``, and those of two instances of a custom mapping class
+    with the same keys in another order, which a function can observe.
 
     Args:
-        structure: From ``structures.flatten``.
-        needs: As for ``static_key``.
+        structure: The result of ``structures.flatten``.
+        needs: As in ``static_key``.
     """
     found: list[Any] = []
     waiting = [structure]
@@ -196,9 +198,9 @@ def form_key(structure: Any, needs: Needs) -> tuple[Any, ...]:
             form = form.exact_form
         elif isinstance(form, (list, tuple)) and all(type(part) is str for part in form):
             continue
-        if form is not None and type(form) is not str and type(form) in _TOLD_APART:
+        if form is not None and type(form) is not str and type(form) in _COMPARED_EXACTLY:
             found.append(static_key(form, needs))
     return tuple(found)
 
 
-_TOLD_APART = frozenset({bool, int, float, complex, tuple, list, frozenset})
+_COMPARED_EXACTLY = frozenset({bool, int, float, complex, tuple, list, frozenset})

@@ -1,4 +1,4 @@
-"""From a Python function to a program: trace once, find the variables, make it pure."""
+"""Traces a Python function and builds its program: a pure function of variables and arrays."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
-from stratagem._src.collectives.merging import evaluate_merged
+from stratagem._src.collectives.collective_jit import jit_with_collectives
+from stratagem._src.collectives.shard_map_merging import evaluate_merged
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, TracedValueError
-from stratagem._src.execution.buffer_donation import VariableWrite, lend_for_long
+from stratagem._src.core.types import ArrayLike, Jaxpr, PyTreeDef
+from stratagem._src.execution.buffer_donation import VariableWrite, borrow_pinned
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
 from stratagem._src.execution.callbacks import guard_callbacks
 from stratagem._src.execution.draws import DrawSpec, lift_draws, put_back
-from stratagem._src.execution.multi_process_program import JointProgram, ProgramIdentity
+from stratagem._src.execution.multi_process_program import MultiProcessProgram, ProgramIdentity
 from stratagem._src.execution.program import Program, ResultLeaf
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.remote.remote_access import RemoteAccess
 from stratagem._src.execution.tracing_frames import FunctionFrame
 from stratagem._src.execution.variable_reads import lift_reads
 from stratagem._src.jax_compat import jax_settings
-from stratagem._src.jax_compat.leaked_tracers import hidden_tracers, refuse_hidden_tracer
+from stratagem._src.jax_compat.leaked_tracers import find_leaked_tracers, leaked_tracer_error
 from stratagem._src.jax_compat.tracing import (
     all_equations,
     is_tracer,
     jax_core,
     mentioned_variables,
 )
-from stratagem._src.jaxpr.constant_hoisting import current_lifting
+from stratagem._src.jaxpr.constant_hoisting import current_hoisting
 from stratagem._src.mesh.dispatch_queue import ProgramLine, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
-from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.host_arrays import own_host_array
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables import access as state
-from stratagem._src.variables.atomicity import STORAGE_LOCK
+from stratagem._src.variables import frames
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.distributed_variable import DistributedVariable
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables.locking import STORAGE_LOCK
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["TracedFunction", "build_program", "trace_function", "trace_program"]
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-# Of keys of the kind that is the default, and of arrays that stand for such.
+# Primitives that make PRNG keys of the default implementation: from seeds, and from arrays of key data.
 _MAKE_KEYS = frozenset({"random_seed", "random_wrap"})
 _NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
@@ -63,47 +64,47 @@ _NEEDS_VALUE = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TracedFunction:
-    """What the trace of a function found, before a program is made of it.
+    """The result of tracing a function, from which a program is built.
 
     Attributes:
-        name: Of the function.
-        jaxpr: Values of variables and arrays in; results and new values of variables out.
-        consts: What the function captured, for each constant of the jaxpr; ``None`` for what it draws.
+        name: The name of the function.
+        jaxpr: Takes values of variables, then arrays; returns results, then new values of variables.
+        consts: The captured array for each constant of the jaxpr; ``None`` for those that are drawn.
         variables: The variables that are the first inputs.
-        written: Those that get new values.
+        written: The variables that get new values.
         results: How to build the leaves of the result and, after them, the operands of remote updates.
-        structure: The structure of both.
+        structure: The structure of the pair of both.
         group: The replicas, if the program uses several or particular devices.
         inputs: The call that was traced, without its arrays.
         draws: How the program draws elements.
-        remote: What was done with variables that other processes hold.
+        remote: The updates of variables that other processes hold.
     """
 
     name: str
-    jaxpr: Any
+    jaxpr: Jaxpr
     consts: list[Any]
     variables: list[Variable]
     written: list[Variable]
     results: list[ResultLeaf]
-    structure: Any
+    structure: PyTreeDef
     group: ReplicaGroup | None
     inputs: CallInputs
     draws: list[DrawSpec]
     remote: RemoteAccess
 
-    def replace_jaxpr(self, jaxpr: Any) -> TracedFunction:
-        """Returns the same with another jaxpr, of the same inputs and outputs."""
+    def replace_jaxpr(self, jaxpr: Jaxpr) -> TracedFunction:
+        """Returns a copy with another jaxpr, which has the same inputs and outputs."""
         return dataclasses.replace(self, jaxpr=jaxpr)
 
     def placed_consts(self) -> list[Any]:
-        """Returns the constants where the program can take them."""
+        """Returns the constants on the devices of the program."""
         return [None if c is None else _constant(c, self.group) for c in self.consts]
 
 
 def trace_program(
     fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool
 ) -> Program | None:
-    """Traces ``fn`` once and returns its program, or ``None`` as ``trace_function`` does."""
+    """Traces ``fn`` once and returns its program, or ``None`` where ``trace_function`` does."""
     traced = trace_function(fn, inputs, may_create=may_create)
     return None if traced is None else build_program(traced)
 
@@ -113,8 +114,8 @@ def trace_function(
 ) -> TracedFunction | None:
     """Traces ``fn`` once.
 
-    The variables that the function reads are inputs of the program. If it created variables, they get
-    their initial values and ``None`` is returned: the function is then to be traced again.
+    The variables that the function reads become inputs of the program. If it created variables, they get
+    their initial values and ``None`` is returned: the caller must then trace the function again.
     """
     frame = FunctionFrame(may_create=may_create)
     structure: Any = None
@@ -124,7 +125,7 @@ def trace_function(
         nonlocal structure, results
         frame.open()
         args, kwargs = inputs.rebuild(arrays)
-        with state.enter(frame):
+        with frames.enter(frame):
             result = frame.unless_stopped(lambda: fn(*args, **kwargs))
         leaves, structure = structures.flatten((result, frame.remote.operands()), is_value_leaf)
         results, outputs = _collect_results(leaves)
@@ -138,12 +139,15 @@ def trace_function(
         raise _explain(error) from error
     finally:
         put_back(frame.draws)
+    # At this point the jaxpr takes the arrays of the call, and returns outputs, new values and initial
+    # values of variables. Reads of variables and draws are still marker equations, which the lifts turn
+    # into inputs and constants.
     jaxpr, draws, drawn = lift_draws(closed.jaxpr, frame.draws, inputs.iterators)
     variables, jaxpr = lift_reads(jaxpr)
-    # Each call brings what it draws.
-    consts, lifting = [*closed.consts, *[None] * len(drawn)], current_lifting()
-    if lifting is not None and not frame.created:
-        jaxpr, consts = lifting.lift(jaxpr, consts)
+    # Drawn arrays are constants without a value: each call provides its own.
+    consts, hoisting = [*closed.consts, *[None] * len(drawn)], current_hoisting()
+    if hoisting is not None and not frame.created:
+        jaxpr, consts = hoisting.hoist(jaxpr, consts)
     group = _find_group(frame, inputs, variables)
     if frame.created:
         values = [*closed.consts, *drawn]
@@ -165,15 +169,15 @@ def trace_function(
 
 
 def build_program(traced: TracedFunction) -> Program:
-    """Makes the program of what was traced."""
+    """Builds the program of a traced function."""
     jaxpr, variables, results = traced.jaxpr, traced.variables, traced.results
     make: Callable[..., Program] = Program
-    reads_remotely = any(isinstance(v, RemotelyHeldVariable) for v in variables)
+    reads_remotely = any(isinstance(v, BaseRemoteVariable) for v in variables)
     if traced.remote.updates or reads_remotely or find_reads(jaxpr):
-        # Imported when used: it would be a part of what `import stratagem` costs.
-        from stratagem._src.execution.remote.remote_program import take_apart
+        # Imported lazily, to keep `import stratagem` cheap.
+        from stratagem._src.execution.remote.remote_program import split_remote_access
 
-        results, structure, jaxpr, make = take_apart(
+        results, structure, jaxpr, make = split_remote_access(
             jaxpr,
             variables,
             traced.written,
@@ -216,8 +220,8 @@ def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
         elif isinstance(leaf, Variable):
             results.append(ResultLeaf(variable=weakref.ref(leaf), itself=True))
         else:
-            for way, _ in hidden_tracers(leaf):
-                raise refuse_hidden_tracer(leaf, way)
+            for way, _ in find_leaked_tracers(leaf):
+                raise leaked_tracer_error(leaf, way)
             results.append(ResultLeaf(static=leaf))
     return results, outputs
 
@@ -231,7 +235,7 @@ def _find_group(
             groups.setdefault(variable.group)
     if len(groups) > 1:
         raise ContextError(
-            "One function can use the devices of one strategy, but this one uses "
+            "A function can use the devices of one strategy only, but this one uses "
             f"{' and '.join(map(repr, groups))}. Split it into one function for each strategy."
         )
     return next(iter(groups), None)
@@ -239,12 +243,12 @@ def _find_group(
 
 def _build(
     name: str,
-    traced: Any,
+    traced: Jaxpr,
     consts: list[Any],
     variables: Sequence[Variable],
     written: list[Variable],
     results: list[ResultLeaf],
-    structure: Any,
+    structure: PyTreeDef,
     group: ReplicaGroup | None,
     inputs: CallInputs,
     draws: list[DrawSpec],
@@ -255,13 +259,13 @@ def _build(
     num_outputs = len(jaxpr.outvars) - len(written)
     owner = {id(v): variable for variable, v in zip(variables, jaxpr.invars, strict=False)}
     new_vars = jaxpr.outvars[num_outputs:]
-    # A variable assigned its own unchanged value is not written.
+    # A variable that is assigned its own unchanged value is not written.
     changed = [k for k, v in enumerate(written) if owner.get(id(new_vars[k])) is not v]
     new_value_of = {id(new_vars[k]): written[k] for k in reversed(changed)}
     written_ids = {id(written[k]) for k in changed}
 
     def stored_in(result: ResultLeaf) -> Variable | None:
-        """Returns the variable that holds the result after the call anyway, if there is one."""
+        """Returns the variable that stores this result after the call anyway, if there is one."""
         var_id = id(jaxpr.outvars[result.output])
         source = new_value_of.get(var_id)
         if source is None and id(owner.get(var_id)) not in written_ids:
@@ -269,6 +273,7 @@ def _build(
         fits = source is not None and result.group is None and source.stores_program_results(group)
         return source if fits else None
 
+    # A result that a variable stores anyway is not an output of the program: it is taken from the variable.
     positions: list[int] = []
     final_results: list[ResultLeaf] = []
     for result in results:
@@ -282,17 +287,20 @@ def _build(
             final_results.append(dataclasses.replace(result, output=len(positions)))
             positions.append(result.output)
 
-    # An output that is also an input, or that occurs twice, may be one array with two owners.
+    # An output that is also an input, or that occurs twice, may be one array with two owners. Such a new
+    # value is marked as shared, so that the next call does not donate it.
     owners = [id(v) for v in jaxpr.invars] + [id(jaxpr.outvars[p]) for p in positions]
     owners += [id(new_vars[k]) for k in changed]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(variables)) if id(jaxpr.invars[i]) in mentioned]
-    identity = _identity(name, traced, inputs, group, variables, used)
-    # Variables keep their values when a call fails, also because another process is gone.
+    identity = _program_identity(name, traced, inputs, group, variables, used)
+    # Variables must keep their values when a call fails: because a callback raises, or because another
+    # process of a collective is gone. Donated arrays would be lost, so such programs donate nothing.
     may_fail = has_callbacks or (identity is not None and group is not None and group.on_cpu)
     may_donate = not may_fail and not jax_settings.checks_results()
     donated = [i for i in used if may_donate and id(variables[i]) in written_ids]
     kept = [i for i in used if i not in donated]
+    # `VariableBuffers` expects the donated variables first among the writes, in the same order.
     order = {id(variables[i]): place for place, i in enumerate(donated)}
     changed.sort(key=lambda k: order.get(id(written[k]), len(order)))
     writes = [
@@ -306,9 +314,9 @@ def _build(
     settings = jax_settings.current_settings()
     chosen = [*positions, *(num_outputs + k for k in changed)]
     num_results = len(positions)
-    # Callbacks of a program without arrays would run on one device: JAX finds its devices by what it is
-    # given and returns. And nobody could wait for it before the next program is launched.
-    returns_sign = not chosen and bool(jaxpr.effects)
+    # JAX derives the devices of a program from its inputs and outputs. Without any, its callbacks would run
+    # on one device, and nothing could be waited for before the next launch: return a dummy token.
+    returns_token = not chosen and bool(jaxpr.effects)
 
     def program(
         donated_values: list[Any], kept_values: list[Any], consts: list[Any], arrays: list[Any]
@@ -322,7 +330,7 @@ def _build(
             outs = jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
         else:
             outs = evaluate_merged(jaxpr, consts, [*values, *arrays], group)
-        if returns_sign:
+        if returns_token:
             return [jnp.zeros((), jnp.bool_)], []
         outs = [outs[position] for position in chosen]
         return outs[:num_results], outs[num_results:]
@@ -330,70 +338,70 @@ def _build(
     options: dict[str, Any] = {"donate_argnums": (0,)}
     if group is not None:
         by_position = {result.output: result for result in results}
-        splits = [None] if returns_sign else [by_position[k].split for k in positions]
+        splits = [None] if returns_token else [by_position[k].split for k in positions]
         options["out_shardings"] = (
             [group.placed(split) for split in splits],
-            [group.placed(write.variable.split_in_program) for write in writes],
+            [group.placed(write.variable.program_shard_dim) for write in writes],
         )
     if group is not None and group.spans_processes:
-        make = functools.partial(JointProgram, identity)
+        make = functools.partial(MultiProcessProgram, identity)
     return make(
-        jit_with_exchanges(program, group, **options),
+        jit_with_collectives(program, group, **options),
         donated=[variables[i] for i in donated],
         kept=[variables[i] for i in kept],
         consts=consts,
         writes=writes,
         results=final_results,
-        num_outputs=1 if returns_sign else num_results,
+        num_outputs=1 if returns_token else num_results,
         structure=structure,
         group=group,
         inputs=inputs,
         draws=draws,
         awaited=(0, 0)
-        if returns_sign
-        else _smallest([jaxpr.outvars[position] for position in chosen], num_results),
+        if returns_token
+        else _smallest_output([jaxpr.outvars[position] for position in chosen], num_results),
         makes_keys=any(eqn.primitive.name in _MAKE_KEYS for eqn in all_equations(jaxpr)),
         callback_errors=errors if has_callbacks else None,
     )
 
 
-def _constant(array: Any, group: ReplicaGroup | None) -> Any:
-    """Returns an array that a function captured where its program can take it."""
+def _constant(array: ArrayLike, group: ReplicaGroup | None) -> Any:
+    """Returns a captured array on the devices of the program."""
     if not isinstance(array, jax.Array):
-        # A copy: what is captured is as it was when the function was traced.
-        array = jnp.asarray(taken(array))
+        # A copy: the program uses the value that the array had when the function was traced.
+        array = jnp.asarray(own_host_array(array))
     if group is None or array.sharding == group.sharded:
         return array
     return group.replicate(array)
 
 
-def _identity(
+def _program_identity(
     name: str,
-    jaxpr: Any,
+    jaxpr: Jaxpr,
     inputs: CallInputs,
     group: ReplicaGroup | None,
     variables: Sequence[Variable],
     used: Sequence[int],
 ) -> ProgramIdentity | None:
-    """Returns what makes the program the same in all processes, if they must run it together."""
+    """Returns what identifies the program in all processes, or ``None`` if each can run it alone."""
     if group is None or not group.spans_processes:
         return None
-    # Without the variables that are alive but not used, which may differ between processes.
+    # Without unused variables, which may differ between processes.
     kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(variables) :]]
     jaxpr = jaxpr.replace(invars=kept, debug_info=jaxpr.debug_info.with_unknown_names())
     text = str(jaxpr)
-    split = [variables[i].split_in_program for i in used]
+    split = [variables[i].program_shard_dim for i in used]
     if "shard_map" not in text and set(split) <= {None} and not inputs.groups():
         return None
     avals = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in inputs.avals())
-    # Functions appear in a jaxpr with their address, which is another in each process.
+    # The text of a jaxpr contains addresses of functions, which differ between processes.
     content = f"{_ADDRESS.sub('', text)} {split}"
     digest = hashlib.sha256(content.encode()).hexdigest()
-    return ProgramIdentity(f"{name}({avals})", digest, lambda: _lines(jaxpr, split))
+    return ProgramIdentity(f"{name}({avals})", digest, lambda: _listing(jaxpr, split))
 
 
-def _lines(jaxpr: Any, split: Sequence[Any]) -> list[ProgramLine]:
-    """Returns the text of a program line by line, with the places in the user's code."""
+def _listing(jaxpr: Jaxpr, split: Sequence[Any]) -> list[ProgramLine]:
+    """Returns the text of a program line by line, with source locations in the user's code."""
     compared = [_ADDRESS.sub("", line) for line in str(jaxpr).splitlines()]
     shown = jaxpr.pretty_print(source_info=True).splitlines()
     if len(shown) != len(compared):
@@ -403,8 +411,8 @@ def _lines(jaxpr: Any, split: Sequence[Any]) -> list[ProgramLine]:
     return [*lines, ProgramLine(variables, variables)]
 
 
-def _smallest(outvars: Sequence[Any], num_results: int) -> tuple[int, int] | None:
-    """Returns where the smallest array is: among the results (0) or after them (1), and which."""
+def _smallest_output(outvars: Sequence[Any], num_results: int) -> tuple[int, int] | None:
+    """Returns where the smallest array is: in the results (0) or the new values (1), and its position."""
     if not outvars:
         return None
     position = min(range(len(outvars)), key=lambda k: outvars[k].aval.size)
@@ -413,13 +421,13 @@ def _smallest(outvars: Sequence[Any], num_results: int) -> tuple[int, int] | Non
 
 def _initialize_created(
     frame: FunctionFrame,
-    traced: Any,
+    traced: Jaxpr,
     consts: Sequence[Any],
     variables: Sequence[Variable],
     arrays: list[Any],
     group: ReplicaGroup | None,
 ) -> None:
-    """Computes the initial values of variables that were created while tracing, and have none yet."""
+    """Computes the initial values of variables that were created while tracing and have none yet."""
     if all(variable.initialized for variable in frame.created):
         return
     count = len(frame.created)
@@ -427,8 +435,8 @@ def _initialize_created(
     mentioned = mentioned_variables(jaxpr)
     is_used = [id(invar) in mentioned for invar in jaxpr.invars[: len(variables)]]
     with STORAGE_LOCK:
-        lent = iter([lend_for_long(v, group) for v in itertools.compress(variables, is_used)])
-    values = [next(lent) if used else None for used in is_used]
+        pinned = iter([borrow_pinned(v, group) for v in itertools.compress(variables, is_used)])
+    values = [next(pinned) if used else None for used in is_used]
 
     def initial_values(values: list[Any], arrays: list[Any]) -> list[Any]:
         return jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
@@ -440,8 +448,8 @@ def _initialize_created(
             variable.initialize(value.addressable_data(0))
 
 
-def _only_for_last_outputs(jaxpr: Any, count: int) -> Any:
-    """Returns ``jaxpr`` with its last outputs only and what they need, without any effects."""
+def _only_for_last_outputs(jaxpr: Jaxpr, count: int) -> Any:
+    """Returns ``jaxpr`` reduced to its last outputs and what they depend on; effects are dropped."""
     outvars = jaxpr.outvars[len(jaxpr.outvars) - count :]
     needed = {id(v) for v in outvars}
     eqns = []

@@ -1,8 +1,8 @@
-"""Variables that a trace reads, found when they are read first.
+"""Reads of variables in a trace, which become inputs of its jaxpr.
 
-A first read becomes an operation of the outermost trace, wherever inside it the read takes place: in
-the body of a ``lax.scan``, inside ``jax.vmap``, ``jax.grad`` or ``jax.checkpoint``. The operation never
-runs. When the trace has ended, each one turns into an input of the jaxpr.
+The first read of a variable becomes a marker operation of the outermost trace, wherever inside it the read
+takes place: in the body of a ``lax.scan``, inside ``jax.vmap``, ``jax.grad`` or ``jax.checkpoint``. The
+marker is never executed. When the trace has ended, each marker becomes an input of the jaxpr.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.dtypes import canonicalize_dtype
 
+from stratagem._src.core.types import Jaxpr, Trace
 from stratagem._src.jax_compat.tracing import in_trace, jax_core, mentioned_variables
 from stratagem._src.variables.variable import Variable
 
@@ -24,18 +25,18 @@ class LiftedJaxpr(NamedTuple):
     """A jaxpr whose first inputs are the values of variables.
 
     Attributes:
-        variables: The variables, in the order in which they were read first.
-        jaxpr: Takes their values and then what was traced as arguments.
+        variables: The variables, in the order of their first reads.
+        jaxpr: Takes their values, then the arguments of the traced function.
     """
 
     variables: list[Variable]
-    jaxpr: Any
+    jaxpr: Jaxpr
 
 
 class _ReadOf:
     """Which variable an operation reads; equal only to itself.
 
-    JAX remembers parameters of operations for long, so that it must not hold the variable.
+    JAX caches parameters of operations for a long time, so this must not keep the variable alive.
     """
 
     __slots__ = ("aval", "reference")
@@ -46,7 +47,7 @@ class _ReadOf:
 
     def variable(self) -> Variable:
         variable = self.reference()
-        assert variable is not None, "the frame of a trace keeps what is read alive"
+        assert variable is not None, "the frame of a trace keeps its variables alive"
         return variable
 
 
@@ -61,22 +62,22 @@ def _primitive() -> Any:
     return primitive
 
 
-def read_first(variable: Variable, shape: tuple[int, ...], trace: Any) -> Any:
+def read_first(variable: Variable, shape: tuple[int, ...], trace: Trace) -> Any:
     """Returns a traced value of ``variable`` that belongs to ``trace``, active or not.
 
     The variable must be kept alive until the reads have been lifted.
 
     Args:
-        variable: What is read.
+        variable: The variable.
         shape: Its shape, as the trace sees it.
-        trace: A trace around the caller, from ``active_trace``.
+        trace: An enclosing trace, from ``active_trace``.
     """
     with in_trace(trace):
         return _primitive().bind(read=_ReadOf(variable, shape))
 
 
-def lift_reads(jaxpr: Any) -> LiftedJaxpr:
-    """Returns ``jaxpr`` with the variables that it reads and uses as its first inputs."""
+def lift_reads(jaxpr: Jaxpr) -> LiftedJaxpr:
+    """Returns ``jaxpr`` with the variables that it reads as its first inputs; unused reads are dropped."""
     is_read = [eqn.primitive is _primitive() for eqn in jaxpr.eqns]
     rest = [eqn for eqn, read in zip(jaxpr.eqns, is_read, strict=True) if not read]
     mentioned = mentioned_variables(jaxpr)

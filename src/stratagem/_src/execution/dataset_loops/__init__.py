@@ -1,1 +1,1 @@
-"""Functions that loop over a distributed dataset, and what their steps capture."""
+"""Compiled functions that loop over a dataset or a range: a Python loop around compiled steps."""

@@ -1,10 +1,10 @@
-"""Functions that loop over a dataset: a Python loop around compiled steps.
+"""``StepCache``: the compiled steps of a function that loops over a dataset.
 
-In every iteration the step is traced, like a function that is called for the first time: whatever Python
-code it runs, and wherever that looks, it sees things as they are in this iteration. What is traced is then
-compared with what was traced before. If both compute the same, the program of the earlier trace runs, with
-the arrays, numbers, callbacks and results of this one in their places. So nothing has to be known about
-what a step reads, and XLA compiles once for as long as nothing but values change.
+Such a function runs as a Python loop. Every iteration traces the step, like a function that is called for
+the first time: its Python code sees all objects as they are in this iteration. The trace is then compared
+with earlier traces. If an earlier trace computes the same, its program runs, with the arrays, numbers,
+callbacks and static results of the new trace. So the cache need not know what a step reads, and XLA
+compiles once as long as only values change.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from stratagem._src.core.types import CacheKey, PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.call_signature import CallInputs
@@ -29,7 +30,7 @@ from stratagem._src.execution.trace import TracedFunction, build_program, trace_
 from stratagem._src.execution.trace_key import own_results, trace_key
 from stratagem._src.execution.tracing_frames import code_of
 from stratagem._src.jax_compat import jax_settings
-from stratagem._src.jaxpr.constant_hoisting import NumberLifting, lifting_numbers
+from stratagem._src.jaxpr.constant_hoisting import ConstantHoisting, hoisting_constants
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 
 __all__ = ["StepCache", "compiled_step", "looping"]
@@ -39,7 +40,7 @@ _log = logging.getLogger("stratagem")
 
 
 class _Entry(NamedTuple):
-    """A program, the slots of its callbacks, and references that tell when it is of no use."""
+    """A program, the slots of its callbacks, and weak references whose callbacks evict it."""
 
     program: Program
     slots: CallbackSlots
@@ -47,15 +48,15 @@ class _Entry(NamedTuple):
 
 
 class StepCache:
-    """The programs of the functions that a loop gives to ``strategy.run``.
+    """The programs of the functions that a loop passes to ``strategy.run``.
 
     Attributes:
-        num_programs: How many have been compiled.
+        num_programs: Number of programs that have been compiled.
     """
 
     def __init__(self) -> None:
         self._entries: collections.OrderedDict[Any, _Entry] = collections.OrderedDict()
-        self._liftings: collections.OrderedDict[Any, NumberLifting] = collections.OrderedDict()
+        self._hoistings: collections.OrderedDict[Any, ConstantHoisting] = collections.OrderedDict()
         self._lock = threading.RLock()
         self._cost = _TraceCost()
         self._made_for = backend_lifetime()
@@ -74,7 +75,7 @@ class StepCache:
             with looping(None):
                 return strategy.run(fn, args, kwargs)
         with self._lock:
-            self._forget_gone_devices()
+            self._clear_if_backend_changed()
             begun, num_programs = time.perf_counter(), self.num_programs
             traced, entry = self._find_or_build(strategy, fn, inputs)
             if self.num_programs == num_programs:
@@ -85,7 +86,8 @@ class StepCache:
         callbacks = callbacks_of(traced.jaxpr)
         if not callbacks:
             return program.run(inputs)
-        # A program with callbacks is waited for: until then they are those of this trace.
+        # Runs wait for a program with callbacks. Until it has ended, the slots hold the callbacks of this
+        # trace.
         with entry.slots.lock:
             entry.slots.fill(callbacks)
             try:
@@ -93,7 +95,7 @@ class StepCache:
             finally:
                 entry.slots.clear()
 
-    def _forget_gone_devices(self) -> None:
+    def _clear_if_backend_changed(self) -> None:
         if self._made_for() is None:
             self._made_for = backend_lifetime()
             self._entries.clear()
@@ -104,20 +106,23 @@ class StepCache:
         """Traces a step, and returns it with the entry of the program that computes it."""
         needs = list(inputs.needs)
         place = (static_key(strategy, needs), inputs.key, jax_settings.current_settings())
-        # Which numbers change is remembered by the code of the step; a wrong guess costs a compilation.
+        # Which constants change between iterations is remembered per code object of the step. A wrong guess
+        # only costs a compilation.
         which = (code_of(fn), place)
-        before = self._liftings.get(which)
-        lifting = NumberLifting(before)
-        traced = _trace(strategy, fn, inputs, lifting, may_create=before is None)
+        before = self._hoistings.get(which)
+        hoisting = ConstantHoisting(before)
+        traced = _trace(strategy, fn, inputs, hoisting, may_create=before is None)
         key = (place, trace_key(traced))
-        _remember(self._liftings, which, lifting)
+        _remember(self._hoistings, which, hoisting)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._build(key, traced, needs)
         _remember(self._entries, key, entry)
         return traced, entry
 
-    def _build(self, key: Any, traced: TracedFunction, needs: list[weakref.ref[Any]]) -> _Entry:
+    def _build(
+        self, key: CacheKey, traced: TracedFunction, needs: list[weakref.ref[Any]]
+    ) -> _Entry:
         slots = CallbackSlots()
         program = build_program(traced.replace_jaxpr(slots.put_into(traced.jaxpr)))
         slots.clear()
@@ -128,14 +133,14 @@ class StepCache:
             for needed in (reference() for reference in [*needs, *program.depends_on()])
             if needed is not None
         ]
-        # What this trace captured and returned is not to be kept.
+        # Do not keep alive what this trace captured and returned.
         num_static = sum(leaf.is_static for leaf in own_results(traced))
         program = program.for_another_trace([None] * len(traced.consts), [None] * num_static)
         return _Entry(program, slots, watches)
 
 
 class _TraceCost:
-    """Says once that a loop spends much of its time on tracing: nothing else would show it."""
+    """Warns once if a loop spends much of its time on tracing."""
 
     _NUM_STEPS = 20
     _MIN_MEAN_SECONDS = 2e-3
@@ -147,7 +152,7 @@ class _TraceCost:
         self._started = 0.0
 
     def note(self, fn: Callable[..., Any], begun: float) -> None:
-        """Notes a step whose trace began at ``begun`` and has just ended, and compiled nothing."""
+        """Notes a step whose trace began at ``begun``, has just ended, and needed no compilation."""
         if self._count == self._NUM_STEPS:
             return
         now = time.perf_counter()
@@ -173,26 +178,26 @@ def _trace(
     strategy: StrategyProtocol,
     fn: Callable[..., Any],
     inputs: CallInputs,
-    lifting: NumberLifting,
+    hoisting: ConstantHoisting,
     *,
     may_create: bool,
 ) -> TracedFunction:
-    def run_in_replicas(args: Any, kwargs: Any) -> Any:
+    def run_in_replicas(args: PyTree, kwargs: PyTree) -> Any:
         return strategy.run(fn, args, kwargs)
 
     functools.update_wrapper(run_in_replicas, fn)
     with looping(None):
         for creates in (may_create, False):
-            lifting.restart()
-            with lifting_numbers(lifting):
+            hoisting.restart()
+            with hoisting_constants(hoisting):
                 traced = trace_function(run_in_replicas, inputs, may_create=creates)
             if traced is not None:
                 return traced
     raise AssertionError("the second trace creates nothing")
 
 
-def _remember(known: collections.OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    """Adds an entry, or makes it the latest, and lets the oldest go."""
+def _remember(known: collections.OrderedDict[Any, Any], key: CacheKey, value: Any) -> None:
+    """Adds an entry, or makes it the latest, and evicts the oldest one if there are too many."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > _MAX_PROGRAMS:
@@ -209,7 +214,7 @@ _active = _Active()
 
 @contextlib.contextmanager
 def looping(cache: StepCache | None) -> Iterator[None]:
-    """Makes every ``strategy.run`` of the block run compiled; ``None`` ends that for the block."""
+    """Makes ``strategy.run`` compile its function inside the block; with ``None``, it does not."""
     _active.caches.append(cache)
     try:
         yield
@@ -218,7 +223,7 @@ def looping(cache: StepCache | None) -> Iterator[None]:
 
 
 def compiled_step(fn: Callable[..., Any]) -> StepCache | None:
-    """Returns what runs ``fn`` compiled inside a loop; ``None`` elsewhere, or if it is compiled."""
+    """Returns the cache that runs ``fn`` in a loop; ``None`` outside of loops, or if ``fn`` is compiled."""
     if not _active.caches or isinstance(fn, CompiledFunction):
         return None
     return _active.caches[-1]

@@ -1,1 +1,1 @@
-"""Programs that use variables which other processes hold."""
+"""Programs that use remote variables: fetches before a step, updates after it."""

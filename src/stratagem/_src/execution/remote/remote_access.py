@@ -1,4 +1,4 @@
-"""What a trace does with variables that another process holds."""
+"""``RemoteAccess``: the updates of remote variables in a trace, and their effect on its reads."""
 
 from __future__ import annotations
 
@@ -11,49 +11,50 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.variables.access import StateFrame
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.core.types import ArrayLike, PyTree, Tensor
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
+from stratagem._src.variables.frames import StateFrame
 from stratagem._src.variables.updates import Update
 
-__all__ = ["NotedUpdate", "RemoteAccess"]
+__all__ = ["PendingUpdate", "RemoteAccess"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NotedUpdate:
-    """An update that is sent once the program has run."""
+class PendingUpdate:
+    """An update of a remote variable that is sent after the program has run."""
 
-    variable: RemotelyHeldVariable
+    variable: BaseRemoteVariable
     update: Update
-    operand: Any
+    operand: PyTree
 
-    def hand_on(self, values: Iterator[Any], around: StateFrame) -> None:
-        """Hands the update, whose operand's arrays are the next ``values``, to the frame around."""
+    def forward(self, values: Iterator[Any], outer: StateFrame) -> None:
+        """Passes the update to the outer frame, with the next ``values`` as its operand's arrays."""
         leaves, structure = jax.tree.flatten(self.operand)
         operand = jax.tree.unflatten(structure, [next(values) for _ in leaves])
-        around.check_writable(self.variable)
-        around.update_remotely(self.variable, self.update, operand)
+        outer.check_writable(self.variable)
+        outer.update_remotely(self.variable, self.update, operand)
 
 
 class RemoteAccess:
-    """The updates of a trace, in order, and what reads see of them.
+    """The updates of a trace, in order, and their effect on its reads.
 
-    An update that can be computed here is applied to what later reads of the trace fetch; after one
-    that only the server can carry out, a read has to be made again.
+    An update that can be computed locally is applied to the values that later reads of the trace fetch.
+    After an update that only the server can apply, later reads must fetch again.
     """
 
     def __init__(self) -> None:
-        self.updates: list[NotedUpdate] = []
+        self.updates: list[PendingUpdate] = []
 
-    def note(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+    def note(self, variable: BaseRemoteVariable, update: Update, operand: PyTree) -> None:
         """Adds an update."""
-        self.updates.append(NotedUpdate(variable, update, operand))
+        self.updates.append(PendingUpdate(variable, update, operand))
 
     def operands(self) -> list[list[Any]]:
         """Returns the arrays of each update's operand."""
         return [jax.tree.leaves(noted.operand) for noted in self.updates]
 
-    def updates_before_read(self, variable: RemotelyHeldVariable) -> int:
-        """Returns how many updates must have been sent before ``variable`` is read."""
+    def updates_before_read(self, variable: BaseRemoteVariable) -> int:
+        """Returns the number of updates that must be sent before ``variable`` is read."""
         positions = [
             position + 1
             for position, noted in enumerate(self.updates)
@@ -61,29 +62,30 @@ class RemoteAccess:
         ]
         return positions[-1] if positions else 0
 
-    def current(self, variable: RemotelyHeldVariable, value: Any) -> Any:
-        """Returns the value as this trace's own updates leave it."""
+    def current(self, variable: BaseRemoteVariable, value: Tensor) -> Any:
+        """Returns the fetched value with this trace's local updates applied."""
         for noted in self._local_updates(variable):
             value = jnp.asarray(noted.update.apply(value, noted.operand))
         return value
 
     def current_rows(
-        self, variable: RemotelyHeldVariable, indices: Any, read: Callable[[Any], Any]
+        self, variable: BaseRemoteVariable, indices: ArrayLike, read: Callable[[Any], Any]
     ) -> Any:
-        """Returns rows as this trace's own updates leave them.
+        """Returns rows with this trace's local updates applied.
 
         Args:
             variable: The variable.
-            indices: The rows' numbers.
-            read: From row numbers to the rows as they were.
+            indices: The row numbers.
+            read: Returns the rows of given numbers as they are without these updates.
         """
         updates = self._local_updates(variable)
         if not updates:
             return read(indices)
-        # A small table of the rows that are read and those that are updated, updated like the large.
+        # Build a small table of the rows that are read or updated, and apply the updates to that table as
+        # if it were the full one.
         flat = jnp.reshape(indices, -1)
         touched = [jnp.asarray(u.operand.indices) for u in updates if u.update.sparse]
-        # Rows that do not exist are read as row 0, which leaves their update without effect.
+        # Out-of-range rows are read as row 0; below, their updates are dropped.
         size = variable.program_shape[0]
         numbers = jnp.concatenate(
             [flat, *(jnp.where((t >= 0) & (t < size), t, 0) for t in touched)]
@@ -97,7 +99,7 @@ class RemoteAccess:
             if noted.update.sparse:
                 target = jnp.asarray(operand.indices)
                 stop = start + target.shape[0]
-                # A place out of range is dropped, as the row it stands for would be.
+                # JAX drops an out-of-range index, as it would drop the original row number.
                 at = jnp.where((target >= 0) & (target < size), places[start:stop], count)
                 operand, start = IndexedSlices(operand.values, at), stop
             else:
@@ -105,7 +107,7 @@ class RemoteAccess:
             table = noted.update.apply(table, operand)
         return table[places[: flat.shape[0]]].reshape(np.shape(indices) + variable.row_shape)
 
-    def _local_updates(self, variable: RemotelyHeldVariable) -> list[NotedUpdate]:
-        """Returns the updates that a read made as late as it must be does not show."""
+    def _local_updates(self, variable: BaseRemoteVariable) -> list[PendingUpdate]:
+        """Returns the updates that are not yet part of the fetched value of ``variable``."""
         start = self.updates_before_read(variable)
         return [noted for noted in self.updates[start:] if noted.variable is variable]

@@ -1,8 +1,8 @@
-"""Cuts a traced program at the points where it needs values from other processes.
+"""Splits a traced program into stages at the points where it needs values from other processes.
 
-The program becomes a row of stages and the rest. A stage computes which rows to fetch, and the
-operands of updates that have to be sent first; then those are sent and the values are fetched. Most
-programs have one stage that computes nothing. Every operation belongs to exactly one part.
+The program becomes a sequence of stages and the rest. A stage computes the numbers of the rows to fetch,
+and the operands of updates that must be sent first; then it sends these updates and fetches the rows. Most
+programs have one stage that computes nothing. Every operation belongs to exactly one stage or to the rest.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stratagem._src.core.types import Jaxpr
 from stratagem._src.execution.remote.reads import Read, is_read
 from stratagem._src.jax_compat.tracing import jax_core
 
-__all__ = ["Segment", "Stage", "StagedUpdate", "Stages", "cut"]
+__all__ = ["Segment", "Stage", "StagedUpdate", "Stages", "split_into_stages"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedUpdate:
-    """An update of a trace: its position among them, and its operand's arrays in the jaxpr."""
+    """An update of a trace: its position in the trace, and its operand's arrays in the jaxpr."""
 
     position: int
     variable: Any
@@ -31,19 +32,19 @@ class Segment:
     """Some equations of a jaxpr.
 
     Attributes:
-        inputs: The jaxpr's variables that they use and others define.
-        outputs: Those that they define and others use.
+        inputs: The jaxpr's variables that they use and other equations define.
+        outputs: Those that they define and other equations use.
         jaxpr: The equations, as a ``Jaxpr`` from ``inputs`` to ``outputs``.
     """
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    jaxpr: Any
+    jaxpr: Jaxpr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """What is computed, then sent, then fetched."""
+    """One stage: equations to evaluate, then updates to send, then values to fetch."""
 
     segment: Segment
     updates: tuple[StagedUpdate, ...]
@@ -52,7 +53,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """A jaxpr, cut.
+    """A jaxpr that is split into stages.
 
     Attributes:
         stages: The stages, in order.
@@ -67,18 +68,21 @@ class Stages:
     provided: tuple[Any, ...]
 
 
-def cut(
-    jaxpr: Any, reads: Sequence[Read], updates: Sequence[StagedUpdate], wanted: Iterable[Any]
+def split_into_stages(
+    jaxpr: Jaxpr, reads: Sequence[Read], updates: Sequence[StagedUpdate], wanted: Iterable[Any]
 ) -> Stages:
-    """Cuts a jaxpr into stages.
+    """Splits a jaxpr into stages.
 
     Args:
         jaxpr: A ``Jaxpr`` in which reads are equations or inputs.
         reads: Its reads, in order.
         updates: The updates it computes operands for, in order.
-        wanted: Those of its outputs that are not operands of updates.
+        wanted: Its outputs that are not operands of updates.
     """
-    graph = _Graph(jaxpr, reads)
+    # Forward: repeatedly take the reads that no waiting read blocks, with the updates that must be sent
+    # first and the equations that both need. Then backward: what later stages use determines the outputs
+    # of each stage.
+    graph = _DependencyGraph(jaxpr, reads)
     finals = [*wanted, *(atom for update in updates for atom in update.operands)]
     everything = graph.equations_for(finals, with_effects=True)
     needed = _uses(everything) | {id(atom) for atom in finals}
@@ -87,7 +91,7 @@ def cut(
     assigned: set[int] = set()
     drafts: list[tuple[list[Any], list[StagedUpdate], list[Read]]] = []
     while waiting:
-        ready = [read for read in waiting if not _blockers(read, waiting, updates, graph)]
+        ready = [read for read in waiting if not _is_blocked(read, waiting, updates, graph)]
         assert ready, "a read can depend on earlier reads only"
         due = [update for update in unsent if any(_precedes(update, read) for read in ready)]
         targets = [read.indices for read in ready if read.indices is not None]
@@ -119,12 +123,12 @@ def cut(
     return Stages(tuple(stages), tuple(rest), tuple(unsent), tuple(provided.values()))
 
 
-class _Graph:
-    """What in a jaxpr depends on which reads, and which equations compute what."""
+class _DependencyGraph:
+    """Which values of a jaxpr depend on which reads, and which equations compute them."""
 
-    def __init__(self, jaxpr: Any, reads: Sequence[Read]) -> None:
+    def __init__(self, jaxpr: Jaxpr, reads: Sequence[Read]) -> None:
         self._jaxpr = jaxpr
-        # For each variable of the jaxpr the reads it depends on, one bit for each.
+        # For each variable of the jaxpr, a bit mask of the reads that it depends on.
         self._reads: dict[int, int] = {
             id(read.result): 1 << position for position, read in enumerate(reads)
         }
@@ -141,11 +145,11 @@ class _Graph:
         return mask
 
     def depend_on(self, atoms: Iterable[Any], read: Read) -> bool:
-        """Returns whether ``atoms`` are computed from what ``read`` fetches."""
+        """Returns whether ``atoms`` are computed from the value of ``read``."""
         return bool(self._mask(atoms) & self._reads[id(read.result)])
 
     def equations_for(self, atoms: Iterable[Any], *, with_effects: bool = False) -> list[Any]:
-        """Returns the equations that compute ``atoms`` if nothing has been fetched, in order."""
+        """Returns all equations that compute ``atoms``, in order."""
         needed = {id(atom) for atom in atoms}
         chosen = []
         for eqn in reversed(self._jaxpr.eqns):
@@ -155,13 +159,13 @@ class _Graph:
         return chosen[::-1]
 
 
-def _segment(jaxpr: Any, equations: list[Any], used: set[int]) -> Segment:
-    """Returns equations of a jaxpr as a program of its own.
+def _segment(jaxpr: Jaxpr, equations: list[Any], used: set[int]) -> Segment:
+    """Returns equations of a jaxpr as a separate program.
 
     Args:
         jaxpr: The jaxpr.
         equations: Some of its equations, in order.
-        used: Which of the jaxpr's variables are used elsewhere.
+        used: The ids of the jaxpr's variables that are used elsewhere.
     """
     defined = {id(v): v for eqn in equations for v in eqn.outvars}
     inputs = {
@@ -185,10 +189,10 @@ def _precedes(update: StagedUpdate, read: Read) -> bool:
     return update.variable is read.variable and update.position < read.after
 
 
-def _blockers(
-    read: Read, waiting: Sequence[Read], updates: Sequence[StagedUpdate], graph: _Graph
+def _is_blocked(
+    read: Read, waiting: Sequence[Read], updates: Sequence[StagedUpdate], graph: _DependencyGraph
 ) -> bool:
-    """Returns whether a read must wait for another one that has not been made."""
+    """Returns whether a read depends on another one that is still waiting."""
     first = [update for update in updates if _precedes(update, read)]
     atoms = [atom for update in first for atom in update.operands]
     if read.indices is not None:
@@ -197,7 +201,8 @@ def _blockers(
         other is not read
         and (
             graph.depend_on(atoms, other)
-            # Sending the updates before this read would show in the other one.
+            # The updates that this read needs must not be sent before the other one is made, which would
+            # see them.
             or (other.variable is read.variable and other.after < read.after)
         )
         for other in waiting

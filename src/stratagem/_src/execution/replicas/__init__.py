@@ -1,1 +1,1 @@
-"""How one function runs in every replica: alone, as threads, or as one SPMD program."""
+"""Runs one function in every replica: in a single replica, as threads, or as one SPMD program."""

@@ -1,4 +1,4 @@
-"""What a replica can do together with the others, however it runs."""
+"""``Channel``: the protocol by which a replica communicates with the others, however it runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 
 __all__ = ["Channel"]
@@ -19,7 +20,7 @@ class Channel(Protocol):
     """The connection between one replica and the others.
 
     Attributes:
-        index: The replica's index, or ``None`` where one program stands for all replicas.
+        index: The replica's index, or ``None`` where one SPMD program runs all replicas.
     """
 
     index: int | None
@@ -36,14 +37,14 @@ class Channel(Protocol):
         """Calls ``merge_fn(strategy, *args, **kwargs)`` once for all replicas."""
 
     def merge_per_replica(
-        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: PyTree
     ) -> Any:
         """Calls ``fn(strategy, value)`` once, with every array of ``value`` as a ``PerReplica``."""
 
     def all_reduce(
         self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
     ) -> list[Any]:
-        """Returns each leaf combined over the replicas."""
+        """Returns each leaf reduced over the replicas."""
 
     def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:
         """Returns each leaf concatenated over the replicas."""

@@ -1,4 +1,4 @@
-"""The only replica: nobody to wait for."""
+"""The channel of a single replica, which waits for no other."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
-from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.host_arrays import own_host_array
 
-__all__ = ["SingleChannel", "reduce_alone"]
+__all__ = ["SingleChannel", "reduce_single"]
 
 
 class SingleChannel:
-    """The channel of a replica that is alone; collectives are the identity."""
+    """The channel of a strategy with one replica; collectives are the identity."""
 
     index: int | None = 0
 
@@ -43,7 +44,7 @@ class SingleChannel:
             return merge_fn(self._strategy, *args, **kwargs)
 
     def merge_per_replica(
-        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: PyTree
     ) -> Any:
         """Calls ``fn`` in cross-replica context."""
         return self.merge_call(fn, (value,), {})
@@ -51,8 +52,8 @@ class SingleChannel:
     def all_reduce(
         self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
     ) -> list[Any]:
-        """Returns the leaves, means as floating point."""
-        return [reduce_alone(op, leaf) for leaf in leaves]
+        """Returns the leaves; means are floating point."""
+        return [reduce_single(op, leaf) for leaf in leaves]
 
     def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:
         """Returns the leaves."""
@@ -65,11 +66,11 @@ class SingleChannel:
         return leaves
 
 
-def reduce_alone(op: ReduceOp, value: Any) -> Any:
-    """Returns the reduction of one replica's value: itself, in the dtype a reduction gives."""
+def reduce_single(op: ReduceOp, value: ArrayLike) -> Any:
+    """Returns the reduction of one replica's value: the value itself, in the dtype of a reduction."""
     if isinstance(value, IndexedSlices):
         return value
-    array = value if isinstance(value, jax.Array) else jnp.asarray(taken(value))
+    array = value if isinstance(value, jax.Array) else jnp.asarray(own_host_array(value))
     if op is ReduceOp.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
         return array.astype(jnp.promote_types(array.dtype, jnp.float32))
     if array.dtype == jnp.bool_ and op in (ReduceOp.SUM, ReduceOp.MEAN):

@@ -1,4 +1,4 @@
-"""``run`` as part of a compiled step: one program for all replicas."""
+"""``strategy.run`` inside a compiled step: one SPMD program for all replicas."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.collectives.all_gather import gather_spmd
-from stratagem._src.collectives.divergence import check_taking_part
+from stratagem._src.collectives.divergence import check_divergence
 from stratagem._src.collectives.mapped_jaxpr import MappedInput, MappedJaxpr
 from stratagem._src.core import structures
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, ShapeMismatchError
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, Leaf, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.execution.remote.reads import find_reads
-from stratagem._src.execution.remote.remote_access import NotedUpdate
+from stratagem._src.execution.remote.remote_access import PendingUpdate
 from stratagem._src.execution.replicas.channel import Channel
-from stratagem._src.execution.tracing_frames import ForeignFrame, ReplicaFrame
+from stratagem._src.execution.tracing_frames import ReplicaFrame, UserJitFrame
 from stratagem._src.execution.variable_reads import lift_reads
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
-from stratagem._src.jax_compat.leaked_tracers import hidden_tracers, refuse_hidden_tracer
+from stratagem._src.jax_compat.leaked_tracers import find_leaked_tracers, leaked_tracer_error
 from stratagem._src.jax_compat.tracer_owner import belongs_to
 from stratagem._src.jax_compat.tracing import active_trace, is_tracer
-from stratagem._src.jaxpr.constant_hoisting import current_lifting
+from stratagem._src.jaxpr.constant_hoisting import current_hoisting
 from stratagem._src.mesh.logical_devices import (
     check_partitioned,
     has_layouts,
@@ -37,11 +38,11 @@ from stratagem._src.mesh.logical_devices import (
 )
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
-from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.host_arrays import own_host_array
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.values.regroup import is_array, map_values
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
 
 __all__ = ["SpmdChannel", "run_spmd"]
 
@@ -79,7 +80,7 @@ class SpmdChannel:
         )
 
     def merge_per_replica(
-        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: PyTree
     ) -> Any:
         """Calls ``fn`` with every array as a per-replica value."""
         wrapped = map_values(lambda leaf: SpmdPerReplica(self._group, leaf), value)
@@ -88,7 +89,7 @@ class SpmdChannel:
     def all_reduce(
         self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
     ) -> list[Any]:
-        """Returns each leaf combined over the replicas."""
+        """Returns each leaf reduced over the replicas."""
 
         def reduce_all(strategy: StrategyProtocol, values: list[Any]) -> Any:
             return strategy.extended.reduce_values(op, values, options)
@@ -108,7 +109,7 @@ class SpmdChannel:
         self._frame.flush()
         return map_values(_unwrap, result)
 
-    def _wrap_traced(self, leaf: Any) -> Any:
+    def _wrap_traced(self, leaf: Leaf) -> Any:
         return SpmdPerReplica(self._group, leaf) if is_tracer(leaf) else leaf
 
 
@@ -120,17 +121,19 @@ def run_spmd(
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Returns ``fn`` of each replica as per-replica values, while an outer function is traced.
+    """Traces ``fn`` once for all replicas, and returns its results as per-replica values.
+
+    It runs while an outer function is traced. The replicas become one ``shard_map`` in that trace.
 
     Args:
         strategy: The strategy, current in the replicas.
         group: The replicas.
-        make_context: From a channel to the replica context.
+        make_context: Makes the replica context of a channel.
         fn: The replica function.
-        args: Its arguments; per-replica values are handed out by replica.
-        kwargs: Likewise.
+        args: Its positional arguments; each replica gets its component of per-replica values.
+        kwargs: Its keyword arguments, likewise.
     """
-    parent = state.current_frame()
+    parent = frames.current_frame()
     assert parent is None or not parent.spmd
     if parent is not None:
         parent.use_group(group)
@@ -145,13 +148,13 @@ def run_spmd(
         local = [next(remaining) if item.array is not None else item.static for item in inputs]
         local_args, local_kwargs = jax.tree.unflatten(structure, local)
         if frame is None:
-            active: state.StateFrame = ForeignFrame()
+            active: frames.StateFrame = UserJitFrame()
             channel_frame = ReplicaFrame(group)
         else:
             active = channel_frame = frame
         active.open()
         replica = make_context(SpmdChannel(strategy, group, channel_frame))
-        with context.enter(context.Frame(strategy, replica)), state.enter(active):
+        with context.enter(context.Frame(strategy, replica)), frames.enter(active):
             result = fn(*local_args, **local_kwargs)
             channel_frame.flush()
         written = [] if frame is None else frame.written_values()
@@ -169,9 +172,12 @@ def run_spmd(
             )
 
     def creates() -> bool:
-        # The function is then traced once more anyway, and its variables exist only once.
+        # The outer function is then traced once more anyway. A second trace here would create the
+        # variables twice.
         return frame is not None and bool(frame.created)
 
+    # Layouts within a replica (tensor parallelism) need automatic mesh axes. Whether the function uses any
+    # is only known once it has been traced: a wrong guess is traced again.
     with_layouts = may_have_layouts(group)
     closed = trace(with_layouts)
     if not with_layouts and may_have_layouts(group) and not creates():
@@ -180,20 +186,22 @@ def run_spmd(
         with_layouts, closed = False, trace(False)
     if with_layouts:
         check_partitioned(group, closed.jaxpr)
+    # The jaxpr of one replica returns the results, new values and initial values of variables, and the
+    # operands of remote updates, in this order.
     variables, jaxpr = lift_reads(closed.jaxpr)
-    captured, lifting = closed.consts, current_lifting()
-    if lifting is not None and not creates():
-        jaxpr, captured = lifting.lift(jaxpr, captured)
+    captured, hoisting = closed.consts, current_hoisting()
+    if hoisting is not None and not creates():
+        jaxpr, captured = hoisting.hoist(jaxpr, captured)
     consts = [_placed(const, group) for const in captured]
     of_arrays = [item.per_replica for item in arrays]
-    of_variables = [variable.split_in_program for variable in variables]
-    check_taking_part(jaxpr, [*(s is not None for s in of_variables), *of_arrays], group.size)
-    # A tape around the replicas hears of what they are given, for it cannot see what they read.
+    of_variables = [variable.program_shard_dim for variable in variables]
+    check_divergence(jaxpr, [*(s is not None for s in of_variables), *of_arrays], group.size)
+    # A gradient tape around the replicas cannot see their reads, so it is told of the values they get.
     variable_values = (
         [
             parent.read(v)
-            if v.split_in_program is not None
-            else state.noted_read(v, parent.read(v))
+            if v.program_shard_dim is not None
+            else frames.record_read(v, parent.read(v))
             for v in variables
         ]
         if parent is not None
@@ -220,18 +228,18 @@ def run_spmd(
     written = list(frame.written.values())
     split = [
         *[0] * outputs.num_arrays,
-        *(variable.split_in_program for variable in written),
+        *(variable.program_shard_dim for variable in written),
         *[None] * len(frame.created),
     ]
     wanted = jaxpr.outvars[: len(split)]
     updates = frame.remote.updates
-    sent_last: list[NotedUpdate] = []
+    sent_after: list[PendingUpdate] = []
     if updates or find_reads(jaxpr):
-        # Imported when used: it would be a part of what `import stratagem` costs.
-        from stratagem._src.execution.remote.reads_for_replicas import exchange_for_replicas
+        # Imported lazily, to keep `import stratagem` cheap.
+        from stratagem._src.execution.remote.replica_reads import lift_replica_reads
 
-        remaining = exchange_for_replicas(replicas, jaxpr, wanted, updates, parent)
-        sent_last = [updates[update.position] for update in remaining.updates]
+        remaining = lift_replica_reads(replicas, jaxpr, wanted, updates, parent)
+        sent_after = [updates[update.position] for update in remaining.updates]
         operands = [atom for update in remaining.updates for atom in update.operands]
         dims = [*split, *[None] * len(operands)]
         values = iter(replicas.call(remaining.equations, [*wanted, *operands], dims))
@@ -244,14 +252,14 @@ def run_spmd(
     for variable, value in zip(written, new_values, strict=True):
         parent.check_writable(variable)
         parent.write(variable, value)
-    for update in sent_last:
-        update.hand_on(values, parent)
+    for update in sent_after:
+        update.forward(values, parent)
     return outputs.rebuild(own, group)
 
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """One leaf of the arguments: an array of the program, or something static."""
+    """One leaf of the arguments: an array that is an input of the program, or a static value."""
 
     array: Any = None
     static: Any = None
@@ -260,7 +268,7 @@ class _Input:
     local_aval: Any = None
 
     @classmethod
-    def of(cls, leaf: Any, group: ReplicaGroup) -> _Input:
+    def of(cls, leaf: Leaf, group: ReplicaGroup) -> _Input:
         if isinstance(leaf, PerReplica):
             array = leaf.global_array(group)
             if array is None:
@@ -274,7 +282,7 @@ class _Input:
         if isinstance(leaf, Mirrored):
             leaf = leaf._value()
         if is_array(leaf):
-            leaf = jnp.asarray(narrowed(leaf)) if not isinstance(leaf, jax.Array) else leaf
+            leaf = jnp.asarray(guard_int64(leaf)) if not isinstance(leaf, jax.Array) else leaf
             weak_type = getattr(leaf, "weak_type", False)
             aval = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak_type)
             return cls(_placed(leaf, group), local_aval=aval)
@@ -282,7 +290,7 @@ class _Input:
 
 
 class _Outputs:
-    """Takes a replica's result apart into arrays and the rest, and puts it together again."""
+    """Splits a replica's result into arrays and static leaves, and rebuilds it."""
 
     def __init__(self) -> None:
         self._structure: Any = None
@@ -294,11 +302,11 @@ class _Outputs:
     def num_arrays(self) -> int:
         return len(self._scalar)
 
-    def collect(self, result: Any) -> list[Any]:
+    def collect(self, result: PyTree) -> list[Any]:
         leaves, self._structure = structures.flatten(result, is_value_leaf)
         leaves = [_unwrap(leaf) for leaf in leaves]
         self._is_array = [is_array(leaf) for leaf in leaves]
-        arrays = [jnp.asarray(narrowed(leaf)) for leaf in leaves if is_array(leaf)]
+        arrays = [jnp.asarray(guard_int64(leaf)) for leaf in leaves if is_array(leaf)]
         self._scalar = [array.ndim == 0 for array in arrays]
         self._static = [None if is_array(leaf) else leaf for leaf in leaves]
         _check_static(self._static)
@@ -321,27 +329,27 @@ def _check_static(leaves: Sequence[Any]) -> None:
     trace = active_trace()
     for leaf in leaves:
         if not isinstance(leaf, structures.ValueLeaf):
-            for way, tracer in hidden_tracers(leaf):
+            for way, tracer in find_leaked_tracers(leaf):
                 if belongs_to(tracer, trace):
-                    raise refuse_hidden_tracer(leaf, way)
+                    raise leaked_tracer_error(leaf, way)
 
 
-def _placed(value: Any, group: ReplicaGroup) -> Any:
+def _placed(value: ArrayLike, group: ReplicaGroup) -> Any:
     if is_tracer(value):
         return value
-    # A copy of what is captured: as it is while the function is traced.
-    taken_value = value if isinstance(value, jax.Array) else taken(value)
+    # A copy: later changes of a captured NumPy array must not change the program.
+    taken_value = value if isinstance(value, jax.Array) else own_host_array(value)
     return evaluate_now(lambda: group.replicate(jnp.asarray(taken_value)))
 
 
-def _unwrap(leaf: Any) -> Any:
+def _unwrap(leaf: Leaf) -> Any:
     if isinstance(leaf, SpmdPerReplica):
         return leaf.local
     if isinstance(leaf, PerReplica):
         if leaf._group is not None and leaf._group.spans_processes:
             raise ContextError(
-                "A PerReplica that was made outside of a compiled function of several processes cannot "
-                "be returned from merge_call inside it. Pass it as an argument of the function."
+                "A PerReplica that was made outside of a multi-process compiled function cannot be "
+                "returned from merge_call inside it. Pass it as an argument of the function."
             )
         return jnp.stack(leaf.values)[jax.lax.axis_index(REPLICA_AXIS)]
     return leaf._value() if isinstance(leaf, Mirrored) else leaf

@@ -1,4 +1,4 @@
-"""The channel of a replica that runs as a thread."""
+"""``ThreadChannel``: the channel of a replica that runs as a thread."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import Leaf, PyTree, Tensor, Tracer
 from stratagem._src.current_strategy.protocols import StrategyProtocol
-from stratagem._src.execution.replicas.threads import Meeting, ReplicaThreads
+from stratagem._src.execution.replicas.threads import Barrier, ReplicaThreads
 from stratagem._src.jax_compat.recording_trace import is_recorded
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.values.host_arrays import HandedOver, as_they_are, handed_over, taken
+from stratagem._src.values.host_arrays import (
+    HostArraySnapshot,
+    copy_host_arrays,
+    merge_snapshots,
+    own_host_array,
+)
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import is_array, map_values, regroup, select_replica
@@ -53,34 +59,38 @@ class ThreadChannel:
     ) -> Any:
         """Calls ``merge_fn`` in the thread that called ``run``."""
 
-        def hold(payloads: list[Any]) -> Sequence[Any]:
-            given = handed_over(payloads)
+        def action(payloads: list[Any]) -> Sequence[Any]:
+            given = merge_snapshots(payloads)
             merged_args, merged_kwargs = regroup(self._group, given, unwrap_same_arrays=True)
             return self._hand_back(merge_fn(self._strategy, *merged_args, **merged_kwargs))
 
         code = getattr(merge_fn, "__code__", None)
         name = getattr(merge_fn, "__qualname__", type(merge_fn).__name__)
         line = "" if code is None else f", line {code.co_firstlineno}"
-        return self._meet(f"merge_call({name}{line})", hold, HandedOver.of((tuple(args), kwargs)))
+        return self._wait_at_barrier(
+            f"merge_call({name}{line})", action, HostArraySnapshot.of((tuple(args), kwargs))
+        )
 
     def merge_per_replica(
-        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: PyTree
     ) -> Any:
         """Calls ``fn`` in the thread that called ``run``."""
 
-        def hold(payloads: list[Any]) -> Sequence[Any]:
+        def action(payloads: list[Any]) -> Sequence[Any]:
             return self._hand_back(fn(self._strategy, self._wrap(payloads)))
 
-        return self._meet(label, hold, as_they_are(value))
+        return self._wait_at_barrier(label, action, copy_host_arrays(value))
 
     def all_reduce(
         self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
     ) -> list[Any]:
-        """Returns each leaf combined over the replicas; differentiable in reverse mode."""
+        """Returns each leaf reduced over the replicas; differentiable in reverse mode."""
         parts = jax.tree.leaves(leaves)
         if not any(is_tracer(part) for part in parts) and not is_recorded(parts):
             return self._all_reduce(op, leaves, options)
-        leaves = [x if isinstance(x, IndexedSlices) else jnp.asarray(taken(x)) for x in leaves]
+        leaves = [
+            x if isinstance(x, IndexedSlices) else jnp.asarray(own_host_array(x)) for x in leaves
+        ]
         results: list[Any] = [None] * len(leaves)
         dense = [
             i
@@ -104,7 +114,7 @@ class ThreadChannel:
         if not any(is_tracer(leaf) for leaf in leaves) and not is_recorded(leaves):
             return self._all_gather(leaves, axis)[0]
 
-        # Of nested tapes the outer ones record what the inner one computes.
+        # With nested tapes, the outer ones record what the inner one computes.
         @jax.custom_vjp
         def gathered(parts: list[Any]) -> list[Any]:
             return self.all_gather(parts, axis)
@@ -138,7 +148,7 @@ class ThreadChannel:
             return again(op, parts)
 
         def again(op: ReduceOp, parts: list[Any]) -> list[Any]:
-            # Of nested tapes the outer ones record what the inner one computes.
+            # With nested tapes, the outer ones record what the inner one computes.
             recorded = is_recorded(parts)
             return (self._traced_reduce if recorded else self._all_reduce)(op, parts, options)
 
@@ -146,7 +156,9 @@ class ThreadChannel:
             results = again(op, parts)
             return results, (parts, results) if extremum else None
 
-        def backward(residuals: Any, cotangents: list[Any]) -> tuple[list[Any]]:
+        def backward(residuals: PyTree, cotangents: list[Any]) -> tuple[list[Any]]:
+            # The transpose of a sum (mean) over replicas is a sum (mean) of the cotangents. For an extremum
+            # the gradient goes to the replicas that hold it, in equal shares.
             back = ReduceOp.SUM if extremum else op
             totals = again(back, list(cotangents))
             if not extremum:
@@ -172,16 +184,18 @@ class ThreadChannel:
         return reduced
 
     def _all_gather(self, leaves: list[Any], axis: int) -> tuple[list[Any], list[int]]:
-        def hold(payloads: list[Any]) -> Sequence[Any]:
+        def action(payloads: list[Any]) -> Sequence[Any]:
             wrapped = self._wrap(payloads)
             gathered = self._hand_back([gather(value, axis, self._group) for value in wrapped])
-            # For each leaf, where each replica's part begins.
+            # For each leaf, the offset of each replica's part in the gathered array.
             columns = [self._starts(value, axis) for value in wrapped]
             starts = [list(row) for row in zip(*columns, strict=True)]
             return list(zip(gathered, starts, strict=True))
 
-        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(taken(x)) for x in leaves]
-        answer: tuple[list[Any], list[int]] = self._meet(f"all_gather(axis={axis})", hold, arrays)
+        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(own_host_array(x)) for x in leaves]
+        answer: tuple[list[Any], list[int]] = self._wait_at_barrier(
+            f"all_gather(axis={axis})", action, arrays
+        )
         return answer
 
     def _starts(self, value: PerReplica, axis: int) -> list[int]:
@@ -189,23 +203,25 @@ class ThreadChannel:
         first = self._group.first_local
         return [sum(sizes[:replica]) for replica in range(first, first + self._group.local_size)]
 
-    def _meet(self, label: str, hold: Callable[[list[Any]], Sequence[Any]], payload: Any) -> Any:
+    def _wait_at_barrier(
+        self, label: str, action: Callable[[list[Any]], Sequence[Any]], payload: PyTree
+    ) -> Any:
         if under_jit() or any(is_tracer(leaf) for leaf in structures.leaves_of(payload)):
             raise ContextError(
                 f"{label} is called inside a JAX transformation (jax.jit, jax.vmap, lax.scan, "
                 "jax.jvp, ...) of a replica that runs eagerly, where it cannot reach the other "
                 "replicas. Put the whole step into a stratagem.function."
             )
-        return self._threads.meet(self._position, Meeting(label, hold, payload))
+        return self._threads.wait_at(self._position, Barrier(label, action, payload))
 
     def _wrap(self, payloads: list[Any]) -> Any:
         """Returns the payloads' structure with every array as a ``PerReplica``."""
         return regroup(self._group, payloads)
 
-    def _hand_back(self, result: Any) -> list[Any]:
-        """Returns each replica's part of a merged result."""
+    def _hand_back(self, result: PyTree) -> list[Any]:
+        """Returns each replica's component of a merged result."""
 
-        def place(leaf: Any) -> Any:
+        def place(leaf: Leaf) -> Any:
             if is_array(leaf) and isinstance(leaf, jax.Array):
                 return Mirrored(self._group, self._group.replicate(leaf))
             return leaf
@@ -217,12 +233,12 @@ class ThreadChannel:
         ]
 
 
-def _without_gradient(value: Any) -> Any:
-    """Returns the value of whole numbers that are traced only because a gradient is taken."""
+def _without_gradient(value: Tracer) -> Any:
+    """Returns the concrete value of integers that are traced only because a gradient is taken."""
     kept: list[Any] = []
 
     @jax.custom_vjp
-    def keep(x: Any) -> Any:
+    def keep(x: Tensor) -> Any:
         kept.append(x)
         return x
 

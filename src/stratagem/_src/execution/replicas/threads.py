@@ -1,9 +1,9 @@
-"""Replicas as threads that take turns.
+"""Runs replicas as threads that take turns.
 
-Replica 0 runs until it meets the others (in a collective, ``merge_call`` or an aggregated assignment)
-or returns, then replica 1, and so on; when all wait at the same meeting, the calling thread holds it
-and the turns begin again. Only one replica's Python runs at a time, so side effects come in a definite
-order, while the arrays' computations overlap on their devices.
+Replica 0 runs until it reaches a barrier (a collective, ``merge_call`` or an aggregated assignment) or
+returns, then replica 1, and so on. When all replicas wait at the same barrier, the calling thread runs the
+barrier's action and the next round of turns starts. Only one replica's Python runs at a time, so side
+effects have a deterministic order, while the computations of the arrays overlap on their devices.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from typing import Any
 import jax
 
 from stratagem._src.core.errors import DeviceError, ReplicaMismatchError
+from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.process.background import Background, BackgroundThread
 from stratagem._src.telemetry.measurement.recorder import span
-from stratagem._src.variables import access as state
+from stratagem._src.variables import transactions
 
-__all__ = ["Meeting", "ReplicaThreads"]
+__all__ = ["Barrier", "ReplicaThreads"]
 
-_RELEASE_SECONDS = 1.0
+_RELEASE_TIMEOUT = 1.0
 
 
 class _Released(BaseException):
-    """Unwinds a replica that waits at a meeting that will not take place."""
+    """Unwinds a replica that waits at a barrier which the others will not reach."""
 
 
 @dataclass(slots=True)
-class Meeting:
-    """What a replica brings to a meeting.
+class Barrier:
+    """A barrier that one replica has reached, and what the replica passes to it.
 
     Attributes:
-        label: What is done; must be the same in all replicas.
-        hold: Called once with every replica's payload; returns a result for each.
+        label: Names the operation; must be the same in all replicas.
+        action: Called once with every replica's payload; returns one result per replica.
         payload: The replica's contribution.
     """
 
     label: str
-    hold: Callable[[list[Any]], Sequence[Any]]
-    payload: Any
+    action: Callable[[list[Any]], Sequence[Any]]
+    payload: PyTree
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class _Replica:
     start: Callable[[], BackgroundThread]
     turn: queue.SimpleQueue[None]
     thread: BackgroundThread | None = None
-    meeting: Meeting | None = None
+    barrier: Barrier | None = None
     answer: Any = None
     result: Any = None
     error: BaseException | None = None
@@ -67,7 +68,7 @@ class ReplicaThreads:
     """Runs one function for each replica of a group.
 
     Args:
-        strategy: The strategy, current in the replicas and in meetings.
+        strategy: The strategy, current in the replicas and in the actions of barriers.
         group: The replicas' devices.
     """
 
@@ -76,7 +77,7 @@ class ReplicaThreads:
         self._group = group
         self._replicas: list[_Replica] = []
         self._background = Background(f"a run of {strategy!r}")
-        # Not of threading, whose semaphores turn an interrupt into "release unlocked lock" now and then.
+        # A queue, because the semaphores of `threading` can turn an interrupt into "release unlocked lock".
         self._baton: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._aborted = False
 
@@ -84,18 +85,18 @@ class ReplicaThreads:
         """Returns what ``merge`` makes of the results of the replicas' bodies.
 
         Raises:
-            ReplicaMismatchError: If the replicas do not come to the same meetings.
-            BaseException: The first error of a replica or a meeting. Variables then have the values
-                they had before the call.
+            ReplicaMismatchError: If the replicas do not reach the same barriers.
+            BaseException: The first error of a replica or of a barrier's action. Variables then have the
+                values they had before the call.
         """
         settings = jax_settings.current_settings()
-        return state.atomically(lambda journal: self._run(bodies, merge, journal, settings))
+        return transactions.atomically(lambda journal: self._run(bodies, merge, journal, settings))
 
     def _run(
         self,
         bodies: Sequence[Callable[[], Any]],
         merge: Callable[[list[Any]], Any],
-        journal: state.Journal,
+        journal: transactions.Journal,
         settings: tuple[Any, ...],
     ) -> Any:
         for index, body in enumerate(bodies):
@@ -107,15 +108,16 @@ class ReplicaThreads:
             )
             self._replicas.append(_Replica(start, queue.SimpleQueue()))
         try:
-            # While this thread waits, what it does is a signal handler's and not the run's.
-            with context.enter(context.Frame(self._strategy, None)), state.journaled(None):
+            # While this thread waits, only signal handlers run in it. What they change is not part of this
+            # run, and must not be rolled back with it: no journal is active.
+            with context.enter(context.Frame(self._strategy, None)), transactions.journaled(None):
                 self._take_turns(journal)
             for replica in self._replicas:
                 assert replica.thread is not None
                 replica.thread.join()
             return merge([replica.result for replica in self._replicas])
         except BaseException:
-            # Again, if an interrupt arrives meanwhile: a replica that is not released waits for ever.
+            # Once more if an interrupt arrives meanwhile: a replica that is not released waits forever.
             try:
                 self._release()
             except BaseException:
@@ -123,13 +125,13 @@ class ReplicaThreads:
                 raise
             raise
 
-    def meet(self, index: int, meeting: Meeting) -> Any:
-        """Waits in replica ``index`` for the others and returns its result of the meeting."""
+    def wait_at(self, index: int, barrier: Barrier) -> Any:
+        """Waits in replica ``index`` for the others, and returns this replica's result of the action."""
         if self._aborted:
             raise _Released
         replica = self._replicas[index]
-        replica.meeting = meeting
-        with span(f"meet at {meeting.label}", "collective"):
+        replica.barrier = barrier
+        with span(f"meet at {barrier.label}", "collective"):
             self._baton.put(None)
             replica.turn.get()
         if self._aborted:
@@ -141,7 +143,7 @@ class ReplicaThreads:
         self,
         index: int,
         body: Callable[[], Any],
-        journal: state.Journal,
+        journal: transactions.Journal,
         settings: tuple[Any, ...],
     ) -> Callable[[], None]:
         number = self._group.first_local + index
@@ -154,7 +156,7 @@ class ReplicaThreads:
                     with contextlib.ExitStack() as stack:
                         stack.enter_context(jax_settings.applied(settings))
                         stack.enter_context(jax.default_device(self._group.local_devices[index]))
-                        stack.enter_context(state.journaled(journal))
+                        stack.enter_context(transactions.journaled(journal))
                         stack.enter_context(span(f"replica {number}", "replica"))
                         replica.result = body()
             except _Released:
@@ -167,7 +169,7 @@ class ReplicaThreads:
 
         return target
 
-    def _take_turns(self, journal: state.Journal) -> None:
+    def _take_turns(self, journal: transactions.Journal) -> None:
         for replica in self._replicas:
             replica.thread = replica.start()
         while True:
@@ -178,41 +180,46 @@ class ReplicaThreads:
                     raise replica.error
             if all(replica.finished for replica in self._replicas):
                 return
-            with state.journaled(journal):
-                self._hold_meeting()
+            with transactions.journaled(journal):
+                self._run_action()
 
-    def _hold_meeting(self) -> None:
-        meetings = [replica.meeting for replica in self._replicas]
-        if any(meeting is None for meeting in meetings) or (
-            len({meeting.label for meeting in meetings if meeting is not None}) > 1
+    def _run_action(self) -> None:
+        """Runs the action of the barrier that all replicas have reached.
+
+        Raises:
+            ReplicaMismatchError: If some replica returned or is at another barrier.
+        """
+        barriers = [replica.barrier for replica in self._replicas]
+        if any(barrier is None for barrier in barriers) or (
+            len({barrier.label for barrier in barriers if barrier is not None}) > 1
         ):
             raise ReplicaMismatchError(
                 "Every replica must take part in the same merge_call, collective or aggregated "
                 "assignment, but "
                 + "; ".join(
-                    f"replica {index} {'returned' if meeting is None else 'is at ' + meeting.label}"
-                    for index, meeting in enumerate(meetings, self._group.first_local)
+                    f"replica {index} {'returned' if barrier is None else 'is at ' + barrier.label}"
+                    for index, barrier in enumerate(barriers, self._group.first_local)
                 )
                 + ". Call it in every replica, outside of conditions that depend on the replica."
             )
-        present = [meeting for meeting in meetings if meeting is not None]
-        with span(present[0].label, "collective"):
-            answers = present[0].hold([meeting.payload for meeting in present])
+        reached = [barrier for barrier in barriers if barrier is not None]
+        with span(reached[0].label, "collective"):
+            answers = reached[0].action([barrier.payload for barrier in reached])
         for replica, answer in zip(self._replicas, answers, strict=True):
-            replica.meeting = None
+            replica.barrier = None
             replica.answer = answer
 
     def _release(self) -> None:
         self._aborted = True
         for replica in self._replicas:
             replica.turn.put(None)
-        # One that is busy cannot be stopped: it is named in a warning, and what it does to variables from
-        # now on is refused.
-        self._background.join_or_leave(_RELEASE_SECONDS)
+        # A busy replica cannot be stopped. A warning names it, and its later changes to variables are
+        # rejected.
+        self._background.join_or_abandon(_RELEASE_TIMEOUT)
 
 
 def _explained(error: BaseException) -> BaseException:
-    """Returns the error of a replica, or one that says more where JAX knows nothing of replicas."""
+    """Returns the error of a replica, explained in terms of replicas where JAX only speaks of devices."""
     if not (isinstance(error, ValueError) and "incompatible devices" in str(error)):
         return error
     explained = DeviceError(

@@ -1,4 +1,4 @@
-"""``SignedFunction``: a compiled function whose calls must match an ``input_signature``."""
+"""``FunctionWithSignature``: a compiled function whose calls must match an ``input_signature``."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.function import Function
 from stratagem._src.execution.input_signature import InputSignature, check_specs
 
-__all__ = ["SignedFunction", "signed"]
+__all__ = ["FunctionWithSignature", "with_signature"]
 
 
-class SignedFunction(Function):
-    """A compiled function that checks its arguments, and makes arrays of numbers among them.
+class FunctionWithSignature(Function):
+    """A compiled function that checks its arguments, and converts numbers among them to arrays.
 
     Args:
         python_function: The function.
         specs: The ``input_signature``.
-        parameters: Those of the function, if they are not what can be read from it.
+        parameters: The parameters of the function, if ``inspect.signature`` does not return the right ones.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class SignedFunction(Function):
 
     @functools.cached_property
     def _input_signature(self) -> InputSignature:
-        # Not before a call: a method in its class still has a parameter for the instance.
+        # Computed by the first call: a method that is still unbound has one parameter more, the instance.
         parameters = self._parameters or inspect.signature(self._python_function)
         return InputSignature(parameters, self._specs)
 
@@ -50,15 +51,15 @@ class SignedFunction(Function):
 
     @property
     def replica_function(self) -> Callable[..., Any]:
-        """The function as it was written, behind a check of what it gets."""
+        """The Python function, which checks its arguments first."""
         return _checked(self._python_function, self._input_signature)
 
-    def method_of(self, instance: Any) -> Callable[..., Any]:
-        """Returns the method of ``instance`` as it was written, behind a check of what it gets."""
+    def method_of(self, instance: object) -> Callable[..., Any]:
+        """Returns the Python method of ``instance``, which checks its arguments first."""
         method: Callable[..., Any] = self._python_function.__get__(instance)
         return _checked(method, InputSignature(self._parameters_of_method(), self._specs))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
         """Calls the function with arguments that match the signature.
 
         Raises:
@@ -69,11 +70,11 @@ class SignedFunction(Function):
     def run_in_replicas(
         self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Runs this function in every replica of ``strategy``; what each of them gets must match."""
+        """Runs this function in every replica of ``strategy``; each replica's arguments must match."""
         return self._in_replica.run_in_replicas(strategy, args, kwargs)
 
     def _of_method(self, method: Callable[..., Any]) -> Function:
-        return SignedFunction(method, self._specs, self._parameters_of_method())
+        return FunctionWithSignature(method, self._specs, self._parameters_of_method())
 
     def _parameters_of_method(self) -> inspect.Signature:
         parameters = inspect.signature(self._python_function)
@@ -81,29 +82,29 @@ class SignedFunction(Function):
         return parameters.replace(parameters=without_instance)
 
     def experimental_get_tracing_count(self) -> int:
-        """Returns how many programs have been compiled: one for each signature of a call."""
+        """Returns how many programs have been compiled: one per call signature."""
         in_replicas = self.__dict__.get("_in_replica")
         inside = 0 if in_replicas is None else in_replicas.experimental_get_tracing_count()
         return super().experimental_get_tracing_count() + inside
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travels as the function it was made from and its signature."""
-        return SignedFunction, (self._python_function, self._specs, self._parameters)
+        """Pickles the Python function and its signature."""
+        return FunctionWithSignature, (self._python_function, self._specs, self._parameters)
 
 
-def signed(specs: Sequence[Any]) -> Callable[[Callable[..., Any]], Function]:
-    """Returns a decorator that makes a ``SignedFunction``.
+def with_signature(specs: Sequence[Any]) -> Callable[[Callable[..., Any]], Function]:
+    """Returns a decorator that makes a ``FunctionWithSignature``.
 
     Raises:
-        SignatureMismatchError: If ``specs`` is no ``input_signature``.
+        SignatureMismatchError: If ``specs`` is not a valid ``input_signature``.
     """
     check_specs(specs)
-    return lambda python_function: SignedFunction(python_function, specs)
+    return lambda python_function: FunctionWithSignature(python_function, specs)
 
 
 def _checked(python_function: Callable[..., Any], signature: InputSignature) -> Callable[..., Any]:
     @functools.wraps(python_function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: PyTree, **kwargs: PyTree) -> Any:
         return python_function(*signature.conform(args, kwargs))
 
     return call

@@ -2,11 +2,11 @@
 
 import pytest
 
-from stratagem._src.core.codegen import StraightLine, listed
+from stratagem._src.core.codegen import CodeWriter, listed
 
 
 def test_values_blocks_and_lists():
-    function = StraightLine("clip(numbers)", low=2)
+    function = CodeWriter("clip(numbers)", low=2)
     function.write(f"{listed(['a', 'b', 'c'])} = numbers")
     high = function.named(5)
     for name in "abc":
@@ -20,14 +20,14 @@ def test_values_blocks_and_lists():
 
 
 def test_values_are_not_shared():
-    first, second = (StraightLine("get()", value=i) for i in range(2))
+    first, second = (CodeWriter("get()", value=i) for i in range(2))
     for function in (first, second):
         function.write("return value")
     assert (first.compile()(), second.compile()()) == (0, 1)
 
 
 def test_an_error_names_the_function():
-    function = StraightLine("divide(x)")
+    function = CodeWriter("divide(x)")
     function.write("return 1 / x")
     with pytest.raises(ZeroDivisionError) as caught:
         function.compile()(0)

@@ -1,4 +1,4 @@
-"""What a compiled step fetches from other processes before it runs and sends to them afterwards."""
+"""Remote transfers of a compiled step: it fetches values before it runs and sends updates afterwards."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ from typing import Any
 
 import jax
 
-from stratagem._src.execution.buffer_donation import alive, all_alive, lend_for_long
+from stratagem._src.core.types import Atom, Jaxpr
+from stratagem._src.execution.buffer_donation import borrow_pinned, dereference, dereference_all
 from stratagem._src.execution.remote.stages import Segment, Stage
 from stratagem._src.jax_compat.tracing import jax_core
 from stratagem._src.mesh.dispatch_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.telemetry.measurement.recorder import Recorder
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.remote_batch import fetch, send
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["CompiledStage", "MeasuredExchange", "Passed", "Places", "RemoteExchange", "SentUpdate"]
+__all__ = [
+    "CompiledStage",
+    "MeasuredTransfers",
+    "PassedThrough",
+    "RemoteTransfers",
+    "SentUpdate",
+    "ValueGetters",
+]
 
-Place = Callable[["CallValues"], Any]
-"""Where a call finds a value."""
+ValueGetter = Callable[["CallValues"], Any]
+"""Returns one value of a call."""
 
 
 @dataclass(slots=True)
 class CallValues:
-    """The values that a call's stages work with."""
+    """The values of one call: its inputs, its constants, and what its stages have provided so far."""
 
     arrays: list[Any]
     consts: list[Any]
@@ -37,21 +45,21 @@ class CallValues:
 
 @dataclass(frozen=True, slots=True)
 class SentUpdate:
-    """An update of a program, of a variable that it does not keep alive."""
+    """An update that a program sends; it does not keep the variable alive."""
 
-    reference: weakref.ref[RemotelyHeldVariable]
+    reference: weakref.ref[BaseRemoteVariable]
     update: Update
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """Stands for an operand that goes past the program: one of its inputs, say."""
+class PassedThrough:
+    """An operand that bypasses the program, because it is one of its inputs, for example."""
 
-    place: Place
+    get: ValueGetter
 
 
-class RemoteExchange:
-    """What a program fetches before it runs and sends afterwards."""
+class RemoteTransfers:
+    """Fetches what a program reads before it runs, and sends its updates afterwards."""
 
     def __init__(
         self, stages: list[CompiledStage], updates: list[SentUpdate], num_provided: int
@@ -61,7 +69,7 @@ class RemoteExchange:
         self._num_provided = num_provided
 
     def references(self) -> list[weakref.ref[Any]]:
-        """Returns references to the variables."""
+        """Returns weak references to the variables."""
         own = [sent.reference for sent in self._updates]
         return [*own, *(reference for stage in self._stages for reference in stage.references())]
 
@@ -74,124 +82,127 @@ class RemoteExchange:
         """Returns the variables.
 
         Raises:
-            VariablesGone: If one does not exist any more.
+            VariablesGone: If one has been garbage-collected.
         """
-        return all_alive(self.references())
+        return dereference_all(self.references())
 
     def fetch(self, arrays: list[Any], consts: list[Any]) -> CallValues:
-        """Returns the call with the program's further constants provided, given its inputs."""
+        """Runs the stages, and returns the values of the call with the fetched constants."""
         call = CallValues(arrays, consts, [None] * self._num_provided)
         for stage in self._stages:
             stage.run(call)
         return call
 
     def send(self, operands: list[list[Any]], call: CallValues) -> None:
-        """Sends the updates, whose operands the program has computed or passed."""
+        """Sends the updates with the operands that the program has computed or passed through."""
         if self._updates:
             send(
                 [
                     (
-                        alive(sent.reference),
+                        dereference(sent.reference),
                         sent.update,
-                        [leaf.place(call) if isinstance(leaf, Passed) else leaf for leaf in leaves],
+                        [
+                            leaf.get(call) if isinstance(leaf, PassedThrough) else leaf
+                            for leaf in leaves
+                        ],
                     )
                     for sent, leaves in zip(self._updates, operands, strict=True)
                 ]
             )
 
 
-class MeasuredExchange:
-    """A ``RemoteExchange`` whose time is taken, for whoever observes this process."""
+class MeasuredTransfers:
+    """A ``RemoteTransfers`` that reports its communication time to a recorder."""
 
-    def __init__(self, exchange: RemoteExchange, observer: Recorder) -> None:
-        self._exchange = exchange
+    def __init__(self, transfers: RemoteTransfers, observer: Recorder) -> None:
+        self._transfers = transfers
         self._observer = observer
 
     def fetch(self, arrays: list[Any], consts: list[Any]) -> CallValues:
-        """See ``RemoteExchange``."""
-        return self._observer.communicate(lambda: self._exchange.fetch(arrays, consts))
+        """See ``RemoteTransfers``."""
+        return self._observer.communicate(lambda: self._transfers.fetch(arrays, consts))
 
     def send(self, operands: list[list[Any]], call: CallValues) -> None:
-        """See ``RemoteExchange``."""
-        jax.block_until_ready(operands)  # what is still computed is not yet sent
-        self._observer.communicate(lambda: self._exchange.send(operands, call))
+        """See ``RemoteTransfers``."""
+        jax.block_until_ready(operands)  # the time to compute is not communication time
+        self._observer.communicate(lambda: self._transfers.send(operands, call))
 
 
-class Places:
-    """Where a call finds the value of each variable of a jaxpr."""
+class ValueGetters:
+    """Finds the value of each variable of a jaxpr among the values of a call."""
 
     def __init__(
         self,
-        jaxpr: Any,
+        jaxpr: Jaxpr,
         variables: Sequence[Variable],
         provided: Sequence[Any],
         group: ReplicaGroup | None,
     ) -> None:
-        self._places: dict[int, Place] = {}
+        self._getters: dict[int, ValueGetter] = {}
         for position, const in enumerate(jaxpr.constvars):
-            self._places[id(const)] = _item("consts", position)
+            self._getters[id(const)] = _item("consts", position)
         for position, invar in enumerate(jaxpr.invars[len(variables) :]):
-            self._places[id(invar)] = _item("arrays", position)
+            self._getters[id(invar)] = _item("arrays", position)
         self.slot = {id(v): position for position, v in enumerate(provided)}
         for key, position in self.slot.items():
-            self._places[key] = _item("provided", position)
-        self._lasting = set(self._places)
+            self._getters[key] = _item("provided", position)
+        self._stable = set(self._getters)
         for variable, invar in zip(variables, jaxpr.invars, strict=False):
-            self._places.setdefault(id(invar), _local_value(weakref.ref(variable), group))
+            self._getters.setdefault(id(invar), _local_value(weakref.ref(variable), group))
 
-    def lasts(self, atom: Any) -> bool:
-        """Returns whether an atom's value can be found and is the same after the program has run."""
-        return isinstance(atom, jax_core().Literal) or id(atom) in self._lasting
+    def is_stable(self, atom: Atom) -> bool:
+        """Returns whether an atom's value can be found, and is unchanged after the program has run."""
+        return isinstance(atom, jax_core().Literal) or id(atom) in self._stable
 
-    def place(self, atom: Any) -> Place:
-        """Returns how to find an atom's value, or a known array."""
+    def getter(self, atom: Atom) -> ValueGetter:
+        """Returns the getter of an atom's value, or of a known array."""
         if isinstance(atom, jax_core().Literal):
             return lambda call: atom.val
-        return self._places.get(id(atom)) or (lambda call: atom)
+        return self._getters.get(id(atom)) or (lambda call: atom)
 
 
-def _item(values: str, position: int) -> Place:
+def _item(values: str, position: int) -> ValueGetter:
     return lambda call: getattr(call, values)[position]
 
 
-def _local_value(reference: weakref.ref[Variable], group: ReplicaGroup | None) -> Place:
+def _local_value(reference: weakref.ref[Variable], group: ReplicaGroup | None) -> ValueGetter:
     def value(call: CallValues) -> Any:
-        # No other call may give the array away before the stage has run.
-        return lend_for_long(alive(reference), group)
+        # Pinned: no other call may donate the array before the stage has run.
+        return borrow_pinned(dereference(reference), group)
 
     return value
 
 
 class CompiledStage:
-    """A stage, ready to run."""
+    """A stage that is ready to run: its computation is compiled."""
 
     def __init__(
         self,
         stage: Stage,
         updates: Sequence[SentUpdate],
-        places: Places,
+        getters: ValueGetters,
         group: ReplicaGroup | None,
     ) -> None:
         segment = stage.segment
         self._compute = _compile(segment) if segment.jaxpr.eqns else None
-        self._inputs = [places.place(v) for v in segment.inputs]
-        self._outputs = [places.slot[id(v)] for v in segment.outputs]
+        self._inputs = [getters.getter(v) for v in segment.inputs]
+        self._outputs = [getters.slot[id(v)] for v in segment.outputs]
         self._updates = [
-            (updates[staged.position], [places.place(atom) for atom in staged.operands])
+            (updates[staged.position], [getters.getter(atom) for atom in staged.operands])
             for staged in stage.updates
         ]
         self._reads = [
             (
                 weakref.ref(read.variable),
-                None if read.indices is None else places.place(read.indices),
+                None if read.indices is None else getters.getter(read.indices),
             )
             for read in stage.reads
         ]
-        self._results = [places.slot[id(read.result)] for read in stage.reads]
+        self._results = [getters.slot[id(read.result)] for read in stage.reads]
         self._group = group
 
     def references(self) -> list[weakref.ref[Any]]:
-        """Returns references to the variables."""
+        """Returns weak references to the variables."""
         sent = [update.reference for update, _ in self._updates]
         return [*sent, *(reference for reference, _ in self._reads)]
 
@@ -201,22 +212,22 @@ class CompiledStage:
         return bool(self._updates)
 
     def run(self, call: CallValues) -> None:
-        """Computes, sends and fetches."""
+        """Computes row numbers and operands, sends updates, then fetches."""
         if self._compute is not None:
-            inputs = [place(call) for place in self._inputs]
+            inputs = [get(call) for get in self._inputs]
             computed = launch(self._compute, (inputs,), self._group, "row numbers")
             for slot, value in zip(self._outputs, computed, strict=True):
                 call.provided[slot] = value
         if self._updates:
             send(
                 [
-                    (alive(sent.reference), sent.update, [place(call) for place in operands])
+                    (dereference(sent.reference), sent.update, [get(call) for get in operands])
                     for sent, operands in self._updates
                 ]
             )
         fetched = fetch(
             [
-                (alive(reference), None if rows is None else rows(call))
+                (dereference(reference), None if rows is None else rows(call))
                 for reference, rows in self._reads
             ]
         )

@@ -1,4 +1,4 @@
-"""Calls that differ in one thing only from one that ran before, by the quick way."""
+"""Calls that differ in one thing only from one that ran before, by the fast path."""
 
 import concurrent.futures
 import gc
@@ -140,11 +140,11 @@ def test_arrays_that_lie_elsewhere_by_chance(total):
 def test_variables_that_are_only_read(strategy):
     with strategy.scope():
         rate, total = sg.Variable(2.0), sg.Variable(0.0)
-    unplaced = sg.Variable(1.0)
-    step = sg.function(lambda x: total.assign_add(x * rate + unplaced))
+    unsharded_constant = sg.Variable(1.0)
+    step = sg.function(lambda x: total.assign_add(x * rate + unsharded_constant))
     assert float(called_often(step, jnp.float32(1))) == 12
     rate.assign(3.0)
-    unplaced.assign(0.0)
+    unsharded_constant.assign(0.0)
     assert float(called_often(step, jnp.float32(1))) == 24
     assert float(rate) == 3
     assert step.experimental_get_tracing_count() == 1
@@ -219,16 +219,16 @@ def no_slow_calls(step, *args):
     return results
 
 
-def runs_straight(step):
-    """Returns whether the latest quick call exchanges the variables' arrays itself."""
-    return "unusual" in step._programs.recent[0].run.__code__.co_varnames
+def launches_directly(step):
+    """Returns whether the latest fast path launches the program itself."""
+    return "use_slow_path" in step._programs.recent[0].run.__code__.co_varnames
 
 
 def test_variables_of_no_strategy():
     total, factor = sg.Variable(0.0), sg.Variable(2.0)
     step = sg.function(lambda x: total.assign_add(factor * x).read_value() * 1)
     assert [float(r) for r in no_slow_calls(step, jnp.float32(1))] == [10, 12, 14]
-    assert runs_straight(step)
+    assert launches_directly(step)
     kept = total.value()
     factor.assign(3.0)
     assert float(step(jnp.float32(1))) == 17
@@ -289,7 +289,7 @@ def test_a_plain_variable_that_a_step_of_a_strategy_reads():
         total = sg.Variable(0.0, aggregation=sg.VariableAggregation.SUM)
     step = sg.function(lambda x: strategy.run(lambda: total.assign_add(rate * x)))
     no_slow_calls(step, jnp.float32(1))
-    assert runs_straight(step)
+    assert launches_directly(step)
     assert float(total) == 28
     rate.assign(3.0)
     step(jnp.float32(1))
@@ -306,7 +306,7 @@ def test_variables_summed_on_read(strategy):
     step = sg.function(lambda x: strategy.run(lambda: count.assign_add(x).read_value() * 1))
     replicas = strategy.num_replicas_in_sync
     no_slow_calls(step, jnp.float32(1))
-    assert runs_straight(step)
+    assert launches_directly(step)
     assert float(count.read_value()) == 7 * replicas
     # Eager updates keep the replicas' values apart until a program wants them.
     strategy.run(lambda: count.assign_add(1.0))
@@ -383,7 +383,7 @@ def test_inside_a_transformation(total):
     assert step(x).tolist() == [2, 2]
 
 
-def test_a_failed_run_takes_back_what_a_quick_call_did():
+def test_a_failed_run_takes_back_what_a_fast_path_did():
     strategy = STRATEGIES["one"]()
     with strategy.scope():
         total = sg.Variable(0.0)
