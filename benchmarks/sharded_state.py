@@ -114,7 +114,7 @@ def at_rest(trained: Trained) -> int:
 def in_a_step(trained: Trained) -> int:
     ((entry,),) = trained.step._programs._entries.values()  # type: ignore[attr-defined]
     program = entry.program
-    donated, kept = program.variables.lend(program.variables.hold())
+    donated, kept = program.variables.borrow(program.variables.hold())
     planned = program.jitted.lower(donated, kept, program.consts, []).compile().memory_analysis()
     return (
         planned.argument_size_in_bytes

@@ -16,7 +16,7 @@ PIPELINE = (
         ("cache key of the call", "execution/call_signature.py", "CallInputs"),
         ("trace the user's function", "execution/trace.py", "trace_function"),
         ("trace one replica for all", "execution/replicas/spmd.py", "run_spmd"),
-        ("reject divergent collectives", "collectives/divergence.py", "check_taking_part"),
+        ("reject divergent collectives", "collectives/divergence.py", "check_divergence"),
         ("one shard_map per run", "collectives/mapped_jaxpr.py", "MappedJaxpr.call"),
     ),
     (
@@ -24,16 +24,16 @@ PIPELINE = (
         ("drawn elements become inputs", "execution/draws.py", "lift_draws"),
         ("variables become inputs", "execution/variable_reads.py", "lift_reads"),
         ("guard host callbacks", "execution/callbacks.py", "guard_callbacks"),
-        ("inline, drop dead code, merge", "collectives/merging.py", "evaluate_merged"),
-        ("fuse the collectives", "collectives/collective_fusion.py", "JoinedProgram.run"),
+        ("inline, drop dead code, merge", "collectives/shard_map_merging.py", "evaluate_merged"),
+        ("fuse the collectives", "collectives/collective_fusion.py", "FusedProgram.run"),
     ),
     (
         "Compile and run",
-        ("order the collectives", "collectives/collective_tokens.py", "CollectiveOrder"),
-        ("jax.jit with donation", "collectives/exchanging_jit.py", "jit_with_exchanges"),
+        ("order the collectives", "collectives/collective_tokens.py", "CollectiveTokens"),
+        ("jax.jit with donation", "collectives/collective_jit.py", "jit_with_collectives"),
         ("compile with XLA", "execution/program.py", "Program._compile"),
-        ("launch, store variables", "execution/buffer_donation.py", "VariableExchange.run"),
-        ("fast path of later calls", "execution/fast_path.py", "make_quick_call"),
+        ("launch, store variables", "execution/buffer_donation.py", "VariableBuffers.run"),
+        ("fast path of later calls", "execution/fast_path.py", "make_fast_path"),
     ),
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stratagem as tf
-from stratagem._src.core.thread_state import INSIDE
+from stratagem._src.core.thread_state import THREADS_IN_CONTEXT
 from stratagem._src.jax_compat.tracing import under_trace
 
 
@@ -16,7 +16,7 @@ from stratagem._src.jax_compat.tracing import under_trace
 def _nothing_stays_open():
     yield
     assert not under_trace()
-    assert not INSIDE
+    assert not THREADS_IN_CONTEXT
     assert type(jnp.ones(2) * 2).__name__ == "ArrayImpl"
 
 

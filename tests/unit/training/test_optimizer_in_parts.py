@@ -152,7 +152,7 @@ def test_each_device_has_a_part_of_the_state(kind):
 def collectives(function):
     ((entry,),) = function._programs._entries.values()
     program = entry.program
-    donated, kept = program.variables.lend(program.variables.hold())
+    donated, kept = program.variables.borrow(program.variables.hold())
     text = program.jitted.lower(donated, kept, program.consts, []).compile().as_text()
     found = re.findall(r"= (\w+\[[\d,]*\])\S* (all-gather|reduce-scatter|all-reduce)\(", text)
     return sorted((name, shape) for shape, name in found)

@@ -26,7 +26,7 @@ def compiled(function):
     """Returns the program of a compiled function without arguments, as XLA has optimized it."""
     ((entry,),) = function._programs._entries.values()
     program = entry.program
-    donated, kept = program.variables.lend(program.variables.hold())
+    donated, kept = program.variables.borrow(program.variables.hold())
     return program.jitted.lower(donated, kept, program.consts, []).compile()
 
 

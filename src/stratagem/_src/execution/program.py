@@ -202,7 +202,7 @@ class Program:
 
         Raises:
             DrawMiss: If the next elements have another signature than the traced ones; they are put back.
-            VariablesGone: If a variable of the program does not exist any more.
+            VariablesGone: If a variable of the program has been garbage-collected.
             OutOfRangeError: At the end of the data, if the function does not catch that.
         """
         arrays = list(inputs.arrays)
