@@ -46,7 +46,7 @@ def check_woken(some, victim):
         if index != victim:
             code, outcome = some.outcome(index)
             assert code == 0
-            assert f"{some.name(victim)} has not been heard of" in outcome["text"]
+            assert f"{some.name(victim)} has sent no heartbeat" in outcome["text"]
     some.processes[victim].send_signal(signal.SIGCONT)
     code, outcome = some.outcome(victim)
     assert code == 0
@@ -125,14 +125,14 @@ def test_a_stuck_worker_is_named_at_the_deadline(workers):
     code, outcome = some.outcome(0)
     assert code == 0
     assert outcome["error"] == "UnavailableError"
-    assert f"{some.name(1)} is alive but has not come" in outcome["text"]
+    assert f"{some.name(1)} is alive but has not arrived" in outcome["text"]
 
 
 def test_a_worker_that_never_starts_is_named(workers):
     some = workers(2, "absent", 1, 0, 3)
     _, outcome = some.outcome(0)
     assert outcome["error"] == "UnavailableError"
-    assert f"{some.name(1)} did not come within 3 s" in outcome["text"]
+    assert f"{some.name(1)} did not start within 3 s" in outcome["text"]
 
 
 @pytest.mark.slow
@@ -204,8 +204,8 @@ def test_workers_that_draw_from_different_iterators_are_told_who_drew_from_which
         code, outcome = some.outcome(index)
         assert code == 0
         assert outcome["error"] == "ReplicaMismatchError"
-        assert "made as number 0" in outcome["text"]
-        assert "made as number 1" in outcome["text"]
+        assert "dataset number 0" in outcome["text"]
+        assert "dataset number 1" in outcome["text"]
         assert "Every worker must draw from the same iterators" in outcome["text"]
 
 
@@ -218,8 +218,8 @@ def test_a_wait_that_cannot_be_left_ends_the_process_with_the_name_of_the_lost_w
     assert "started" in printed
     assert "{" not in printed  # Python never had its turn
     assert f"{some.name(0)} waited in train.<locals>.step(float32[6])" in errors
-    assert f"{some.name(1)} has not been heard of" in errors
-    assert "cannot be left, so this process ends" in errors
+    assert f"{some.name(1)} has sent no heartbeat" in errors
+    assert "cannot be interrupted, so this process exits" in errors
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.data.applied import assert_cardinality
+from stratagem._src.data.experimental import assert_cardinality
 from stratagem._src.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,

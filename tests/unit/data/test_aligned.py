@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from stratagem._src.data.plan.aligned import copy_of, take_rows
+from stratagem._src.data.plan.aligned_arrays import copy_of, take_rows
 from stratagem.data import Dataset
 
 LARGE = np.arange(1000 * 100, dtype=np.float32).reshape(1000, 100)

@@ -97,7 +97,7 @@ def test_parquet_that_does_not_read(tmp_path, parquet):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([1, 2, None]), "column 'x': row 2 is missing"),
+        (pa.array([1, 2, None]), "column 'x': row 2 is null"),
         (pa.array([[1], [1, 2], [1]]), "same length, got 1 and, in row 1, 2"),
         (pa.array([{"a": 1}] * 3), "neither a number"),
     ],
@@ -137,9 +137,9 @@ def test_csv_rows(tmp_path):
 @pytest.mark.parametrize(
     ("text", "arguments", "error", "message"),
     [
-        ("x,y\n1,2\n3\n", {}, DataLossError, "file.csv: .*do not parse.*column_types"),
+        ("x,y\n1,2\n3\n", {}, DataLossError, "file.csv: .*cannot be parsed.*column_types"),
         ("x\nword\n", {"column_types": {"x": "int32"}}, DataLossError, "word"),
-        ("x,y\n1,2\n3,\n", {}, InvalidArgumentError, "column 'y': row 1 is missing"),
+        ("x,y\n1,2\n3,\n", {}, InvalidArgumentError, "column 'y': row 1 is null"),
         ("x\n1\n", {"columns": ["z"]}, DataLossError, "z"),
     ],
 )
@@ -177,7 +177,7 @@ def test_npz_files_give_dicts(tmp_path):
 def test_numpy_files_that_do_not_fit(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((3, 2)))
     np.save(tmp_path / "b.npy", np.zeros((3, 4)))
-    with pytest.raises(InvalidArgumentError, match=r"must be alike.*a\.npy.*b\.npy"):
+    with pytest.raises(InvalidArgumentError, match=r"must have the same row spec.*a\.npy.*b\.npy"):
         contents(NumpyDataset([tmp_path / "a.npy", tmp_path / "b.npy"]))
     np.savez(tmp_path / "c.npz", x=np.zeros(3), y=np.zeros(2))
     with pytest.raises(InvalidArgumentError, match=r"c\.npz: .*same leading dimension"):

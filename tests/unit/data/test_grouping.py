@@ -9,7 +9,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from stratagem._src.data.plan.sparse_anchors import SparseAnchors
+from stratagem._src.data.plan.sparse_resume_points import SparseResumePoints
 from stratagem.data import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -98,7 +98,7 @@ def test_windows_are_not_arrays(step):
 
 def test_windows_are_not_kept_in_files(tmp_path):
     windows = Dataset.range(4).window(2)
-    with pytest.raises(InvalidArgumentError, match="cannot be kept in a file"):
+    with pytest.raises(InvalidArgumentError, match="cannot be saved"):
         list(windows.cache(str(tmp_path / "cache")))
     with pytest.raises(InvalidArgumentError, match="RaggedTensor and None, got DatasetSpec"):
         windows.save(tmp_path / "saved")
@@ -213,17 +213,17 @@ def test_elements_that_are_held_are_found_again():
         def close(self):
             pass
 
-    anchors = SparseAnchors(Numbers())
+    points = SparseResumePoints(Numbers())
     held = {5, 700, 701, 1500}
     for number in range(1501):
-        assert anchors.next_element() == number
+        assert points.next_element() == number
         if number in held or number == 900:
-            anchors.hold(number)
-    anchors.release(900)
-    saved = anchors.get_state()
+            points.hold(number)
+    points.release(900)
+    saved = points.get_state()
     assert len(saved["runs"]) == 3
     Numbers.made = 0
-    restored = SparseAnchors(Numbers())
+    restored = SparseResumePoints(Numbers())
     found = dict(restored.resume(saved, Numbers))
     assert held <= found.keys()
     assert all(number == element for number, element in found.items())
@@ -336,7 +336,7 @@ def test_buckets_without_padding():
 @pytest.mark.parametrize(
     ("boundaries", "sizes", "message"),
     [
-        ([3, 5], [2, 2], "one more than bucket_boundaries, got 2 and 2"),
+        ([3, 5], [2, 2], "one more entry than bucket_boundaries, got 2 and 2"),
         ([5, 3], [2, 2, 2], "must increase"),
         ([3], [2, 0], "bucket_batch_sizes must be at least 1"),
         ([3, 5], [2, 2, 2], "must be shorter than the last of bucket_boundaries, 5, got one of"),

@@ -60,7 +60,7 @@ def test_a_choice_that_there_is_not(number):
 
 def test_choices_that_are_no_integers():
     chosen = Dataset.choose_from_datasets([Dataset.range(3)], Dataset.from_tensors([1, 2]))
-    with pytest.raises(InvalidArgumentError, match="must give one integer at a time, got array"):
+    with pytest.raises(InvalidArgumentError, match="must yield one integer at a time, got array"):
         list(chosen)
     with pytest.raises(InvalidArgumentError, match="choice_dataset must be, or return, a Dataset"):
         Dataset.choose_from_datasets([Dataset.range(3)], [0, 1])
@@ -73,13 +73,13 @@ def test_choices_that_are_no_integers():
 
 
 def test_choices_that_can_never_be_fulfilled_do_not_hang(monkeypatch):
-    monkeypatch.setattr(directed_interleave, "_MOST_VAIN_CHOICES", 1000)
+    monkeypatch.setattr(directed_interleave, "_MAX_EXHAUSTED_CHOICES", 1000)
     chosen = Dataset.choose_from_datasets(
         [Dataset.range(2), Dataset.range(3)], choices(0).repeat(), stop_on_empty_dataset=False
     )
     iterator = iter(chosen)
     assert [int(next(iterator)) for _ in range(2)] == [0, 1]
-    with pytest.raises(InvalidArgumentError, match="have ended 1000 times in a row"):
+    with pytest.raises(InvalidArgumentError, match="exhausted datasets 1000 times in a row"):
         next(iterator)
 
 

@@ -122,10 +122,10 @@ def test_an_error_is_raised_again_instead_of_ending_quietly():
 def test_what_is_needed_to_resume_does_not_grow(build):
     plan = build(streamed(range(600))).plan
     stream = plan.open(Run(plan), ())
-    anchors = getattr(stream, "_buffer", stream)._anchors
+    points = getattr(stream, "_buffer", stream)._resume_points
     for _ in range(500):
         next(stream)
-    assert len(anchors._states) <= 4
+    assert len(points._states) <= 4
     stream.close()
 
 

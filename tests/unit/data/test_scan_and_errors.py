@@ -106,9 +106,9 @@ def test_floats_are_not_compared():
 
 def test_the_single_element():
     assert Dataset.range(1).get_single_element() == 0
-    with pytest.raises(InvalidArgumentError, match="one element, and this has none"):
+    with pytest.raises(InvalidArgumentError, match="one element, but this one has none"):
         Dataset.range(0).get_single_element()
-    with pytest.raises(InvalidArgumentError, match="one element, and this has more than one"):
+    with pytest.raises(InvalidArgumentError, match="one element, but this one has more than one"):
         Dataset.counter().get_single_element()
 
 
@@ -119,7 +119,7 @@ def test_errors_are_left_out_and_logged(caplog):
         assert not caplog.records
         assert len(contents(numbers.ignore_errors(log_warning=True))) == 9
     assert [record.getMessage() for record in caplog.records] == [
-        "Left out an element: ValueError: five"
+        "Skipped an element: ValueError: five"
     ] * 3
     assert numbers.ignore_errors().cardinality() == UNKNOWN_CARDINALITY
 
@@ -211,10 +211,10 @@ def test_asserted_cardinality():
     evens = Dataset.range(10).filter(lambda x: x % 2 == 0)
     assert len(evens.apply(assert_cardinality(5))) == 5
     assert contents(evens.apply(assert_cardinality(5))) == [0, 2, 4, 6, 8]
-    with pytest.raises(InvalidArgumentError, match="to have 6 elements, and has only 5"):
+    with pytest.raises(InvalidArgumentError, match="to have 6 elements, but has only 5"):
         list(evens.apply(assert_cardinality(6)))
-    with pytest.raises(InvalidArgumentError, match="to have 4 elements, and has at least 5"):
+    with pytest.raises(InvalidArgumentError, match="to have 4 elements, but has at least 5"):
         list(evens.apply(assert_cardinality(4)))
     endless = evens.apply(assert_cardinality(INFINITE_CARDINALITY))
-    with pytest.raises(InvalidArgumentError, match="infinitely many elements, and has only 5"):
+    with pytest.raises(InvalidArgumentError, match="infinitely many elements, but has only 5"):
         list(endless)

@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 
-from stratagem._src.control_plane.membership_state import Board
+from stratagem._src.control_plane.membership_state import MembershipState
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.input.agreement import Agreement, agreed_steps
-from stratagem._src.input.pairing import Beginning
+from stratagem._src.input.pairing import StartedIteration
 from stratagem._src.input.worker_input import HostStep
 from stratagem._src.mesh.dispatch_queue import Comparison
 from stratagem._src.process.background import Background
@@ -22,7 +22,7 @@ class Meeting:
     """Takes the place of the process in which the workers meet."""
 
     def __init__(self, num_workers):
-        self.board = Board(num_workers)
+        self.board = MembershipState(num_workers)
         for worker in range(num_workers):
             self.board.join(worker, 0.0)
         self.changed = threading.Condition()
@@ -68,7 +68,7 @@ def run(meeting, functions):
     background = Background("workers of a test")
     for worker in range(len(functions)):
         background.start(work, worker, name=f"worker-{worker}")
-    background.join_or_leave(DEADLINE_SECONDS)
+    background.join_or_abandon(DEADLINE_SECONDS)
     background.check()
     return results
 
@@ -90,19 +90,19 @@ def agree(make_steps, *, when_read=None):
     """Returns a worker's function: its steps as pairs of size and whether they are uneven."""
 
     def function(worker, watch):
-        beginning = Beginning("input 0/0", "iteration 0", lambda: None, watch)
-        agreement = Agreement(beginning, worker, threading.Event())
+        iteration = StartedIteration("input 0/0", "iteration 0", lambda: None, watch)
+        agreement = Agreement(iteration, worker, threading.Event())
         given = []
         try:
             for step in agreed_steps(agreement, make_steps(), 1, None, 0):
-                shape = np.shape(step.parts[0])
+                shape = np.shape(step.replica_batches[0])
                 given.append((shape[0] if shape else None, step.uneven))
                 if when_read is not None:
                     when_read()
         except ReplicaMismatchError as failure:
             given.append(str(failure))
         except OSError as failure:
-            agreement.tell(failure)
+            agreement.report_failure(failure)
             given.append("failed")
         return given
 
@@ -183,7 +183,7 @@ def test_steps_before_a_failure_are_given_and_the_failure_is_told():
     assert given[1] == [(4, False)] * 3 + ["failed"]
     assert given[0][:3] == [(4, False)] * 3
     assert len(given[0]) == 4
-    assert "There is no step 3 of iteration 0" in given[0][3]
+    assert "Cannot run step 3 of iteration 0" in given[0][3]
     assert "process 1: OSError('no such file')" in given[0][3]
 
 

@@ -25,7 +25,7 @@ def test_ragged_rows_are_not_divided_even_if_their_numbers_fit(strategy):
     ragged = sentences(2).ragged_batch(2)
     first = next(iter(ragged))
     assert len(first.flat_values) == len(first.row_splits) == 3
-    with pytest.raises(InvalidArgumentError, match="RaggedTensor cannot be divided"):
+    with pytest.raises(InvalidArgumentError, match="RaggedTensor cannot be split"):
         list(strategy.experimental_distribute_dataset(ragged))
 
 

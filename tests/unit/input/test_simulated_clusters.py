@@ -33,9 +33,9 @@ def read(dataset, workers, replicas=1, state=None):
 
 
 def step_rows(step, replicas):
-    if step.whole is not None:
-        return [part.tolist() for part in np.split(jax.tree.leaves(step.whole)[0], replicas)]
-    return [jax.tree.leaves(part)[0].tolist() for part in step.parts]
+    if step.local_batch is not None:
+        return [part.tolist() for part in np.split(jax.tree.leaves(step.local_batch)[0], replicas)]
+    return [jax.tree.leaves(part)[0].tolist() for part in step.replica_batches]
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_every_element_exactly_once_by_file(tmp_path_factory, sizes, batch, work
 )
 def test_steps_resume_where_they_stood(data, batch, workers, whole):
     dataset = Dataset.range(20).shuffle(20, seed=3).batch(batch)
-    steps = split_steps(as_source(dataset), WorkerPosition(workers, 0, 2), whole_batches=whole)
+    steps = split_steps(as_source(dataset), WorkerPosition(workers, 0, 2), replicated_source=whole)
     everything = list(steps(None)[1])
     stop = data.draw(st.integers(0, len(everything) - 1))
     rest = [step_rows(step, 2) for step in steps(everything[stop].state)[1]]

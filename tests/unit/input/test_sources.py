@@ -125,7 +125,7 @@ def test_numpy_dataset(strategy):
         (5, "iterable of batches"),
         (np.ones(()), "batched by the global batch size"),
         ([1.0, 2.0], "batched by the global batch size"),
-        ([{}], "must have arrays"),
+        ([{}], "must contain arrays"),
         ([(np.ones(2), np.ones(3))], "same number of rows"),
     ],
 )

@@ -31,6 +31,7 @@ __all__ = [
     "Leaf",
     "PRNGKey",
     "PathLike",
+    "Picklable",
     "Primitive",
     "PyTree",
     "PyTreeDef",
@@ -143,3 +144,6 @@ CacheKey: TypeAlias = Any
 
 Trace: TypeAlias = Any
 """A trace of JAX that is under way (``jax.core.Trace``)."""
+
+Picklable: TypeAlias = Any
+"""An object that ``cloudpickle`` can send to another process."""

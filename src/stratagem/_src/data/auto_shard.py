@@ -1,4 +1,4 @@
-"""Dividing a dataset between workers by rewriting its plan."""
+"""Shards a dataset between workers by rewriting its plan."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ __all__ = [
     "shard_by_file",
 ]
 
-# Sharding below these divides the same elements; sharding above an unseeded shuffle would not.
+# A shard moves below these nodes, next to the source of the file names. Above an unseeded shuffle each
+# worker would shard a different order, and the shards would overlap.
 _KEEP_ABOVE = (Cache, Map, Prefetch, Repeat, Shuffle, WithOptions)
 
-_MOST_SHUFFLES = 1 << 16
-"""Seeds of different callers are so far apart."""
+_SEED_STRIDE = 1 << 16
+"""Distance between the seeds of two callers, so that their shuffles do not share seeds."""
 
 
 def num_files(dataset: Dataset) -> int | None:
     """Returns the number of files that a dataset reads, or ``None`` if it reads none.
 
-    Of several file sources, as below a ``zip``, the one with the fewest files counts. For a source
-    that cannot tell, its file names are counted; a source of endless names has ``sys.maxsize``.
+    With several file sources, as below a ``zip``, the one with the fewest files counts. If the number of
+    names is unknown, they are read and counted; an infinite source has ``sys.maxsize``.
 
     >>> from stratagem.data import Dataset
     >>> num_files(Dataset.range(3)) is None
     True
     """
-    counts = [_count(_place(node)) for node in _readers(dataset.plan)]
+    counts = [_count(_source_of_names(node)) for node in _readers(dataset.plan)]
     return min(counts, default=None)
 
 
 def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
-    """Returns the dataset over every ``num_shards``-th file only.
+    """Returns the dataset restricted to every ``num_shards``-th file.
 
     The shard goes below any ``shuffle`` and ``repeat`` of the file names, so the shards of all
-    workers are disjoint and complete, whatever their seeds.
+    workers are disjoint and complete for any seeds.
 
     >>> import pathlib, tempfile
     >>> from stratagem.data import Dataset, TextLineDataset
@@ -80,9 +81,9 @@ def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
     def change(node: Node) -> Node:
         if reads_files(node):
             return node.over((_sharded(node.inputs[0], num_shards, index),))
-        whole, divided = _whole_and_divided(node)
-        kept = [rewrite(child, lambda part: part.fork()) for child in whole]
-        return node.over((*kept, *(change(child) for child in divided)))
+        replicated, sharded = _replicated_and_sharded(node)
+        kept = [rewrite(child, lambda part: part.fork()) for child in replicated]
+        return node.over((*kept, *(change(child) for child in sharded)))
 
     return Dataset(change(dataset.plan))
 
@@ -90,8 +91,8 @@ def shard_by_file(dataset: Dataset, num_shards: int, index: int) -> Dataset:
 def shard_by_data(dataset: Dataset, num_shards: int, index: int) -> Dataset:
     """Returns every ``num_shards``-th element of the dataset, as ``Dataset.shard`` does.
 
-    Each shard counts its own iterations: a ``shuffle`` with a seed gives the same order in all of
-    them, also when they live in one process.
+    Each shard counts its own iterations: a ``shuffle`` with a seed has the same order in all of them,
+    even if they are in one process.
 
     >>> from stratagem.data import Dataset
     >>> shuffled = Dataset.range(6).shuffle(6, seed=3)
@@ -104,16 +105,16 @@ def shard_by_data(dataset: Dataset, num_shards: int, index: int) -> Dataset:
 
 
 def seed_shuffles(dataset: Dataset, seed: int) -> Dataset:
-    """Returns the dataset with a seed for every ``shuffle`` that has none, also in ``flat_map``.
+    """Returns the dataset with a seed for every ``shuffle`` that has none, including in ``flat_map``.
 
-    Workers that shard the same shuffled data must agree on its order: give all of them one number.
+    Workers that shard the same shuffled data must agree on its order: pass the same seed on all of them.
 
     >>> from stratagem.data import Dataset
     >>> workers = [seed_shuffles(Dataset.range(9).shuffle(9), 42) for _ in range(2)]
     >>> [int(x) for x in workers[0]] == [int(x) for x in workers[1]]
     True
     """
-    numbers = itertools.count(at_least(0, "seed", seed) * _MOST_SHUFFLES)
+    numbers = itertools.count(at_least(0, "seed", seed) * _SEED_STRIDE)
 
     def change(node: Node) -> Node:
         if isinstance(node, Seeded) and node.seed.is_random:
@@ -124,7 +125,7 @@ def seed_shuffles(dataset: Dataset, seed: int) -> Dataset:
 
 
 def after_iterations(dataset: Dataset, number: int) -> Dataset:
-    """Returns the dataset as it is when it has been iterated over so many times.
+    """Returns the dataset as it is after ``number`` iterations.
 
     >>> from stratagem.data import Dataset
     >>> shuffled = Dataset.range(9).shuffle(9, seed=1)
@@ -141,9 +142,9 @@ def after_iterations(dataset: Dataset, number: int) -> Dataset:
 
 
 def shard_at_hints(dataset: Dataset, num_shards: int, index: int) -> Dataset:
-    """Returns the dataset with each ``shard(SHARD_HINT, SHARD_HINT)`` made a real shard.
+    """Returns the dataset with each ``shard(SHARD_HINT, SHARD_HINT)`` replaced by a real shard.
 
-    Without a hint it is the same dataset.
+    A dataset without hints is returned as it is.
 
     >>> from stratagem.data import Dataset
     >>> from stratagem.data.experimental import SHARD_HINT
@@ -161,7 +162,7 @@ def shard_at_hints(dataset: Dataset, num_shards: int, index: int) -> Dataset:
 def reads_files(node: Node) -> bool:
     """Returns whether a node turns file names into elements.
 
-    A ``flat_map`` or ``interleave`` does if what it makes of its first element reads a file.
+    A ``flat_map`` or ``interleave`` does if its function returns a reader for the first element.
     """
     if isinstance(node, ReadFiles):
         return True
@@ -170,25 +171,26 @@ def reads_files(node: Node) -> bool:
     return any(isinstance(inner, ReadFiles) for inner in walk(node.first_plan()))
 
 
-def _whole_and_divided(node: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Returns the inputs that every worker reads in full, which come first, and the others.
+def _replicated_and_sharded(node: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Returns the inputs that every worker reads in full, and the inputs that are sharded.
 
-    All workers make all of the choices between datasets, each for its own files.
+    Only the choices of ``choose_from_datasets`` and ``sample_from_datasets`` are read in full: each
+    worker makes all choices, for its own files.
     """
     count = 1 if isinstance(node, DirectedInterleave) else 0
     return node.inputs[:count], node.inputs[count:]
 
 
 def _readers(node: Node) -> Iterator[Node]:
-    """Yields the last readers: names that are themselves read from a file are not looked into."""
+    """Yields the outermost readers; a reader whose file names come from another reader hides that one."""
     if reads_files(node):
         yield node
         return
-    for child in _whole_and_divided(node)[1]:
+    for child in _replicated_and_sharded(node)[1]:
         yield from _readers(child)
 
 
-def _place(node: Node) -> Node:
+def _source_of_names(node: Node) -> Node:
     names = node.inputs[0]
     while isinstance(names, _KEEP_ABOVE):
         names = names.inputs[0]

@@ -1,4 +1,4 @@
-"""Checks of arguments that many transformations share."""
+"""Argument checks that many transformations share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def as_integer(name: str, value: Any) -> int:
     """Returns ``value`` as an int.
 
     Raises:
-        InvalidArgumentError: If it is not a whole number.
+        InvalidArgumentError: If it is not an integer.
     """
     try:
         if isinstance(value, bool):
@@ -33,7 +33,7 @@ def as_name(name: Any) -> str | None:
     """
     if name is not None and not (isinstance(name, str) and name.isidentifier()):
         raise InvalidArgumentError(
-            f"name must be an identifier, of letters, digits and underscores, got {name!r}."
+            f"name must be an identifier (letters, digits and underscores), got {name!r}."
         )
     return name
 
@@ -51,7 +51,7 @@ def at_least(minimum: int, name: str, value: Any) -> int:
 
 
 def parallelism(name: str, value: Any) -> int | None:
-    """Returns a number of parallel calls: ``None``, ``AUTOTUNE`` or a positive int.
+    """Returns a degree of parallelism: ``None``, ``AUTOTUNE`` or a positive int.
 
     Raises:
         InvalidArgumentError: If it is none of these.

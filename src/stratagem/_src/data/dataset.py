@@ -1,4 +1,4 @@
-"""``Dataset``: elements, and how to get them."""
+"""``Dataset``: a lazy input pipeline."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
 from stratagem._src.core.missing_names import missing_method
+from stratagem._src.core.types import PyTree
 from stratagem._src.data.checks import as_name
 from stratagem._src.data.conversion import owned_results, to_element
+from stratagem._src.data.dataset_base import not_a_dataset
 from stratagem._src.data.dataset_batching import DatasetBatching
 from stratagem._src.data.dataset_functions import DatasetFunctions
 from stratagem._src.data.dataset_grouping import DatasetGrouping
@@ -22,8 +24,7 @@ from stratagem._src.data.element_views import ElementIterator
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.options import INFINITE_CARDINALITY, Options
 from stratagem._src.data.plan.node import Node, known
-from stratagem._src.data.plan.rows import copied
-from stratagem._src.data.planned_elements import not_a_dataset
+from stratagem._src.data.plan.rows import copy_element
 from stratagem._src.data.structure import describe, same_structure
 from stratagem._src.data.transforms.cache import Cache
 from stratagem._src.data.transforms.prefetch import Prefetch
@@ -41,16 +42,16 @@ class Dataset(
     DatasetMixing,
     DatasetSaving,
 ):
-    """A sequence of elements, each an array or a nest of arrays, made when they are asked for.
+    """A lazy sequence of elements, each an array or a nest of arrays.
 
-    A dataset is a plan: every method returns a new one, and nothing is read until it is iterated
-    over. Elements hold NumPy arrays, some of them read-only, NumPy scalars and, for strings,
-    ``bytes``.
+    A dataset is a plan: every method returns a new dataset, and nothing is read before the dataset is
+    iterated over. Elements contain NumPy arrays, some of them read-only, NumPy scalars and, for
+    strings, ``bytes``.
 
     Every method takes a ``name``, which ``repr`` shows.
 
-    JAX equivalent: none; batches go to devices with ``jax.device_put``. On CPU that may take over a
-    batch's memory in place of a copy, so write into a batch before it, not after.
+    JAX equivalent: none; batches go to devices with ``jax.device_put``. On CPU that may alias the
+    memory of a batch instead of copying it, so write to a batch before that call, not after.
 
     >>> from stratagem.data import Dataset
     >>> dataset = Dataset.range(10).map(lambda x: x * 2).batch(4)
@@ -61,17 +62,17 @@ class Dataset(
     def __init__(self, plan: Node, name: str | None = None) -> None:
         if not isinstance(plan, Node):
             raise InvalidArgumentError(
-                "A Dataset is made by its methods, such as Dataset.from_tensor_slices(arrays), got "
+                "A Dataset is created by its methods, such as Dataset.from_tensor_slices(arrays), got "
                 f"{plan!r}."
             )
         self.plan = plan
         self._name = as_name(name)
 
     @staticmethod
-    def _of(plan: Node, name: str | None) -> Dataset:
+    def _from_plan(plan: Node, name: str | None) -> Dataset:
         return Dataset(plan, name)
 
-    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+    if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
 
         def __getattr__(self, name):
             raise missing_method(self, name)
@@ -82,7 +83,7 @@ class Dataset(
     def __len__(self) -> int:
         size = self.cardinality()
         if not known(size):
-            kind = "infinite" if size == INFINITE_CARDINALITY else "not known"
+            kind = "infinite" if size == INFINITE_CARDINALITY else "unknown"
             raise CardinalityError(f"The length of {self!r} is {kind}. Use cardinality().")
         return size
 
@@ -97,7 +98,7 @@ class Dataset(
     def element_spec(self) -> Any:
         """The nest of ``TensorSpec`` of an element.
 
-        After ``map``, ``flat_map`` and ``interleave`` it is found by calling their function on the
+        After ``map``, ``flat_map`` and ``interleave`` it is inferred by calling their function on the
         first element.
 
         >>> Dataset.range(10).batch(4).element_spec
@@ -122,7 +123,7 @@ class Dataset(
         return DatasetIterator(self.plan)
 
     def options(self) -> Options:
-        """Returns the options of this dataset and of those it is made from.
+        """Returns the options of this dataset, merged with those of its inputs.
 
         >>> Dataset.range(3).options().deterministic is None
         True
@@ -146,7 +147,7 @@ class Dataset(
         [np.int64(0), np.int64(1)]
 
         Raises:
-            InvalidArgumentError: If that is not a dataset.
+            InvalidArgumentError: If the result is not a dataset.
         """
         result = transformation_func(self)
         if not isinstance(result, Dataset):
@@ -154,7 +155,7 @@ class Dataset(
         return result
 
     def cache(self, filename: str = "", name: str | None = None) -> Dataset:
-        """Returns the same elements, made once and kept in memory or in a file.
+        """Returns the same elements, cached in memory or in a file.
 
         The first complete iteration fills the cache. Cached arrays are read-only.
 
@@ -163,21 +164,21 @@ class Dataset(
         True
 
         Args:
-            filename: A file to keep the elements in, for this and later processes.
+            filename: A file that stores the elements, for this process and later ones.
             name: Shown by ``repr``.
         """
         return Dataset(Cache(self.plan, filename), name)
 
     def prefetch(self, buffer_size: int, name: str | None = None) -> Dataset:
-        """Returns the same elements, the next ``buffer_size`` made on a background thread.
+        """Returns the same elements, and prepares the next ``buffer_size`` in a background thread.
 
-        The thread ends with its iterator. An exception in it is raised where its element is due.
+        The thread ends with its iterator. An exception in it is raised in place of its element.
 
         >>> [int(x) for x in Dataset.range(3).prefetch(2)]
         [0, 1, 2]
 
         Args:
-            buffer_size: How many elements to make ahead; 0 for none, or ``AUTOTUNE``.
+            buffer_size: How many elements to prefetch; 0 for none, or ``AUTOTUNE``.
             name: Shown by ``repr``.
         """
         return Dataset(Prefetch(self.plan, buffer_size), name)
@@ -189,7 +190,7 @@ class Dataset(
         [0, 1, 2, 3, 4]
 
         Raises:
-            InvalidArgumentError: If there is none, or more than one.
+            InvalidArgumentError: If the dataset is empty or has more than one element.
         """
         as_name(name)
         iterator = iter(self)
@@ -198,17 +199,17 @@ class Dataset(
         if len(elements) != 1:
             number = "more than one" if elements else "none"
             raise InvalidArgumentError(
-                f"get_single_element needs a dataset of one element, and this has {number}."
+                f"get_single_element needs a dataset of one element, but this one has {number}."
             )
         return elements[0]
 
     def reduce(
         self,
-        initial_state: Any,
+        initial_state: PyTree,
         reduce_func: Callable[[Any, Any], Any],
         name: str | None = None,
     ) -> Any:
-        """Returns the last of ``state = reduce_func(state, element)`` over all elements.
+        """Folds ``state = reduce_func(state, element)`` over all elements and returns the last state.
 
         >>> int(Dataset.range(5).reduce(0, lambda state, x: state + x))
         10
@@ -217,8 +218,8 @@ class Dataset(
             InvalidArgumentError: If the structure of the state changes.
         """
         as_name(name)
-        # The function may add to its state in place, and return a buffer of its own.
-        state = copied(to_element(initial_state))
+        # reduce_func may update its state in place, and may return a buffer that it reuses.
+        state = copy_element(to_element(initial_state))
         for element in self:
             new_state = to_element(
                 owned_results.take(functools.partial(reduce_func, state, element), (state, element))

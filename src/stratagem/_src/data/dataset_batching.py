@@ -1,14 +1,15 @@
-"""The methods of ``Dataset`` that join elements into batches and take them apart."""
+"""The methods of ``Dataset`` that batch and unbatch elements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stratagem._src.core.types import DTypeLike, PyTree
 from stratagem._src.data.checks import parallelism
-from stratagem._src.data.planned_elements import PlannedElements
+from stratagem._src.data.dataset_base import DatasetBase
 from stratagem._src.data.transforms.batch import Batch
 from stratagem._src.data.transforms.padded_batch import PaddedBatch
 from stratagem._src.data.transforms.ragged_batch import RaggedBatch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DatasetBatching"]
 
 
-class DatasetBatching(PlannedElements):
+class DatasetBatching(DatasetBase):
     """Transformations between elements and batches of them."""
 
     def batch(
@@ -40,24 +41,24 @@ class DatasetBatching(PlannedElements):
 
         Args:
             batch_size: Elements per batch.
-            drop_remainder: Whether a last, smaller batch is left out.
-            num_parallel_calls: How many batches are made ahead of the consumer.
-            deterministic: ``False`` allows another order; the order is kept all the same.
+            drop_remainder: Whether a last, smaller batch is dropped.
+            num_parallel_calls: How many batches are prefetched.
+            deterministic: ``False`` allows another order, but the order is always kept.
             name: Shown by ``repr``.
         """
-        batched = self._of(Batch(self.plan, batch_size, drop_remainder), name)
+        batched = self._from_plan(Batch(self.plan, batch_size, drop_remainder), name)
         ahead = parallelism("num_parallel_calls", num_parallel_calls)
         return batched if ahead is None else batched.prefetch(ahead, name)
 
     def padded_batch(
         self,
         batch_size: int,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        padded_shapes: PyTree = None,
+        padding_values: PyTree = None,
         drop_remainder: bool = False,
         name: str | None = None,
     ) -> Dataset:
-        """Returns batches of elements of different sizes, padded at their ends.
+        """Returns batches of variable-size elements, padded at the end of each dimension.
 
         >>> from stratagem.data import Dataset
         >>> dataset = Dataset.range(1, 4).map(lambda n: [int(n)] * int(n)).padded_batch(3)
@@ -68,10 +69,10 @@ class DatasetBatching(PlannedElements):
             batch_size: Elements per batch.
             padded_shapes: A nest of shapes; ``None`` in a shape, or for all, pads to the longest.
             padding_values: A nest of scalars, or one for all; 0 and ``b""`` by default.
-            drop_remainder: Whether a last, smaller batch is left out.
+            drop_remainder: Whether a last, smaller batch is dropped.
             name: Shown by ``repr``.
         """
-        return self._of(
+        return self._from_plan(
             PaddedBatch(self.plan, batch_size, padded_shapes, padding_values, drop_remainder), name
         )
 
@@ -79,12 +80,12 @@ class DatasetBatching(PlannedElements):
         self,
         batch_size: int,
         drop_remainder: bool = False,
-        row_splits_dtype: Any = np.int64,
+        row_splits_dtype: DTypeLike = np.int64,
         name: str | None = None,
     ) -> Dataset:
-        """Returns batches of elements of different sizes, without padding.
+        """Returns batches of variable-size elements as ragged tensors, without padding.
 
-        A component whose size is not known beforehand becomes a ``RaggedTensor``, others an array.
+        Components of unknown size become a ``RaggedTensor``, the others an array.
 
         >>> from stratagem.data import Dataset
         >>> dataset = Dataset.range(1, 4).map(lambda n: [int(n)] * int(n))
@@ -93,12 +94,12 @@ class DatasetBatching(PlannedElements):
 
         Args:
             batch_size: Elements per batch.
-            drop_remainder: Whether a last, smaller batch is left out.
-            row_splits_dtype: The type of the places where rows begin, int64 or int32.
+            drop_remainder: Whether a last, smaller batch is dropped.
+            row_splits_dtype: The dtype of the row splits, int64 or int32.
             name: Shown by ``repr``.
         """
         plan = RaggedBatch(self.plan, batch_size, drop_remainder, row_splits_dtype)
-        return self._of(plan, name)
+        return self._from_plan(plan, name)
 
     def unbatch(self, name: str | None = None) -> Dataset:
         """Returns the rows of every element.
@@ -107,7 +108,7 @@ class DatasetBatching(PlannedElements):
         >>> list(Dataset.range(4).batch(3).unbatch())
         [np.int64(0), np.int64(1), np.int64(2), np.int64(3)]
         """
-        return self._of(Unbatch(self.plan), name)
+        return self._from_plan(Unbatch(self.plan), name)
 
     def rebatch(
         self,
@@ -115,16 +116,16 @@ class DatasetBatching(PlannedElements):
         drop_remainder: bool = False,
         name: str | None = None,
     ) -> Dataset:
-        """Returns the rows of every element in batches of other sizes.
+        """Returns the rows of all elements, regrouped into batches of other sizes.
 
         >>> from stratagem.data import Dataset
         >>> [batch.tolist() for batch in Dataset.range(7).batch(4).rebatch([2, 1])]
         [[0, 1], [2], [3, 4], [5], [6]]
 
         Args:
-            batch_size: Rows per batch, or a sequence of sizes that is used over and over; a size of
-                0 gives a batch without rows.
-            drop_remainder: Whether a last, smaller batch is left out.
+            batch_size: Rows per batch, or a sequence of sizes to cycle through; a size of 0 yields an
+                empty batch.
+            drop_remainder: Whether a last, smaller batch is dropped.
             name: Shown by ``repr``.
         """
-        return self._of(Rebatch(self.plan, batch_size, drop_remainder), name)
+        return self._from_plan(Rebatch(self.plan, batch_size, drop_remainder), name)

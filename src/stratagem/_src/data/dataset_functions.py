@@ -1,4 +1,4 @@
-"""The methods of ``Dataset`` that call a function of the user."""
+"""The methods of ``Dataset`` that call a user function."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import PyTree
+from stratagem._src.data.dataset_base import DatasetBase, plan_of
 from stratagem._src.data.options import AUTOTUNE
 from stratagem._src.data.plan.node import Node
-from stratagem._src.data.planned_elements import PlannedElements, plan_of
 from stratagem._src.data.transforms.element_function import call_with
 from stratagem._src.data.transforms.filter import Filter
 from stratagem._src.data.transforms.interleave import Interleave
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["DatasetFunctions"]
 
 
-class DatasetFunctions(PlannedElements):
-    """Transformations by a function of elements."""
+class DatasetFunctions(DatasetBase):
+    """Transformations that call a user function on elements."""
 
     def map(
         self,
@@ -36,10 +37,10 @@ class DatasetFunctions(PlannedElements):
     ) -> Dataset:
         """Returns ``map_func`` of every element; the components of a tuple are separate arguments.
 
-        A function of numbers that JAX can trace, twice with the same result and without asking a clock
-        or a random generator, runs as one ``jit(vmap(map_func))`` per batch, on the host, if that
-        gives the same bits. Side effects of Python code, as in tf.data, happen while it is traced and
-        not for every element; what must happen for each belongs into the loop over the dataset.
+        If JAX can trace the function, two traces agree, and it does not read a clock or a random
+        generator, it runs as one ``jit(vmap(map_func))`` per batch on the host, provided that the results
+        are bit-identical. As in tf.data, Python side effects then happen during tracing and not for every
+        element; put what must happen for each element into the loop over the dataset.
 
         >>> from stratagem.data import Dataset
         >>> list(Dataset.range(3).map(lambda x: x + 1))
@@ -47,11 +48,11 @@ class DatasetFunctions(PlannedElements):
 
         Args:
             map_func: Takes NumPy arrays, returns a nest of arrays and numbers.
-            num_parallel_calls: How many calls run at a time, ahead of the consumer.
-            deterministic: ``False`` allows another order; the order is kept all the same.
-            synchronous: Whether calls must run where the consumer is, as they do without
+            num_parallel_calls: How many calls run in parallel, ahead of the consumer.
+            deterministic: ``False`` allows another order, but the order is always kept.
+            synchronous: Whether calls must run in the consumer's thread, as they do without
                 ``num_parallel_calls``.
-            use_unbounded_threadpool: Has no effect: each step has threads of its own.
+            use_unbounded_threadpool: Has no effect: each transformation has its own threads.
             name: Shown by ``repr``.
         """
         if synchronous and num_parallel_calls is not None:
@@ -59,16 +60,16 @@ class DatasetFunctions(PlannedElements):
                 "map with synchronous=True makes one call at a time, so num_parallel_calls must be "
                 f"None, got {num_parallel_calls!r}."
             )
-        return self._of(Map(self.plan, map_func, num_parallel_calls), name)
+        return self._from_plan(Map(self.plan, map_func, num_parallel_calls), name)
 
     def flat_map(self, map_func: Callable[..., Dataset], name: str | None = None) -> Dataset:
-        """Returns the elements of the dataset that ``map_func`` makes of each element, in order.
+        """Maps each element to a dataset with ``map_func`` and concatenates these datasets.
 
         >>> from stratagem.data import Dataset
         >>> list(Dataset.range(3).flat_map(lambda n: Dataset.range(n)))
         [np.int64(0), np.int64(0), np.int64(1)]
         """
-        return self._of(Interleave(self.plan, _plan_maker(map_func), cycle_length=1), name)
+        return self._from_plan(Interleave(self.plan, _plan_maker(map_func), cycle_length=1), name)
 
     def interleave(
         self,
@@ -79,7 +80,7 @@ class DatasetFunctions(PlannedElements):
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> Dataset:
-        """Returns elements of the datasets that ``map_func`` makes, some of each in turn.
+        """Maps each element to a dataset with ``map_func`` and interleaves these datasets.
 
         >>> from stratagem.data import Dataset
         >>> dataset = Dataset.range(2).interleave(
@@ -88,11 +89,11 @@ class DatasetFunctions(PlannedElements):
         [0, 0, 1, 1, 0, 1]
 
         Args:
-            map_func: Makes a dataset from an element.
-            cycle_length: How many datasets are read at a time; 4 by default.
-            block_length: How many elements each gives in its turn; 1 by default.
-            num_parallel_calls: How many of them are read on threads of their own.
-            deterministic: ``False`` allows another order; the order is kept all the same.
+            map_func: Returns a dataset for an element.
+            cycle_length: How many datasets are open at a time; 4 by default.
+            block_length: How many consecutive elements each one yields per turn; 1 by default.
+            num_parallel_calls: How many of them are read in background threads.
+            deterministic: ``False`` allows another order, but the order is always kept.
             name: Shown by ``repr``.
         """
         plan = Interleave(
@@ -102,7 +103,7 @@ class DatasetFunctions(PlannedElements):
             1 if block_length is None else block_length,
             num_parallel_calls,
         )
-        return self._of(plan, name)
+        return self._from_plan(plan, name)
 
     def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
         """Returns the elements for which ``predicate`` is true.
@@ -111,7 +112,7 @@ class DatasetFunctions(PlannedElements):
         >>> list(Dataset.range(5).filter(lambda x: x % 2 == 0))
         [np.int64(0), np.int64(2), np.int64(4)]
         """
-        return self._of(Filter(self.plan, predicate), name)
+        return self._from_plan(Filter(self.plan, predicate), name)
 
     def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
         """Returns the elements before the first for which ``predicate`` is false.
@@ -120,15 +121,15 @@ class DatasetFunctions(PlannedElements):
         >>> list(Dataset.range(9).take_while(lambda x: x < 2))
         [np.int64(0), np.int64(1)]
         """
-        return self._of(TakeWhile(self.plan, predicate), name)
+        return self._from_plan(TakeWhile(self.plan, predicate), name)
 
     def scan(
         self,
-        initial_state: Any,
+        initial_state: PyTree,
         scan_func: Callable[[Any, Any], tuple[Any, Any]],
         name: str | None = None,
     ) -> Dataset:
-        """Returns the second of ``state, output = scan_func(state, element)`` for every element.
+        """Carries a state through ``state, output = scan_func(state, element)`` and returns the outputs.
 
         >>> import numpy as np
         >>> from stratagem.data import Dataset
@@ -137,12 +138,12 @@ class DatasetFunctions(PlannedElements):
         [0, 1, 3, 6, 10]
 
         Args:
-            initial_state: The state before the first element, a nest of arrays. It is part of a saved
-                iterator.
+            initial_state: The state before the first element, a nest of arrays. The current state is part
+                of the iterator's state.
             scan_func: Returns the next state, of the same structure and types, and the output.
             name: Shown by ``repr``.
         """
-        return self._of(Scan(self.plan, initial_state, scan_func), name)
+        return self._from_plan(Scan(self.plan, initial_state, scan_func), name)
 
 
 def _plan_maker(map_func: Callable[..., Dataset]) -> Callable[[Any], Node]:

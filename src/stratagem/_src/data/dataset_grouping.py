@@ -1,4 +1,4 @@
-"""The methods of ``Dataset`` that group elements: into windows, by a key, by their length."""
+"""The methods of ``Dataset`` that group elements: into windows, by a key, by length."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, PyTree
+from stratagem._src.data.dataset_base import DatasetBase, plan_of
 from stratagem._src.data.plan.node import Node
-from stratagem._src.data.planned_elements import PlannedElements, plan_of
 from stratagem._src.data.transforms.group_by_window import GroupByWindow
 from stratagem._src.data.transforms.length_buckets import LengthBuckets
 from stratagem._src.data.transforms.window import Window
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DatasetGrouping"]
 
 
-class DatasetGrouping(PlannedElements):
+class DatasetGrouping(DatasetBase):
     """Transformations that group elements."""
 
     def window(
@@ -29,10 +30,11 @@ class DatasetGrouping(PlannedElements):
         drop_remainder: bool = False,
         name: str | None = None,
     ) -> Dataset:
-        """Returns windows of neighbouring elements, each a dataset.
+        """Returns sliding windows of consecutive elements, each a dataset.
 
-        Of an element with several components a window is a nest of datasets, one for each. What is in
-        windows is had with ``flat_map``. Read them as they come: a window holds its elements.
+        If elements have several components, a window is a nest with one dataset per component. Use
+        ``flat_map`` to get the elements of the windows. Consume windows as they come: each one holds its
+        elements in memory.
 
         >>> from stratagem.data import Dataset
         >>> windows = Dataset.range(5).window(3, shift=1, drop_remainder=True)
@@ -40,17 +42,17 @@ class DatasetGrouping(PlannedElements):
         [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
 
         Args:
-            size: Elements in a window.
-            shift: By how many elements the next window begins later; ``size`` by default.
-            stride: The distance of neighbouring elements of a window in this dataset.
-            drop_remainder: Whether windows at the end that lack elements are left out.
+            size: Elements per window.
+            shift: The distance between the starts of two windows; ``size`` by default.
+            stride: The distance between two elements of a window in this dataset.
+            drop_remainder: Whether incomplete windows at the end are dropped.
             name: Shown by ``repr``.
         """
         plan = Window(self.plan, size, shift, stride, drop_remainder, self._nested)
-        return self._of(plan, name)
+        return self._from_plan(plan, name)
 
     def _nested(self, plan: Node) -> Dataset:
-        return self._of(plan, None)
+        return self._from_plan(plan, None)
 
     def group_by_window(
         self,
@@ -60,11 +62,11 @@ class DatasetGrouping(PlannedElements):
         window_size_func: Callable[[Any], Any] | None = None,
         name: str | None = None,
     ) -> Dataset:
-        """Returns what ``reduce_func`` makes of every group of elements with the same key.
+        """Groups elements by key and applies ``reduce_func`` to each group of ``window_size`` elements.
 
-        A group is complete with ``window_size`` elements. At the end of the data the others follow, in
-        the order of their keys. An iterator is restored by calling ``key_func`` again for elements
-        that wait in groups, so it must give the same keys each time.
+        At the end of the data the incomplete groups follow, in the order of their keys. An iterator is
+        restored by calling ``key_func`` again for elements in incomplete groups, so it must return the
+        same keys each time.
 
         >>> from stratagem.data import Dataset
         >>> dataset = Dataset.range(7).group_by_window(
@@ -75,12 +77,12 @@ class DatasetGrouping(PlannedElements):
         Args:
             key_func: Returns the key of an element, an integer.
             reduce_func: Returns a dataset for a key, an ``np.int64``, and the dataset of a group.
-            window_size: How many elements make a group.
-            window_size_func: Returns that for a key.
+            window_size: The number of elements in a group.
+            window_size_func: Returns the window size for a key.
             name: Shown by ``repr``.
 
         Raises:
-            InvalidArgumentError: If not one of ``window_size`` and ``window_size_func`` is given.
+            InvalidArgumentError: Unless exactly one of ``window_size`` and ``window_size_func`` is given.
         """
         if (window_size is None) == (window_size_func is None):
             raise InvalidArgumentError(
@@ -90,22 +92,22 @@ class DatasetGrouping(PlannedElements):
         if not callable(reduce_func):
             raise InvalidArgumentError(f"reduce_func must be callable, got {reduce_func!r}.")
 
-        def reduce_group(key: Any, group: Node) -> Node:
-            return plan_of(reduce_func(key, self._of(group, None)), "reduce_func")
+        def reduce_group(key: ArrayLike, group: Node) -> Node:
+            return plan_of(reduce_func(key, self._from_plan(group, None)), "reduce_func")
 
-        def constant_size(key: Any) -> Any:
+        def constant_size(key: ArrayLike) -> Any:
             return window_size
 
         sizes = constant_size if window_size_func is None else window_size_func
-        return self._of(GroupByWindow(self.plan, key_func, reduce_group, sizes), name)
+        return self._from_plan(GroupByWindow(self.plan, key_func, reduce_group, sizes), name)
 
     def bucket_by_sequence_length(
         self,
         element_length_func: Callable[..., Any],
         bucket_boundaries: Sequence[int],
         bucket_batch_sizes: Sequence[int],
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        padded_shapes: PyTree = None,
+        padding_values: PyTree = None,
         pad_to_bucket_boundary: bool = False,
         no_padding: bool = False,
         drop_remainder: bool = False,
@@ -124,14 +126,14 @@ class DatasetGrouping(PlannedElements):
 
         Args:
             element_length_func: Returns the length of an element.
-            bucket_boundaries: The smallest length of each bucket but the first.
-            bucket_batch_sizes: The batch size of each bucket: one more than there are boundaries.
+            bucket_boundaries: The minimum length of each bucket except the first.
+            bucket_batch_sizes: The batch size of each bucket: one more entry than there are boundaries.
             padded_shapes: As for ``padded_batch``.
             padding_values: As for ``padded_batch``.
-            pad_to_bucket_boundary: Whether sizes that are not known are padded to the largest length of
-                the bucket, and not of the batch. No element may then be too long for the last boundary.
-            no_padding: Whether batches are not padded, as all elements have the same shape.
-            drop_remainder: Whether batches at the end that lack elements are left out.
+            pad_to_bucket_boundary: Whether unknown sizes are padded to the maximum length of the bucket
+                instead of the batch. Then every element must be shorter than the last boundary.
+            no_padding: Whether batches are not padded, because all elements have the same shape.
+            drop_remainder: Whether incomplete batches at the end are dropped.
             name: Shown by ``repr``.
         """
         buckets = LengthBuckets(
@@ -145,4 +147,4 @@ class DatasetGrouping(PlannedElements):
             drop_remainder,
         )
         plan = GroupByWindow(self.plan, buckets.bucket_of, buckets.batched, buckets.batch_size)
-        return self._of(plan, name)
+        return self._from_plan(plan, name)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike
+from stratagem._src.data.dataset_base import DatasetBase, plan_of
 from stratagem._src.data.plan.node import Node
-from stratagem._src.data.planned_elements import PlannedElements, plan_of
 from stratagem._src.data.transforms.directed_interleave import DirectedInterleave
-from stratagem._src.data.transforms.sampled_choices import SampledChoices, cumulative
+from stratagem._src.data.transforms.sampled_choices import SampledChoices, cumulative_weights
 from stratagem._src.data.transforms.take_skip import Take
 
 if TYPE_CHECKING:
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
 __all__ = ["DatasetMixing"]
 
 
-class DatasetMixing(PlannedElements):
+class DatasetMixing(DatasetBase):
     """Constructors from other datasets."""
 
     @classmethod
     def sample_from_datasets(
         cls,
         datasets: Sequence[Dataset],
-        weights: Any = None,
+        weights: ArrayLike = None,
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
     ) -> Dataset:
-        """Returns elements of datasets that are chosen at random, each from the next of its dataset.
+        """Samples elements from several datasets at random.
 
         >>> from stratagem.data import Dataset
         >>> evens, odds = Dataset.range(0, 1000, 2), Dataset.range(1, 1000, 2)
@@ -42,28 +43,28 @@ class DatasetMixing(PlannedElements):
 
         Args:
             datasets: The datasets.
-            weights: How likely each of them is chosen, all as likely by default; or a dataset of such
-                weights, for one choice each.
+            weights: The probability of each dataset, uniform by default; or a dataset of such weights, one
+                for each choice.
             seed: Makes the choices reproducible.
-            stop_on_empty_dataset: Whether all ends with the first dataset that does, so that the
-                weights hold to the end; else the others go on.
-            rerandomize_each_iteration: Whether each iteration and each epoch makes other choices; they
-                make the same by default.
+            stop_on_empty_dataset: Whether to stop when the first dataset is exhausted, so that the
+                weights hold to the end; otherwise the others continue.
+            rerandomize_each_iteration: Whether each iteration and each epoch makes different choices; by
+                default they are the same.
 
         Raises:
-            InvalidArgumentError: If there are no datasets, or the weights do not fit them.
+            InvalidArgumentError: If ``datasets`` is empty, or the weights do not match it.
         """
         plans = _plans(datasets)
-        if isinstance(weights, PlannedElements):
+        if isinstance(weights, DatasetBase):
             weighing: Any = weights.plan
         else:
             weighing = np.ones(len(plans)) if weights is None else np.asarray(weights, np.float64)
-            plans, weighing = _chosen_at_all(plans, weighing)
+            plans, weighing = _with_positive_weights(plans, weighing)
             if len(plans) == 1:
-                return cls._of(plans[0], None)
+                return cls._from_plan(plans[0], None)
         choices = SampledChoices(len(plans), weighing, seed, rerandomize_each_iteration)
         plan = DirectedInterleave(choices, plans, stop_on_empty_dataset, "sample_from_datasets")
-        return cls._of(plan, None)
+        return cls._from_plan(plan, None)
 
     @classmethod
     def choose_from_datasets(
@@ -72,7 +73,7 @@ class DatasetMixing(PlannedElements):
         choice_dataset: Dataset,
         stop_on_empty_dataset: bool = True,
     ) -> Dataset:
-        """Returns elements of datasets, each from the dataset that ``choice_dataset`` says.
+        """Returns elements from the datasets that ``choice_dataset`` selects, one per choice.
 
         >>> from stratagem.data import Dataset
         >>> letters = [Dataset.from_tensors(letter).repeat() for letter in "abc"]
@@ -81,19 +82,19 @@ class DatasetMixing(PlannedElements):
 
         Args:
             datasets: The datasets.
-            choice_dataset: Gives their numbers, from 0 on. Workers that divide the files of a dataset
-                between them all have all of its choices.
-            stop_on_empty_dataset: Whether all ends when a dataset is chosen that has ended; else that
-                choice is passed over.
+            choice_dataset: Yields indices into ``datasets``. It is not sharded: workers that shard by file
+                all make all of its choices.
+            stop_on_empty_dataset: Whether to stop when an exhausted dataset is chosen; otherwise that
+                choice is skipped.
 
         Raises:
-            InvalidArgumentError: If there are no datasets.
+            InvalidArgumentError: If ``datasets`` is empty.
         """
         choices = plan_of(choice_dataset, "choice_dataset")
         plan = DirectedInterleave(
             choices, _plans(datasets), stop_on_empty_dataset, "choose_from_datasets"
         )
-        return cls._of(plan, None)
+        return cls._from_plan(plan, None)
 
 
 def _plans(datasets: Sequence[Any]) -> list[Node]:
@@ -103,9 +104,9 @@ def _plans(datasets: Sequence[Any]) -> list[Node]:
     return plans
 
 
-def _chosen_at_all(plans: list[Node], weights: Any) -> tuple[list[Node], Any]:
-    """Returns the plans with weights above 0, which must not be waited for in vain."""
-    cumulative(np.where(weights == 0, 1, weights), len(plans))
+def _with_positive_weights(plans: list[Node], weights: ArrayLike) -> tuple[list[Node], Any]:
+    """Returns the plans with positive weights; the others are never chosen and would never be exhausted."""
+    cumulative_weights(np.where(weights == 0, 1, weights), len(plans))
     kept = np.flatnonzero(weights)
     if not len(kept):
         return [Take(plans[0], 0)], np.ones(1)

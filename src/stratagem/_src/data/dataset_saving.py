@@ -1,4 +1,4 @@
-"""The methods of ``Dataset`` that keep elements in files."""
+"""The methods of ``Dataset`` that save elements to files and load them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ElementSpec
+from stratagem._src.data.dataset_base import DatasetBase, plan_of
 from stratagem._src.data.dataset_spec import DatasetSpec
-from stratagem._src.data.iterator import refuse_hints
+from stratagem._src.data.iterator import check_no_shard_hints
 from stratagem._src.data.options import INFINITE_CARDINALITY
 from stratagem._src.data.plan.fingerprint import fingerprint
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Node
 from stratagem._src.data.plan.run import Run
-from stratagem._src.data.planned_elements import PlannedElements, plan_of
 from stratagem._src.data.saved.directory import SavedDataset, check_free, read_saved
 from stratagem._src.data.saved.reader import check_spec, saved_plan, shard_plan
 from stratagem._src.data.saved.shard_function import ShardFunction
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["DatasetSaving"]
 
 
-class DatasetSaving(PlannedElements):
-    """Elements in files: saved at once, loaded, or kept by the way."""
+class DatasetSaving(DatasetBase):
+    """Saves datasets, loads them, and takes snapshots during iteration."""
 
     def save(
         self,
@@ -41,11 +42,11 @@ class DatasetSaving(PlannedElements):
         shard_func: Callable[..., Any] | None = None,
         checkpoint_args: None = None,
     ) -> None:
-        """Writes all elements into files, from which ``Dataset.load`` reads them.
+        """Writes all elements to files that ``Dataset.load`` reads.
 
-        The files hold arrays and JSON, with checksums, and nothing that is run when they are read. A
-        dataset that was saved at ``path`` before is replaced at once when this one is complete; if it
-        fails, the earlier one stays.
+        The files contain arrays and JSON with checksums; loading executes no code from them. A dataset
+        saved at ``path`` before is replaced atomically when this one is complete; if saving fails, the
+        earlier one stays.
 
         >>> import tempfile
         >>> from stratagem.data import Dataset
@@ -55,15 +56,15 @@ class DatasetSaving(PlannedElements):
         [0, 1, 2]
 
         Args:
-            path: The directory, which holds nothing else.
+            path: The directory, which contains nothing else.
             compression: ``None`` or ``"GZIP"``.
-            shard_func: Returns the number of the file for an element; all go into one by default.
-                Workers divide the files between them under ``AutoShardPolicy.FILE``.
-            checkpoint_args: Not supported; a save that did not end is done again.
+            shard_func: Returns the shard index of an element; by default there is one shard, a file.
+                Workers shard by file under ``AutoShardPolicy.FILE``.
+            checkpoint_args: Not supported; an interrupted save starts over.
 
         Raises:
-            InvalidArgumentError: If ``path`` holds something else, or the elements cannot be kept in
-                files, or are infinitely many.
+            InvalidArgumentError: If ``path`` contains something else, or the elements cannot be written to
+                files, or the dataset is infinite.
         """
         if checkpoint_args is not None:
             raise InvalidArgumentError(
@@ -73,7 +74,7 @@ class DatasetSaving(PlannedElements):
         shard_of, compressing = ShardFunction(shard_func), check_compression(compression)
         if self.plan.cardinality() == INFINITE_CARDINALITY:
             raise InvalidArgumentError(
-                "Infinitely many elements cannot be saved. Use take(count) first."
+                "An infinite dataset cannot be saved. Use take(count) first."
             )
         check_free(directory)
         writer = DatasetWriter(directory, self.plan.element_spec, compressing)
@@ -88,7 +89,7 @@ class DatasetSaving(PlannedElements):
     def load(
         cls,
         path: str | os.PathLike[str],
-        element_spec: Any = None,
+        element_spec: ElementSpec = None,
         compression: str | None = None,
         reader_func: Callable[[Dataset], Dataset] | None = None,
         wait: bool = False,
@@ -107,16 +108,16 @@ class DatasetSaving(PlannedElements):
 
         Args:
             path: The directory.
-            element_spec: What the elements must be; by default what they were.
-            compression: What the files must be compressed by; by default what they are.
-            reader_func: Makes the dataset from one of datasets, one for each file. By default the files
-                give one element each in turn, up to 64 files at a time.
-            wait: Not supported, as a dataset is there once ``save`` has returned.
+            element_spec: The expected spec; by default that of the saved dataset.
+            compression: The expected compression; by default that of the saved files.
+            reader_func: Takes a dataset with one dataset per file and returns the dataset to read. By
+                default up to 64 files are interleaved, one element of each in turn.
+            wait: Not supported: a dataset is complete once ``save`` has returned.
 
         Raises:
             NotFoundError: If there is no saved dataset.
-            DataLossError: If it is not whole.
-            InvalidArgumentError: If it is another one than was asked for.
+            DataLossError: If it is incomplete or corrupt.
+            InvalidArgumentError: If it does not match ``element_spec`` or ``compression``.
         """
         if wait:
             raise InvalidArgumentError(
@@ -130,7 +131,7 @@ class DatasetSaving(PlannedElements):
                 f"compression must be that of the files in {path}, {saved.compression or None!r}, got "
                 f"{compression!r}. Leave it out."
             )
-        return cls._of(_plan(cls, saved, spec, reader_func), None)
+        return cls._from_plan(_plan(cls, saved, spec, reader_func), None)
 
     def snapshot(
         self,
@@ -142,11 +143,11 @@ class DatasetSaving(PlannedElements):
         *,
         key: str | None = None,
     ) -> Dataset:
-        """Returns the same elements, kept in files by the first complete pass and read from there later.
+        """Returns the same elements; the first complete pass writes them to files that later passes read.
 
-        A snapshot belongs to the steps before it, as ``fingerprint`` tells them apart: when a function,
-        an argument or an array of them changes, another one is made. What is in files is not looked at;
-        give another ``key``, or remove the snapshot, when that has changed.
+        A snapshot is identified by the ``fingerprint`` of the transformations before it: if a function, an
+        argument or an array of theirs changes, a new snapshot is written. The contents of input files are
+        not part of it; pass another ``key``, or remove the snapshot, when these have changed.
 
         >>> import tempfile
         >>> from stratagem.data import Dataset
@@ -159,14 +160,13 @@ class DatasetSaving(PlannedElements):
             path: The directory for this and other snapshots.
             compression: ``"AUTO"`` and ``None`` for none, or ``"GZIP"``.
             reader_func: As for ``load``, when the snapshot is read.
-            shard_func: As for ``save``. If there are several files, the order is another one when they
-                are read.
+            shard_func: As for ``save``. With several files the snapshot is read in another order.
             name: Shown by ``repr``.
-            key: Stands for the steps before it in place of their fingerprint, for functions that cannot
-                be told apart, and to say that files have changed.
+            key: Identifies the snapshot instead of the fingerprint, for functions that have no
+                fingerprint, and to mark that input files have changed.
 
         Raises:
-            InvalidArgumentError: If there are infinitely many elements.
+            InvalidArgumentError: If the dataset is infinite.
         """
 
         def read_plan(saved: SavedDataset) -> Node:
@@ -175,13 +175,13 @@ class DatasetSaving(PlannedElements):
         plan = Snapshot(
             self.plan, os.fspath(path), key, check_compression(compression), shard_func, read_plan
         )
-        return self._of(plan, name)
+        return self._from_plan(plan, name)
 
     def fingerprint(self) -> np.uint64:
-        """Returns a number that is the same for datasets made in the same way, also in two programs.
+        """Returns a hash that is equal for datasets built in the same way, even in different programs.
 
-        Files count by their names, a ``shuffle`` without a seed whatever its order, functions by their
-        code and what they use.
+        Files are identified by name, functions by their code and the objects that they use. All shuffles
+        without a seed are equal.
 
         >>> from stratagem.data import Dataset
         >>> Dataset.range(3).batch(2).fingerprint() == Dataset.range(3).batch(2).fingerprint()
@@ -190,13 +190,13 @@ class DatasetSaving(PlannedElements):
         np.False_
 
         Raises:
-            InvalidArgumentError: If a function uses an object that cannot be looked into.
+            InvalidArgumentError: If a function uses an object that cannot be inspected.
         """
         return np.uint64(fingerprint(self.plan))
 
 
 def _write_all(plan: Node, writer: DatasetWriter, shard_of: ShardFunction) -> None:
-    refuse_hints(plan)
+    check_no_shard_hints(plan)
     stream = lower(plan).open(Run(plan), ())
     try:
         if shard_of.is_constant and stream.uniform:
@@ -211,10 +211,13 @@ def _write_all(plan: Node, writer: DatasetWriter, shard_of: ShardFunction) -> No
 
 
 def _plan(
-    cls: type[DatasetSaving], saved: SavedDataset, spec: Any, reader_func: Callable[..., Any] | None
+    cls: type[DatasetSaving],
+    saved: SavedDataset,
+    spec: ElementSpec,
+    reader_func: Callable[..., Any] | None,
 ) -> Node:
     if reader_func is None:
         return saved_plan(saved, spec)
-    shards = [cls._of(shard_plan(saved, spec, shard), None) for shard in saved.shards]
-    datasets = cls._of(Elements(shards, lambda: DatasetSpec(spec)), None)
+    shards = [cls._from_plan(shard_plan(saved, spec, shard), None) for shard in saved.shards]
+    datasets = cls._from_plan(Elements(shards, lambda: DatasetSpec(spec)), None)
     return plan_of(reader_func(datasets), "reader_func")

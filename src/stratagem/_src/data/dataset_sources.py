@@ -1,4 +1,4 @@
-"""The methods of ``Dataset`` that make one from scratch."""
+"""The methods of ``Dataset`` that create one from arrays, generators and file names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stratagem._src.data.planned_elements import PlannedElements
+from stratagem._src.core.types import ArrayLike, DTypeLike, ElementSpec, PyTree
+from stratagem._src.data.dataset_base import DatasetBase
 from stratagem._src.data.sources.counter import Counter
 from stratagem._src.data.sources.generator import FromGenerator, signature_of
 from stratagem._src.data.sources.list_files import matching_files
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["DatasetSources"]
 
 
-class DatasetSources(PlannedElements):
-    """Constructors from memory, generators and file names."""
+class DatasetSources(DatasetBase):
+    """Constructors from arrays, generators and file names."""
 
     @classmethod
-    def from_tensors(cls, tensors: Any, name: str | None = None) -> Dataset:
+    def from_tensors(cls, tensors: PyTree, name: str | None = None) -> Dataset:
         """Returns a dataset of one element.
 
         >>> from stratagem.data import Dataset
@@ -37,10 +38,10 @@ class DatasetSources(PlannedElements):
                 int32.
             name: Shown by ``repr``.
         """
-        return cls._of(Tensors(tensors), name)
+        return cls._from_plan(Tensors(tensors), name)
 
     @classmethod
-    def from_tensor_slices(cls, tensors: Any, name: str | None = None) -> Dataset:
+    def from_tensor_slices(cls, tensors: PyTree, name: str | None = None) -> Dataset:
         """Returns a dataset of the slices of arrays along their first dimension.
 
         >>> from stratagem.data import Dataset
@@ -53,29 +54,35 @@ class DatasetSources(PlannedElements):
                 (``array.flags.writeable = False``, ``np.load(..., mmap_mode="r")``).
             name: Shown by ``repr``.
         """
-        return cls._of(TensorSlices(tensors), name)
+        return cls._from_plan(TensorSlices(tensors), name)
 
     @classmethod
-    def range(cls, *args: int, output_type: Any = np.int64, name: str | None = None) -> Dataset:
+    def range(
+        cls, *args: int, output_type: DTypeLike = np.int64, name: str | None = None
+    ) -> Dataset:
         """Returns a dataset of the numbers of Python's ``range``, as int64.
 
         >>> from stratagem.data import Dataset
         >>> [int(x) for x in Dataset.range(1, 7, 2)]
         [1, 3, 5]
         """
-        return cls._of(Range(*args, output_type=output_type), name)
+        return cls._from_plan(Range(*args, output_type=output_type), name)
 
     @classmethod
     def counter(
-        cls, start: Any = 0, step: Any = 1, dtype: Any = np.int64, name: str | None = None
+        cls,
+        start: ArrayLike = 0,
+        step: ArrayLike = 1,
+        dtype: DTypeLike = np.int64,
+        name: str | None = None,
     ) -> Dataset:
-        """Returns a dataset that counts without end.
+        """Returns an infinite dataset that counts from ``start`` in steps of ``step``.
 
         >>> from stratagem.data import Dataset
         >>> [int(x) for x in Dataset.counter(2, 3).take(4)]
         [2, 5, 8, 11]
         """
-        return cls._of(Counter(start, step, dtype), name)
+        return cls._from_plan(Counter(start, step, dtype), name)
 
     @classmethod
     def random(
@@ -84,7 +91,7 @@ class DatasetSources(PlannedElements):
         rerandomize_each_iteration: bool | None = None,
         name: str | None = None,
     ) -> Dataset:
-        """Returns a dataset of random integers from 0 to 2**32 - 1, without end.
+        """Returns an infinite dataset of random integers from 0 to 2**32 - 1.
 
         >>> from stratagem.data import Dataset
         >>> dataset = Dataset.random(seed=4).take(3)
@@ -94,29 +101,29 @@ class DatasetSources(PlannedElements):
         Args:
             seed: Makes the numbers reproducible.
             rerandomize_each_iteration: Whether each iteration, and each epoch of a later ``repeat``,
-                has other numbers; they are the same by default.
+                yields different numbers; by default they are the same.
             name: Shown by ``repr``.
         """
-        return cls._of(RandomNumbers(seed, rerandomize_each_iteration), name)
+        return cls._from_plan(RandomNumbers(seed, rerandomize_each_iteration), name)
 
     @classmethod
     def from_generator(
         cls,
         generator: Callable[..., Any],
-        output_types: Any = None,
-        output_shapes: Any = None,
+        output_types: PyTree = None,
+        output_shapes: PyTree = None,
         args: tuple[Any, ...] | None = None,
-        output_signature: Any = None,
+        output_signature: ElementSpec = None,
         name: str | None = None,
     ) -> Dataset:
-        """Returns a dataset of what ``generator(*args)`` yields, called anew for each iteration.
+        """Returns a dataset of what ``generator(*args)`` yields; each iteration calls it again.
 
-        Elements are cast to the types asked for, as tf.data does: a float64 array to float32, whole
-        numbers to floats or to fewer bits. Differs from tf.data: numbers that would become others (a
-        fraction or 2**40 as int32, 1e10 as float16) raise.
+        Elements are cast to the declared types, as in tf.data: a float64 array to float32, integers to
+        floats or to fewer bits. Differs from tf.data: values that a cast would change (a fraction or
+        2**40 to int32, 1e10 to float16) raise.
 
-        An iterator is restored by calling the generator and dropping what it had given, so a
-        generator should give the same elements each time.
+        An iterator is restored by calling the generator and dropping the elements that were drawn
+        before, so a generator should yield the same elements each time.
 
         >>> from stratagem.data import Dataset, TensorSpec
         >>> dataset = Dataset.from_generator(
@@ -126,14 +133,14 @@ class DatasetSources(PlannedElements):
 
         Args:
             generator: Returns an iterable.
-            output_types: A nest of types, if there is no ``output_signature``.
-            output_shapes: A nest of shapes for these.
+            output_types: A nest of dtypes, if there is no ``output_signature``.
+            output_shapes: A nest of shapes for ``output_types``.
             args: Arguments of the generator.
             output_signature: A nest of ``TensorSpec`` that every element must match.
             name: Shown by ``repr``.
         """
         signature = signature_of(output_signature, output_types, output_shapes)
-        return cls._of(FromGenerator(generator, signature, tuple(args or ())), name)
+        return cls._from_plan(FromGenerator(generator, signature, tuple(args or ())), name)
 
     @classmethod
     def list_files(
@@ -143,7 +150,7 @@ class DatasetSources(PlannedElements):
         seed: int | None = None,
         name: str | None = None,
     ) -> Dataset:
-        """Returns a dataset of the names of files that match.
+        """Returns a dataset of the names of files that match a pattern.
 
         >>> from stratagem.data import Dataset
         >>> Dataset.list_files("/no/such/*.file")
@@ -153,8 +160,8 @@ class DatasetSources(PlannedElements):
 
         Args:
             file_pattern: A glob pattern, or a list of them.
-            shuffle: Whether the names come in a random order, as they do by default; else sorted.
-            seed: Seed of that order.
+            shuffle: Whether the names are shuffled, as by default; otherwise they are sorted.
+            seed: The seed of the shuffle.
             name: Shown by ``repr``.
 
         Raises:
@@ -162,5 +169,5 @@ class DatasetSources(PlannedElements):
         """
         names = matching_files(file_pattern)
         if shuffle is False:
-            return cls._of(names, name)
-        return cls._of(Shuffle(names, names.cardinality(), seed, True), name)
+            return cls._from_plan(names, name)
+        return cls._from_plan(Shuffle(names, names.cardinality(), seed, True), name)

@@ -1,4 +1,9 @@
-"""The leaves of an element as bytes, for files and states; nothing in them is ever run."""
+"""Serializes the leaves of an element to bytes, for files and iterator states; no code is ever executed.
+
+A record is the length of the header (4 bytes, little endian), the header in JSON with one
+``[dtype, shape, size]`` per leaf, and the raw data of all leaves. For strings the dtype is ``"string"``,
+and the size is the list of their lengths.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.data.planned_elements import PlannedElements
+from stratagem._src.data.dataset_base import DatasetBase
 from stratagem._src.data.tensor_spec import STRING
 
 __all__ = ["decode_leaves", "dtype_named", "encode_leaves"]
 
 
 def encode_leaves(leaves: list[Any]) -> bytes:
-    """Returns the leaves of an element as bytes: a header in JSON, and the raw data.
+    """Returns the leaves of an element as bytes.
 
     Raises:
         InvalidArgumentError: If a leaf is a dataset.
@@ -23,9 +28,9 @@ def encode_leaves(leaves: list[Any]) -> bytes:
     header: list[Any] = []
     parts: list[bytes] = []
     for leaf in leaves:
-        if isinstance(leaf, PlannedElements):
+        if isinstance(leaf, DatasetBase):
             raise InvalidArgumentError(
-                "An element that holds a dataset, such as a window, cannot be kept in a file. Use "
+                "An element that contains a dataset, such as a window, cannot be saved. Use "
                 "flat_map(lambda window: window.batch(size)) first."
             )
         array = np.asarray(leaf, STRING) if isinstance(leaf, bytes) else np.asarray(leaf)
@@ -42,7 +47,7 @@ def encode_leaves(leaves: list[Any]) -> bytes:
 
 
 def decode_leaves(record: bytes) -> list[Any]:
-    """Returns the leaves that ``encode_leaves`` made bytes of."""
+    """Returns the leaves from the bytes of ``encode_leaves``."""
     start = 4 + int.from_bytes(record[:4], "little")
     leaves: list[Any] = []
     for kind, shape, size in json.loads(record[4:start]):
@@ -61,7 +66,7 @@ def decode_leaves(record: bytes) -> list[Any]:
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """Returns the type of a name, also one of those that JAX adds to NumPy's."""
+    """Returns the dtype of a name, including those that ``ml_dtypes`` adds to NumPy."""
     try:
         return np.dtype(name)
     except TypeError:

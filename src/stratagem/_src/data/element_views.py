@@ -1,7 +1,7 @@
-"""``.numpy()`` for the elements of a dataset, which are NumPy's arrays and scalars and bytes already.
+"""``.numpy()`` on the elements of a dataset, which are NumPy arrays, NumPy scalars and bytes.
 
-Programs written for TensorFlow call it on every element. NumPy's own classes take no methods, so elements
-are handed out as views of classes that have it; what is computed from them is of NumPy's own classes again.
+Programs written for TensorFlow call it on every element. Methods cannot be added to NumPy's own classes, so
+an iterator returns views of subclasses that have the method. Results computed from them are plain NumPy.
 """
 
 from __future__ import annotations
@@ -12,42 +12,43 @@ from typing import Any
 
 import numpy as np
 
+from stratagem._src.core.types import Element, Leaf
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.structure import map_structure
 
-__all__ = ["ElementIterator", "as_element"]
+__all__ = ["ElementIterator", "add_numpy_method"]
 
 
 class ElementIterator(DatasetIterator):
-    """An iteration whose elements have ``.numpy()``; ``DatasetIterator`` itself gives them without."""
+    """A ``DatasetIterator`` whose elements have ``.numpy()``."""
 
     def _elements_of(self, stream: Stream) -> Iterator[Any]:
-        return map(as_element, stream.elements())
+        return map(add_numpy_method, stream.elements())
 
 
-def as_element(value: Any) -> Any:
-    """Returns an element with ``.numpy()`` on all that is in it.
+def add_numpy_method(value: Element) -> Any:
+    """Returns an element whose leaves have ``.numpy()``.
 
     >>> import numpy as np
-    >>> pair = as_element((np.zeros(2), np.int64(3)))
+    >>> pair = add_numpy_method((np.zeros(2), np.int64(3)))
     >>> pair[0].numpy(), pair[1].numpy()
     (array([0., 0.]), np.int64(3))
     """
     make = _makers.get(type(value))
-    return _as_other_element(value) if make is None else make(value)
+    return _add_to_unlisted(value) if make is None else make(value)
 
 
-def _as_other_element(value: Any) -> Any:
+def _add_to_unlisted(value: Element) -> Any:
     if isinstance(value, np.generic):
-        return _as_scalar(value)
-    return value if value is None else _as_element_of_container(value)
+        return _add_to_scalar(value)
+    return value if value is None else _add_to_leaves(value)
 
 
-def _as_element_of_container(value: Any) -> Any:
-    def with_method(leaf: Any) -> Any:
+def _add_to_leaves(value: Element) -> Any:
+    def with_method(leaf: Leaf) -> Any:
         has_class = isinstance(leaf, (np.ndarray, np.generic, bytes))
-        return as_element(leaf) if has_class and not hasattr(leaf, "numpy") else leaf
+        return add_numpy_method(leaf) if has_class and not hasattr(leaf, "numpy") else leaf
 
     return map_structure(with_method, value)
 
@@ -56,13 +57,13 @@ class ElementArray(np.ndarray[Any, Any]):
     """A NumPy array with ``.numpy()``."""
 
     def numpy(self) -> Any:
-        """Returns a copy, as one of NumPy's own arrays, or as a scalar if there are no dimensions."""
+        """Returns a copy as a plain NumPy array, or as a scalar for zero dimensions."""
         return np.array(self)[()]
 
     def __array_wrap__(
         self, array: np.ndarray[Any, Any], context: Any = None, return_scalar: bool = False
     ) -> Any:
-        """Returns the result of an operation as NumPy returns its own."""
+        """Returns the result of an operation as a plain NumPy array or scalar."""
         return array[()] if return_scalar else array.view(np.ndarray)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -73,10 +74,10 @@ class ElementArray(np.ndarray[Any, Any]):
 
 
 class ElementBytes(np.bytes_):  # type: ignore[misc]  # final to NumPy's stubs only
-    """A string of bytes with ``.numpy()``.
+    """A byte string with ``.numpy()``.
 
-    Derived from NumPy's own bytes, for an array of instances of another class derived from ``bytes`` has
-    the numbers that they spell.
+    It derives from ``np.bytes_``: NumPy parses instances of other subclasses of ``bytes`` as numbers when
+    it builds an array from them.
     """
 
     __slots__ = ()
@@ -92,25 +93,25 @@ class ElementBytes(np.bytes_):  # type: ignore[misc]  # final to NumPy's stubs o
         return bytes.__repr__(self)
 
 
-# Scalars whose class does not say all of their type.
+# Scalar classes that do not determine the dtype: it has a unit, or fields.
 _WITH_UNITS = (np.datetime64, np.timedelta64, np.void)
 
-# By class, for this is done with every element: one question, and most answers are functions in C.
+# Looked up by class, because this runs for every element: a dict lookup, and most entries are C functions.
 _makers: dict[type, Callable[[Any], Any]] = {
     bytes: ElementBytes,
     np.bytes_: ElementBytes,
     np.ndarray: operator.methodcaller("view", ElementArray),
-    tuple: lambda parts: tuple([as_element(part) for part in parts]),
-    dict: lambda parts: {key: as_element(part) for key, part in parts.items()},
+    tuple: lambda parts: tuple([add_numpy_method(part) for part in parts]),
+    dict: lambda parts: {key: add_numpy_method(part) for key, part in parts.items()},
 }
 
 
-def _as_scalar(value: Any) -> Any:
-    """Returns a scalar of a class that has no counterpart yet with ``.numpy()``."""
+def _add_to_scalar(value: Element) -> Any:
+    """Returns a scalar with ``.numpy()``, and registers a subclass for its class."""
     cls = type(value)
 
     def numpy(self: Any) -> Any:
-        """Returns the scalar, of NumPy's own class."""
+        """Returns the scalar as its plain NumPy class."""
         return cls(self)
 
     methods = {"__slots__": (), "numpy": numpy, "__repr__": lambda self: repr(cls(self))}
@@ -120,6 +121,6 @@ def _as_scalar(value: Any) -> Any:
     except (TypeError, ValueError):
         made = value
     if not hasattr(made, "numpy") or made.dtype != value.dtype or cls in _WITH_UNITS:
-        return np.asarray(value).view(ElementArray)  # there are only two booleans, for example
+        return np.asarray(value).view(ElementArray)  # np.bool, for example, cannot be subclassed
     _makers[cls] = derived
     return made

@@ -1,4 +1,4 @@
-"""``DatasetIterator``: one iteration over a dataset, which can be saved and restored."""
+"""``DatasetIterator``: one iteration over a dataset, with a state that can be saved and restored."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ from stratagem._src.core.errors import (
     InvalidArgumentError,
     OutOfRangeError,
 )
-from stratagem._src.core.thread_state import INSIDE, THIS_THREAD
-from stratagem._src.data.plan.anchors import too_short
+from stratagem._src.core.thread_state import THIS_THREAD, THREADS_IN_CONTEXT
+from stratagem._src.core.types import IteratorState
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Node, walk
+from stratagem._src.data.plan.resume_points import shrunk_input_message
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.transforms.shard import ShardHint
-from stratagem._src.process.fork import ProcessOwner, end_in_child
+from stratagem._src.process.fork import ProcessOwner, close_in_child
 
-__all__ = ["DatasetIterator", "EndOfData", "refuse_hints"]
+__all__ = ["DatasetIterator", "EndOfData", "check_no_shard_hints"]
 
-_DRAWS_BETWEEN_LOOKS = 16
-_SECONDS_BETWEEN_PLACES = 1.0
+_DRAWS_PER_CHECK = 16
+_POSITION_INTERVAL_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 
 
-class _Place(NamedTuple):
-    """Where an iterator stood between two draws.
+class _Position(NamedTuple):
+    """The position of an iterator between two draws.
 
     Attributes:
-        num_drawn: How many elements had been drawn.
-        stream: The stream's state, by its key in the iterator's; empty at the beginning.
+        num_drawn: The number of elements drawn before.
+        stream: ``{"stream": state}``, as in the iterator's state; empty at the start.
     """
 
     num_drawn: int
     stream: dict[str, Any]
 
 
-_BEGINNING = _Place(0, {})
+_START = _Position(0, {})
 
 
 class EndOfData(StopIteration):
-    """The end of a dataset: ends loops, and is told from what else stops in a function."""
+    """The end of a dataset: ends loops, and differs from a ``StopIteration`` of user code in a function."""
 
 
-def refuse_hints(plan: Node) -> None:
-    """Refuses a plan that says where it is to be sharded, and is not.
+def check_no_shard_hints(plan: Node) -> None:
+    """Checks that a plan has no unresolved shard hint.
 
     Raises:
-        ContextError: If it does.
+        ContextError: If it has one.
     """
     if any(isinstance(node, ShardHint) for node in walk(plan)):
         raise ContextError(
@@ -69,11 +70,11 @@ def refuse_hints(plan: Node) -> None:
 
 
 class DatasetIterator:
-    """An iteration over the elements of a dataset.
+    """Iterates over the elements of a dataset.
 
-    Its threads and files end with it: when it is exhausted, closed or no longer referenced. A copy,
-    or one that was pickled, goes on where the original stood, independently of it. ``next(iterator)``
-    inside a ``function`` makes the element an input of the compiled program.
+    Its threads and files are closed with it: when it is exhausted, closed or no longer referenced. A copy
+    or a pickled iterator continues at the position of the original, independently of it.
+    ``next(iterator)`` inside a ``function`` makes the element an input of the compiled program.
 
     >>> from stratagem.data import Dataset
     >>> dataset = Dataset.range(100).shuffle(100, seed=1).repeat().batch(8)
@@ -88,7 +89,7 @@ class DatasetIterator:
     """
 
     def __init__(self, plan: Node) -> None:
-        refuse_hints(plan)
+        check_no_shard_hints(plan)
         self._set_plan(plan)
         self._start(Run(plan))
 
@@ -98,21 +99,21 @@ class DatasetIterator:
         self._lowered = lower(plan)
         # Elements that were put back, the next one first, each with the state before it.
         self._returned: collections.deque[tuple[Any, Any]] = collections.deque()
-        self._set_free()
+        self._set_idle()
         journal = THIS_THREAD.state.journal
-        self._made_in = None if journal is None else weakref.ref(journal)
+        self._created_in = None if journal is None else weakref.ref(journal)
 
-    def _set_free(self) -> None:
-        # Whether a thread draws from it now. A lock would cost as much as the rest of a draw. This is read
-        # and set without a call between, and CPython, which has the GIL, switches threads and runs signal
-        # handlers only at calls and backward jumps.
+    def _set_idle(self) -> None:
+        # Whether a thread is drawing now. A lock would cost as much as the rest of a draw. The flag is read
+        # and set without a call in between, and CPython with the GIL switches threads and runs signal
+        # handlers only at calls and backward jumps, so that test and set are atomic.
         self._is_busy = False
-        # A lock for each thread that waits, to be released. Not a Condition: an interrupt in its methods,
-        # which are Python, would leave it locked.
+        # One lock per waiting thread; releasing it wakes the thread. Not a Condition: its methods are
+        # written in Python, and an interrupt inside them would leave it locked.
         self._waiting: collections.deque[threading.Lock] = collections.deque()
 
     @classmethod
-    def _resumed(cls, plan: Node, state: Any, closed: bool) -> Self:
+    def _resumed(cls, plan: Node, state: IteratorState, closed: bool) -> Self:
         iterator = cls.__new__(cls)
         iterator._set_plan(plan)
         iterator._resume(state)
@@ -121,63 +122,66 @@ class DatasetIterator:
         return iterator
 
     @property
-    def _is_over(self) -> bool:
+    def _is_exhausted(self) -> bool:
         return not self._finalizer.alive and not self._returned
 
     def __reduce__(self) -> Any:
-        return type(self)._resumed, (self._plan, self.get_state(), self._is_over)
+        return type(self)._resumed, (self._plan, self.get_state(), self._is_exhausted)
 
     def __copy__(self) -> Self:
-        return self._resumed(self._plan, self.get_state(), self._is_over)
+        return self._resumed(self._plan, self.get_state(), self._is_exhausted)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.__copy__()
 
-    def _start(self, run: Run, place: _Place = _BEGINNING) -> None:
+    def _start(self, run: Run, position: _Position = _START) -> None:
         self._run = run
         self._owner = ProcessOwner("a dataset's iterator")
         self._stream: Stream = self._lowered.open(run, ())
         self._elements = self._elements_of(self._stream)
-        # A stream that is busy has no state: a signal handler that asks for it, or another thread, is
-        # told the last place that was noted, and how many elements have been drawn since.
+        # A busy stream cannot return its state. A signal handler or another thread that needs it gets the
+        # last recorded position, and the number of elements drawn since.
         self._num_drawn = 0
-        self._place: _Place | None = place
-        # The draw before which something is to be done: note the place, or give what was put back.
-        self._look_at = _DRAWS_BETWEEN_LOOKS
-        self._place_is_due = time.monotonic() + _SECONDS_BETWEEN_PLACES
+        self._last_position: _Position | None = position
+        # The draw at which to record the position, or to return an element that was put back. One
+        # comparison per draw covers both.
+        self._next_check = _DRAWS_PER_CHECK
+        self._position_due = time.monotonic() + _POSITION_INTERVAL_SECONDS
         self._finalizer = weakref.finalize(self, self._stream.close)
-        # Its threads are the parent's, and so is the place in its files, which the child would move.
-        end_in_child(self, DatasetIterator._end_in_child)
+        # After a fork the threads exist only in the parent, and the child shares the file offsets: reading
+        # would move them for the parent too.
+        close_in_child(self, DatasetIterator._end_in_child)
 
     def _end_in_child(self) -> None:
-        self._elements = iter(self._owner.check, True)  # which raises
-        self._set_free()  # a thread of the parent that draws does not exist here
-        self._finalizer.detach()  # to close it may remove files that the parent writes
+        self._elements = iter(self._owner.check, True)  # check() raises in the child
+        self._set_idle()  # a thread that was drawing does not exist in the child
+        self._finalizer.detach()  # closing the stream might remove files that the parent is writing
 
     def _elements_of(self, stream: Stream) -> Iterator[Any]:
-        """Returns the elements as they are given out."""
+        """Returns the iterator over the elements as the user gets them."""
         return stream.elements()
 
     def __iter__(self) -> Self:
         _refuse_to_loop(self)
         return self
 
-    def __next__(self, *, is_noted: bool = True) -> Any:
-        if INSIDE and is_noted:
+    def __next__(self, *, is_journaled: bool = True) -> Any:
+        if THREADS_IN_CONTEXT and is_journaled:
             thread = THIS_THREAD.state
             if thread.state_frames:
                 return thread.state_frames[-1].draw(self)
             if thread.journal is not None:
-                return self._draw_and_note(thread.journal)
+                return self._draw_and_journal(thread.journal)
         while self._is_busy:
             self._wait()
         self._is_busy = True
         try:
-            if self._num_drawn >= self._look_at:
-                # First: another thread may put something back meanwhile, and says so in _look_at.
-                self._note_place()
+            if self._num_drawn >= self._next_check:
+                # Before the test of _returned: this moves _next_check forward, and must not undo the reset
+                # by a put_back() of another thread in between.
+                self._record_position()
                 if self._returned:
-                    self._look_at = 0
+                    self._next_check = 0
                     return self._returned.popleft()[0]
             element = next(self._elements)
             self._num_drawn += 1
@@ -186,45 +190,45 @@ class DatasetIterator:
             self._end()
             raise EndOfData from None
         except BaseException:
-            # What is drawn next may be something else than when it is drawn again.
-            self._place, self._look_at, self._place_is_due = None, 0, 0.0
+            # After an error the stream may yield other elements than a replay from the recorded position.
+            self._last_position, self._next_check, self._position_due = None, 0, 0.0
             if self._finalizer.alive:
                 self._elements = self._elements_of(self._stream)
-            self._run.rest()
+            self._run.pause()
             raise
         finally:
             self._is_busy = False
             if self._waiting:
                 self._wake()
 
-    def _draw_and_note(self, journal: Any) -> Any:
-        """Draws an element that is given again if the call around this fails."""
+    def _draw_and_journal(self, journal: Any) -> Any:
+        """Draws an element that is put back if the surrounding call fails."""
         before, element = self.current_state(), self.draw()
-        # Nobody can ask an iterator again that was made by the call itself.
-        if self._made_in is None or self._made_in() is not journal:
+        # An iterator that the call itself created is gone after the call, so nothing is put back.
+        if self._created_in is None or self._created_in() is not journal:
             journal.note_draw(lambda: self.put_back([(element, before)]))
         return element
 
     def draw(self, *, optional: bool = False) -> Any:
-        """Returns the next element now, also while a function is traced.
+        """Returns the next element immediately, even while a function is traced.
 
         Args:
-            optional: Must be false: this iterator gives no optionals.
+            optional: Must be false: this iterator does not support optionals.
 
         Raises:
             EndOfData: At the end.
-            ContextError: In a signal handler that interrupts this.
+            ContextError: In a signal handler that interrupts a draw from this iterator.
         """
         assert not optional
-        return self.__next__(is_noted=False)
+        return self.__next__(is_journaled=False)
 
     def _wait(self) -> None:
-        """Waits for another thread that draws.
+        """Waits until another thread has finished its draw.
 
         Raises:
-            ContextError: In a signal handler, if what it interrupts draws.
+            ContextError: In a signal handler that interrupted the draw: waiting would deadlock.
         """
-        if self._is_below(sys._getframe(2)):
+        if self._is_called_from_busy_method(sys._getframe(2)):
             raise ContextError(
                 "A signal handler cannot draw from an iterator, or set its state, while it interrupts "
                 "next(iterator) of the same iterator. Set a flag in the handler, and do it in the loop "
@@ -240,10 +244,11 @@ class DatasetIterator:
             with contextlib.suppress(ValueError):
                 self._waiting.remove(turn)
 
-    def _is_below(self, frame: FrameType | None) -> bool:
-        """Returns whether ``frame``, or what called it, is a method that makes this iterator busy.
+    def _is_called_from_busy_method(self, frame: FrameType | None) -> bool:
+        """Returns whether ``frame`` runs below a method that makes this iterator busy.
 
-        Asked when it is busy, so that no draw has to find out in which thread it is.
+        Walking the stack is slow, but needed only when the iterator is busy. The alternative, recording
+        the drawing thread, would make every draw slower.
         """
         while frame is not None:
             if frame.f_code in _BUSY_CODES and frame.f_locals.get("self") is self:
@@ -255,18 +260,18 @@ class DatasetIterator:
         with contextlib.suppress(IndexError):
             self._waiting.popleft().release()
 
-    def _note_place(self) -> None:
-        """Notes where the iterator stands, if that has not been done for a while."""
-        self._look_at = self._num_drawn + _DRAWS_BETWEEN_LOOKS
+    def _record_position(self) -> None:
+        """Records the position, at most once per ``_POSITION_INTERVAL_SECONDS``."""
+        self._next_check = self._num_drawn + _DRAWS_PER_CHECK
         now = time.monotonic()
-        if now >= self._place_is_due:
-            self._place_is_due = now + _SECONDS_BETWEEN_PLACES
-            self._place = _Place(self._num_drawn, {"stream": self._stream.get_state()})
+        if now >= self._position_due:
+            self._position_due = now + _POSITION_INTERVAL_SECONDS
+            self._last_position = _Position(self._num_drawn, {"stream": self._stream.get_state()})
 
     def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
-        """Takes elements back, with the states before them, as if they had not been drawn."""
+        """Puts drawn elements back, each given with the state before it, to be drawn again."""
         self._returned.extendleft(reversed(drawn))
-        self._look_at = 0
+        self._next_check = 0
 
     def current_state(self) -> Any:
         """Returns the state, for ``put_back``."""
@@ -295,17 +300,17 @@ class DatasetIterator:
     def get_state(self) -> Any:
         """Returns a small JSON-able value from which ``set_state`` resumes exactly.
 
-        Elements that were read ahead or wait in a shuffle buffer are not part of it; they are read
-        again. A ``from_generator`` source is resumed by calling the generator and dropping the
-        elements that were given, so it must give the same elements each time.
+        It does not contain prefetched elements or those in a shuffle buffer; they are read again. A
+        ``from_generator`` source is resumed by calling the generator and dropping the elements that were
+        drawn, so it must yield the same elements each time.
 
-        While an element is drawn, by another thread or below a signal handler, it is the state before
-        that element. Up to about a second's elements are drawn again then when it is restored.
+        While another thread, or the code that a signal handler interrupts, draws an element, this is the
+        state before that element. Restoring it then reads up to about a second's worth of elements again.
         """
         if self._returned:
             return self._returned[0][1]
         state = {"plan": self._description, "run": self._run.get_state()}
-        # Not waited for: who draws may wait for whoever asks.
+        # Never wait here: the drawing thread may be waiting for the one that needs the state.
         if not self._is_busy:
             self._is_busy = True
             try:
@@ -314,20 +319,21 @@ class DatasetIterator:
                 self._is_busy = False
                 if self._waiting:
                     self._wake()
-        place = self._place  # first: it never is of a later element than those counted
-        if place is None:
+        # Read before _num_drawn, so that it is never ahead of the count.
+        position = self._last_position
+        if position is None:
             raise ContextError(
-                "A signal handler cannot have the state of an iterator when it interrupts next(iterator) "
-                "just after that has failed. Set a flag in the handler, and save in the loop when the "
-                "flag is set."
+                "A signal handler cannot read the state of an iterator while it interrupts next(iterator) "
+                "just after a failed draw. Set a flag in the handler, and save in the loop when the flag "
+                "is set."
             )
-        return {**state, **place.stream, "skip": self._num_drawn - place.num_drawn}
+        return {**state, **position.stream, "skip": self._num_drawn - position.num_drawn}
 
-    def set_state(self, state: Any) -> None:
-        """Goes on where the iterator stood from which the state was taken.
+    def set_state(self, state: IteratorState) -> None:
+        """Continues at the position of the iterator that the state was taken from.
 
         Args:
-            state: What ``get_state`` returned, of an iterator over the same pipeline.
+            state: The result of ``get_state`` of an iterator over the same pipeline.
 
         Raises:
             InvalidArgumentError: If the state belongs to another pipeline.
@@ -345,8 +351,8 @@ class DatasetIterator:
             if self._waiting:
                 self._wake()
 
-    def check_state(self, state: Any) -> None:
-        """Checks that ``set_state`` can be called.
+    def check_state(self, state: IteratorState) -> None:
+        """Checks that ``set_state`` accepts the state.
 
         Raises:
             InvalidArgumentError: If the state belongs to another pipeline.
@@ -361,17 +367,17 @@ class DatasetIterator:
                 f"{self._description}. Build the same pipeline before set_state."
             )
 
-    def _resume(self, state: Any) -> None:
+    def _resume(self, state: IteratorState) -> None:
         skipped = state.get("skip", 0)
         stream = {"stream": state["stream"]} if "stream" in state else {}
-        self._start(Run(self._plan, state["run"]), _Place(-skipped, stream))
+        self._start(Run(self._plan, state["run"]), _Position(-skipped, stream))
         if stream:
             self._stream.set_state(state["stream"])
         if skipped and self._stream.skip(skipped) != skipped:
-            raise DataLossError(too_short(skipped))
+            raise DataLossError(shrunk_input_message(skipped))
 
     def close(self) -> None:
-        """Ends the threads and closes the files of this iteration."""
+        """Stops the threads and closes the files of this iteration."""
         self._returned.clear()
         self._end()
 
@@ -387,6 +393,6 @@ _BUSY_CODES = frozenset(
 
 
 def _refuse_to_loop(iterator: DatasetIterator) -> None:
-    """Tells a function that is traced, if there is one, that its Python runs in every call."""
-    if INSIDE and (frames := THIS_THREAD.state.state_frames):
+    """Tells the function that is being traced, if any, that its Python code must run in every call."""
+    if THREADS_IN_CONTEXT and (frames := THIS_THREAD.state.state_frames):
         frames[-1].refuse_to_loop(iterator)

@@ -1,4 +1,4 @@
-"""``Options``: how a dataset runs and is sharded, without changing what it means."""
+"""``Options``: how a dataset runs and is sharded, without changing its elements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN_CARDINALITY = -2
 
 
 class AutoShardPolicy(enum.IntEnum):
-    """How a dataset is divided between workers.
+    """How a dataset is sharded between workers.
 
     >>> from stratagem.data.experimental import AutoShardPolicy
     >>> AutoShardPolicy.DATA.name
@@ -40,7 +40,7 @@ class AutoShardPolicy(enum.IntEnum):
 
 
 class _Checked:
-    """Refuses misspelt fields and values of the wrong type, which would change nothing."""
+    """Rejects misspelt fields and values of the wrong type, which would silently have no effect."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = [item.name for item in fields(self)]  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ class _Checked:
 
 @dataclass
 class DistributeOptions(_Checked):
-    """The options that matter when a dataset is distributed.
+    """The options for distributing a dataset.
 
     >>> from stratagem.data import Options
     >>> from stratagem.data.experimental import AutoShardPolicy
@@ -84,8 +84,8 @@ class DistributeOptions(_Checked):
 class Options(_Checked):
     """How a dataset runs and is sharded.
 
-    ``deterministic=False`` allows parallel transformations to change the order of elements. They
-    never do, so that an iterator can always be saved and restored exactly.
+    ``deterministic=False`` allows parallel transformations to reorder elements. They never do, so that
+    an iterator can always be saved and restored exactly.
 
     >>> from stratagem.data import Dataset, Options
     >>> options = Options()
@@ -107,7 +107,7 @@ class Options(_Checked):
         return value
 
     def merge(self, other: Options) -> Options:
-        """Returns these options, overridden by what ``other`` sets to something but its default."""
+        """Returns these options, overridden by those of ``other`` that differ from their defaults."""
         mine, theirs = self.experimental_distribute, other.experimental_distribute
         default = DistributeOptions()
         merged = DistributeOptions(

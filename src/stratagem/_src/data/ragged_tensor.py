@@ -9,21 +9,22 @@ from typing import Any, Self
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree, StaticValue
 
 __all__ = ["RaggedTensor"]
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedTensor:
-    """Rows of different lengths: all their values one after the other, and where each row begins.
+    """Rows of different lengths, stored as their concatenated values and the offsets of the rows.
 
-    It is a structure of arrays, like a tuple, wherever structures are taken: in elements, as argument
-    of ``run`` and ``sg.function``, in files. In an ``element_spec`` it holds specs instead of arrays.
-    Its number of values changes from batch to batch, and with it the program of a compiled step; a
-    ``padded_batch`` or ``bucket_by_sequence_length`` has few different shapes.
+    It is a structure of arrays, like a tuple, wherever structures are accepted: in elements, as an argument
+    of ``run`` and ``sg.function``, in saved datasets. In an ``element_spec`` it holds specs instead of
+    arrays. The number of values changes from batch to batch, so a compiled step is retraced for each new
+    size; ``padded_batch`` and ``bucket_by_sequence_length`` have few different shapes.
 
-    Differs from tf.data: it has no operators. Compute with ``flat_values``, and with ``row_splits`` or
-    ``value_rowids()`` say which row each belongs to, as ``jax.ops.segment_sum`` takes them.
+    Differs from tf.data: it has no operators. Compute with ``flat_values``, and use ``row_splits`` or
+    ``value_rowids()`` as segment ids, for example in ``jax.ops.segment_sum``.
 
     >>> from stratagem.data import Dataset
     >>> dataset = Dataset.range(1, 4).map(lambda n: [int(n)] * int(n))
@@ -34,36 +35,38 @@ class RaggedTensor:
     ([1, 2, 2, 3, 3, 3], [0, 1, 3, 6])
 
     Attributes:
-        flat_values: The values of all rows, innermost first.
-        nested_row_splits: For each ragged dimension, outermost first, where its rows begin, and the
-            end of the last.
+        flat_values: The concatenated values of all rows.
+        nested_row_splits: For each ragged dimension, outermost first, the offsets of its rows and the end
+            of the last one.
     """
 
     flat_values: Any
     nested_row_splits: tuple[Any, ...]
 
     def __tf_flatten__(self) -> tuple[Any, Any]:
-        """Returns what is not an array, and the arrays."""
+        """Returns the metadata and the arrays."""
         return len(self.nested_row_splits), (self.flat_values, *self.nested_row_splits)
 
     @classmethod
-    def __tf_unflatten__(cls, metadata: Any, components: Any) -> Self:
-        """Returns the value of these arrays."""
+    def __tf_unflatten__(cls, metadata: StaticValue, components: PyTree) -> Self:
+        """Returns the ragged tensor with these arrays."""
         flat_values, *nested_row_splits = components
         return cls(flat_values, tuple(nested_row_splits))
 
     @classmethod
-    def from_rows(cls, rows: list[Any], ragged_rank: int = 1, row_splits_dtype: Any = None) -> Self:
-        """Returns arrays of one rank and type as the rows of one value.
+    def from_rows(
+        cls, rows: list[Any], ragged_rank: int = 1, row_splits_dtype: DTypeLike = None
+    ) -> Self:
+        """Returns a ragged tensor with the given arrays, of one rank and dtype, as its rows.
 
         Args:
             rows: The arrays.
-            ragged_rank: How many of the dimensions, counting that of the rows, have rows of their own;
-                the dimensions behind them have one size.
+            ragged_rank: The number of ragged dimensions, counting the rows themselves; the dimensions
+                after them have a fixed size.
             row_splits_dtype: int64 by default, or int32.
 
         Raises:
-            InvalidArgumentError: If the arrays do not fit together.
+            InvalidArgumentError: If the ranks, dtypes or fixed sizes differ.
         """
         dtype = np.dtype(np.int64 if row_splits_dtype is None else row_splits_dtype)
         if dtype not in (np.int32, np.int64):
@@ -91,24 +94,24 @@ class RaggedTensor:
 
     @property
     def row_splits(self) -> Any:
-        """Where the outermost rows begin, and the end of the last."""
+        """The offsets of the outermost rows, and the end of the last one."""
         return self.nested_row_splits[0]
 
     @property
     def values(self) -> Any:
-        """The outermost rows one after the other: an array, or ragged itself."""
+        """The concatenated outermost rows: an array, or another ragged tensor."""
         if len(self.nested_row_splits) == 1:
             return self.flat_values
         return type(self)(self.flat_values, self.nested_row_splits[1:])
 
     @property
     def ragged_rank(self) -> int:
-        """How many dimensions have rows of different lengths."""
+        """The number of ragged dimensions."""
         return len(self.nested_row_splits)
 
     @property
     def dtype(self) -> Any:
-        """The type of the values."""
+        """The dtype of the values."""
         return self.flat_values.dtype
 
     def nrows(self) -> int:
@@ -120,11 +123,11 @@ class RaggedTensor:
         return self.row_splits[1:] - self.row_splits[:-1]
 
     def value_rowids(self) -> Any:
-        """Returns for each of ``values`` the number of its row."""
+        """Returns the row index of each of ``values``."""
         return np.repeat(np.arange(self.nrows()), self.row_lengths())
 
     def without_rows(self) -> RaggedTensor:
-        """Returns a value of the same kind that has no rows."""
+        """Returns a ragged tensor with the same dtype and ranks, and no rows."""
         return type(self)(self.flat_values[:0], tuple(s[:1] * 0 for s in self.nested_row_splits))
 
     def __len__(self) -> int:
@@ -149,7 +152,7 @@ class RaggedTensor:
         return [row.to_list() if isinstance(row, RaggedTensor) else row.tolist() for row in self]
 
 
-def _cut(flat_values: Any, splits: list[Any], start: int, stop: int) -> RaggedTensor:
+def _cut(flat_values: ArrayLike, splits: list[Any], start: int, stop: int) -> RaggedTensor:
     kept = []
     for level in splits:
         part = level[start : stop + 1]

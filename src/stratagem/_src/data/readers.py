@@ -8,7 +8,7 @@ from typing import Any
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.plan.node import Node
 from stratagem._src.data.sources.csv import CsvFormat
-from stratagem._src.data.sources.files import ReadFiles, file_names
+from stratagem._src.data.sources.files import FileNames, ReadFiles, file_names
 from stratagem._src.data.sources.numpy_files import NumpyFiles
 from stratagem._src.data.sources.parquet import ParquetFormat
 from stratagem._src.data.sources.text import TextLineFormat
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class TFRecordDataset(Dataset):
-    """The records of TFRecord files as ``bytes``; every checksum is checked.
+    """The records of TFRecord files as ``bytes``; verifies every checksum.
 
     >>> import tempfile
     >>> from stratagem.data import TFRecordDataset
@@ -39,8 +39,8 @@ class TFRecordDataset(Dataset):
     Args:
         filenames: A file name, a list of them, or a dataset of them.
         compression_type: ``None``, ``"GZIP"`` or ``"ZLIB"``.
-        num_parallel_reads: How many files are read at a time, a record of each in turn; by default
-            one after the other.
+        num_parallel_reads: How many files are read in parallel, one record of each in turn; by default
+            files are read one after the other.
         name: Shown by ``repr``.
 
     Raises:
@@ -51,7 +51,7 @@ class TFRecordDataset(Dataset):
 
     def __init__(
         self,
-        filenames: Any,
+        filenames: FileNames,
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
         name: str | None = None,
@@ -61,7 +61,7 @@ class TFRecordDataset(Dataset):
 
 
 class TextLineDataset(Dataset):
-    """The lines of text files as ``bytes``, without their ends.
+    """The lines of text files as ``bytes``, without line endings.
 
     >>> import pathlib, tempfile
     >>> from stratagem.data import TextLineDataset
@@ -73,14 +73,14 @@ class TextLineDataset(Dataset):
     Args:
         filenames: A file name, a list of them, or a dataset of them.
         compression_type: ``None``, ``"GZIP"`` or ``"ZLIB"``.
-        num_parallel_reads: How many files are read at a time, a line of each in turn; by default
-            one after the other.
+        num_parallel_reads: How many files are read in parallel, one line of each in turn; by default
+            files are read one after the other.
         name: Shown by ``repr``.
     """
 
     def __init__(
         self,
-        filenames: Any,
+        filenames: FileNames,
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
         name: str | None = None,
@@ -90,7 +90,7 @@ class TextLineDataset(Dataset):
 
 
 class ParquetDataset(Dataset):
-    """The rows of Parquet files as dicts of column name to value.
+    """The rows of Parquet files as dicts from column name to value.
 
     >>> import tempfile
     >>> import pyarrow, pyarrow.parquet
@@ -103,14 +103,14 @@ class ParquetDataset(Dataset):
     Args:
         filenames: A file name, a list of them, or a dataset of them.
         columns: The columns to read; all by default.
-        num_parallel_reads: How many files are read at a time, a row of each in turn; by default one
-            after the other.
+        num_parallel_reads: How many files are read in parallel, one row of each in turn; by default
+            files are read one after the other.
         name: Shown by ``repr``.
     """
 
     def __init__(
         self,
-        filenames: Any,
+        filenames: FileNames,
         columns: Sequence[str] | None = None,
         num_parallel_reads: int | None = None,
         name: str | None = None,
@@ -121,7 +121,7 @@ class ParquetDataset(Dataset):
 
 
 class CsvDataset(Dataset):
-    """The rows of CSV files as dicts of column name to value.
+    """The rows of CSV files as dicts from column name to value.
 
     >>> import pathlib, tempfile
     >>> from stratagem.data import CsvDataset
@@ -133,17 +133,17 @@ class CsvDataset(Dataset):
     Args:
         filenames: A file name, a list of them, or a dataset of them.
         columns: The columns to read; all by default.
-        column_names: Names of the columns, if the first line does not hold them.
+        column_names: Names of the columns, if the first line does not contain them.
         column_types: Types by column name; the others are inferred from the start of each file.
-        delimiter: What separates values.
-        num_parallel_reads: How many files are read at a time, a row of each in turn; by default one
-            after the other.
+        delimiter: The character between values.
+        num_parallel_reads: How many files are read in parallel, one row of each in turn; by default
+            files are read one after the other.
         name: Shown by ``repr``.
     """
 
     def __init__(
         self,
-        filenames: Any,
+        filenames: FileNames,
         columns: Sequence[str] | None = None,
         column_names: Sequence[str] | None = None,
         column_types: dict[str, Any] | None = None,
@@ -156,10 +156,10 @@ class CsvDataset(Dataset):
 
 
 class NumpyDataset(Dataset):
-    """The rows of ``.npy`` files, or of the arrays in ``.npz`` files as dicts of name to row.
+    """The rows of ``.npy`` files, or of the arrays in ``.npz`` files as dicts from name to row.
 
-    The files are one table: shuffling and batching them is index arithmetic, and of ``.npy`` files
-    only the rows that are used are read.
+    The files form one table with random access: shuffling and batching is index arithmetic, and
+    ``.npy`` files are memory-mapped, so only the rows that are used are read.
 
     >>> import tempfile
     >>> import numpy as np
@@ -174,9 +174,9 @@ class NumpyDataset(Dataset):
         name: Shown by ``repr``.
     """
 
-    def __init__(self, filenames: Any, name: str | None = None) -> None:
+    def __init__(self, filenames: FileNames, name: str | None = None) -> None:
         super().__init__(NumpyFiles(_names(filenames)), name)
 
 
-def _names(filenames: Any) -> Node:
+def _names(filenames: FileNames) -> Node:
     return file_names(filenames.plan if isinstance(filenames, Dataset) else filenames)

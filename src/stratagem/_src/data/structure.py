@@ -1,7 +1,7 @@
 """Elements as nests: tuples, named tuples, mappings and attrs classes of arrays, and ``None``.
 
 A list is not a nest but one array, as in tf.data. Dict entries are visited in sorted key order.
-``None`` is a place without an array.
+``None`` is an empty nest.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.structures import Container, open_container
+from stratagem._src.core.types import PyTree
 from stratagem._src.data.tensor_spec import TensorSpec
 
 __all__ = [
@@ -26,23 +27,23 @@ __all__ = [
 ]
 
 
-# The usual leaves, told apart from nests at once.
+# The usual leaves, for a fast check.
 _LEAVES = (np.ndarray, np.generic, TensorSpec, bytes, str, int, float, complex, list)
 
 
-def _is_named_tuple(nest: Any) -> bool:
+def _is_named_tuple(nest: PyTree) -> bool:
     return isinstance(nest, tuple) and hasattr(nest, "_fields")
 
 
-def _opened(nest: Any) -> tuple[Container, list[Any]] | None:
-    """Returns a user's container and what is in it; a plain dataclass is not one, as in tf.data."""
+def _opened(nest: PyTree) -> tuple[Container, list[Any]] | None:
+    """Returns a user-defined container and its children; a plain dataclass is a leaf, as in tf.data."""
     if is_dataclass(nest) and not hasattr(nest, "__tf_flatten__"):
         return None
     opened = open_container(nest)
     return None if opened is None else (opened[0], list(opened[1]))
 
 
-def _rebuild(like: Any, children: list[Any]) -> Any:
+def _rebuild(like: PyTree, children: list[Any]) -> Any:
     if type(like) is tuple:
         return tuple(children)
     if _is_named_tuple(like):
@@ -54,7 +55,7 @@ def _rebuild(like: Any, children: list[Any]) -> Any:
     return None if opened is None else opened[0].make(children)
 
 
-def _children(nest: Any) -> list[Any] | None:
+def _children(nest: PyTree) -> list[Any] | None:
     if isinstance(nest, _LEAVES):
         return None
     if isinstance(nest, tuple):
@@ -67,7 +68,7 @@ def _children(nest: Any) -> list[Any] | None:
     return None if opened is None else opened[1]
 
 
-def flatten(nest: Any) -> list[Any]:
+def flatten(nest: PyTree) -> list[Any]:
     """Returns the leaves of a nest in order."""
     children = _children(nest)
     if children is None:
@@ -75,8 +76,8 @@ def flatten(nest: Any) -> list[Any]:
     return [leaf for child in children for leaf in flatten(child)]
 
 
-def flatten_with_path(nest: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each leaf with the text of the index that reaches it, such as ``[0]['label']``."""
+def flatten_with_path(nest: PyTree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each leaf with its path, such as ``[0]['label']``."""
     children = _children(nest)
     if children is None:
         yield path, nest
@@ -86,8 +87,8 @@ def flatten_with_path(nest: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from flatten_with_path(child, f"{path}[{key!r}]")
 
 
-def map_structure(fn: Callable[..., Any], nest: Any, *others: Any) -> Any:
-    """Applies ``fn`` to corresponding leaves and returns the results in the nest of the first.
+def map_structure(fn: Callable[..., Any], nest: PyTree, *others: PyTree) -> Any:
+    """Applies ``fn`` to corresponding leaves and returns the results in the structure of the first nest.
 
     Raises:
         InvalidArgumentError: If the nests differ.
@@ -105,7 +106,7 @@ def map_structure(fn: Callable[..., Any], nest: Any, *others: Any) -> Any:
     return _rebuild(nest, [map_structure(fn, *parts) for parts in zip(*columns, strict=True)])
 
 
-def _same_node(a: Any, b: Any) -> bool:
+def _same_node(a: PyTree, b: PyTree) -> bool:
     if isinstance(a, Mapping):
         return isinstance(b, Mapping) and a.keys() == b.keys()
     if isinstance(a, tuple):
@@ -120,7 +121,7 @@ def _same_node(a: Any, b: Any) -> bool:
     return type(a) is type(b) and len(a_children) == len(b_children)
 
 
-def same_structure(a: Any, b: Any) -> bool:
+def same_structure(a: PyTree, b: PyTree) -> bool:
     """Returns whether two nests have the same tuples and keys."""
     if not _same_node(a, b):
         return False
@@ -129,14 +130,14 @@ def same_structure(a: Any, b: Any) -> bool:
     )
 
 
-def pack_like(like: Any, leaves: list[Any]) -> Any:
-    """Returns ``leaves`` in the nest of ``like``."""
+def pack_like(like: PyTree, leaves: list[Any]) -> Any:
+    """Returns ``leaves`` in the structure of ``like``."""
     remaining = iter(leaves)
     return map_structure(lambda _: next(remaining), like)
 
 
-def describe(nest: Any) -> str:
-    """Returns a short text of a nest: its tuples and keys, with ``*`` for a leaf."""
+def describe(nest: PyTree) -> str:
+    """Returns a short description of a nest: its tuples and keys, with ``*`` for a leaf."""
     if nest is None:
         return "None"
     children = _children(nest)

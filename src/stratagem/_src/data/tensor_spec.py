@@ -1,4 +1,4 @@
-"""``TensorSpec``: the shape and type of one component of an element."""
+"""``TensorSpec``: the shape and dtype of one component of an element."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import ArrayLike, DTypeLike
 
 __all__ = ["TensorSpec", "as_dtype"]
 
 STRING = np.dtype(object)
 
 
-def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """Returns the NumPy type of ``dtype``; every kind of string is ``object``, holding bytes."""
+def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Returns the NumPy dtype of ``dtype``; all string types map to ``object`` with ``bytes`` items."""
     if isinstance(dtype, str) and dtype == "string":
         return STRING
     resolved = np.dtype(dtype)
@@ -25,10 +26,10 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
 
 @dataclass(frozen=True, init=False)
 class TensorSpec:
-    """The shape, type and optional name of an array, without its values.
+    """The shape, dtype and optional name of an array, without its values.
 
-    Strings have the type ``object`` and hold ``bytes``; ``"string"``, ``str`` and ``bytes`` name
-    it.
+    Strings have the dtype ``object`` with ``bytes`` items; ``"string"``, ``str`` and ``bytes`` are
+    accepted for it.
 
     >>> from stratagem.data import TensorSpec
     >>> TensorSpec([None, 28], "float32")
@@ -40,26 +41,29 @@ class TensorSpec:
     name: str | None
 
     def __init__(
-        self, shape: Iterable[int | None] | None, dtype: Any = np.float32, name: str | None = None
+        self,
+        shape: Iterable[int | None] | None,
+        dtype: DTypeLike = np.float32,
+        name: str | None = None,
     ) -> None:
         object.__setattr__(self, "shape", TensorShape(shape))
         object.__setattr__(self, "dtype", as_dtype(dtype))
         object.__setattr__(self, "name", name)
 
     @classmethod
-    def of(cls, value: Any) -> TensorSpec:
+    def of(cls, value: ArrayLike) -> TensorSpec:
         """Returns the spec of an array, a NumPy scalar or a ``bytes`` object."""
         if isinstance(value, bytes):
             return cls((), STRING)
         return cls(value.shape, value.dtype)
 
-    def is_compatible_with(self, value: Any) -> bool:
-        """Returns whether an array, or another spec, fits this shape and type."""
+    def is_compatible_with(self, value: ArrayLike) -> bool:
+        """Returns whether an array, or another spec, matches this shape and dtype."""
         that = value if isinstance(value, TensorSpec) else TensorSpec.of(value)
         return self.dtype == that.dtype and self.shape.is_compatible_with(that.shape)
 
     def most_general_with(self, other: TensorSpec) -> TensorSpec | None:
-        """Returns the narrowest spec that covers both, or ``None`` if their types differ."""
+        """Returns the most specific spec compatible with both, or ``None`` if their dtypes differ."""
         if self.dtype != other.dtype:
             return None
         if self.shape.rank != other.shape.rank:

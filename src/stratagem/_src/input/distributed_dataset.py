@@ -1,4 +1,4 @@
-"""``DistributedDataset``: a dataset that gives every replica its own batch."""
+"""``DistributedDataset``: a dataset that yields one batch per replica."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
+from stratagem._src.core.types import Dataset as DatasetLike
+from stratagem._src.core.types import ElementSpec, PyTree
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.tensor_spec import TensorSpec
+from stratagem._src.input.device_steps import place_steps_on
 from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.input.input_context import InputContext
 from stratagem._src.input.input_facts import element_types, input_facts
 from stratagem._src.input.input_options import InputOptions, InputReplicationMode
 from stratagem._src.input.pairing import Pairing, pair_datasets
-from stratagem._src.input.placed_steps import place_steps_on
 from stratagem._src.input.sharding import shard_for_worker, with_common_order
 from stratagem._src.input.sources import as_source
 from stratagem._src.input.specs import distributed_spec, is_static, with_rows
 from stratagem._src.input.splitting import WorkerPosition
-from stratagem._src.input.worker_input import WorkerInput, dealt_steps
+from stratagem._src.input.worker_input import WorkerInput, per_replica_steps
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.variables import access as variable_state
+from stratagem._src.variables import frames
 
 __all__ = ["DistributedDataset", "distribute_dataset", "distribute_from_function"]
 
 
 class DistributedDataset:
-    """Batches for all replicas, one ``PerReplica`` value a step.
+    """Yields one ``PerReplica`` value per step, with a batch for every replica.
 
-    Made by ``Strategy.experimental_distribute_dataset`` and
+    Created by ``Strategy.experimental_distribute_dataset`` and
     ``Strategy.distribute_datasets_from_function``. Iterate over it, or call ``iter`` and ``next``.
 
     >>> import stratagem as sg
@@ -47,7 +49,7 @@ class DistributedDataset:
         options: InputOptions,
         *,
         num_steps: int | None,
-        element_spec: Any,
+        element_spec: ElementSpec,
         pairing: Pairing | None,
     ) -> None:
         self._input = worker_input
@@ -58,7 +60,7 @@ class DistributedDataset:
         self._pairing = pairing
 
     def __iter__(self) -> DistributedIterator:
-        frame = variable_state.current_frame()
+        frame = frames.current_frame()
         if frame is not None:
             frame.refuse_to_loop(self)
         place = place_steps_on(self._group, self._options, self._element_spec, self._pairing)
@@ -68,7 +70,7 @@ class DistributedDataset:
     def __len__(self) -> int:
         if self._num_steps is None:
             raise CardinalityError(
-                "The number of steps of this distributed dataset is infinite or not known."
+                "The number of steps of this distributed dataset is infinite or unknown."
             )
         return self._num_steps
 
@@ -77,25 +79,28 @@ class DistributedDataset:
 
     @property
     def element_spec(self) -> Any:
-        """The structure of specs of an element; ``None`` where the source does not tell."""
+        """The structure of specs of an element; ``None`` if the source does not declare it."""
         return self._element_spec
 
-    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """Returns what ``reduce_func(state, element)`` makes of all elements, in order."""
+    def reduce(self, initial_state: PyTree, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Folds ``state = reduce_func(state, element)`` over all elements and returns the last state."""
         result = initial_state
         for element in self:
             result = reduce_func(result, element)
         return result
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, Any]]:
-        """Yields each element with its number."""
+        """Yields pairs of an index, from ``start``, and an element."""
         return enumerate(self, start)
 
 
 def distribute_dataset(
-    dataset: Any, group: ReplicaGroup, options: InputOptions | None, position: WorkerPosition
+    dataset: DatasetLike,
+    group: ReplicaGroup,
+    options: InputOptions | None,
+    position: WorkerPosition,
 ) -> DistributedDataset:
-    """Returns a dataset of global batches divided between the replicas."""
+    """Returns a distributed dataset that splits global batches between the replicas."""
     options = options or InputOptions()
     if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
         raise InvalidArgumentError(
@@ -126,7 +131,7 @@ def distribute_from_function(
     position: WorkerPosition,
     num_replicas_in_sync: int,
 ) -> DistributedDataset:
-    """Returns the datasets of per-replica batches that ``dataset_fn`` makes."""
+    """Returns a distributed dataset of the per-replica batches that ``dataset_fn`` yields."""
     options = options or InputOptions()
     per_replica = options.experimental_replication_mode is InputReplicationMode.PER_REPLICA
     pipelines = position.num_replicas if per_replica else 1
@@ -143,21 +148,24 @@ def distribute_from_function(
     sources = [as_source(dataset) for dataset in datasets]
     specs = [dataset.element_spec for dataset in datasets if isinstance(dataset, Dataset)]
     alone = position.num_workers == 1
-    # With several workers a batch of all others' data is worth more than equal shapes.
-    all_full = alone and len(specs) == len(datasets) and all(map(is_static, specs))
+    # An incomplete last step is dropped to keep shapes static. With several workers keeping the data
+    # matters more: replicas without a batch get an empty one.
+    static_shapes = alone and len(specs) == len(datasets) and all(map(is_static, specs))
     counts = [source.num_elements() for source in sources]
-    num_steps = _num_dealt_steps(counts, position.num_replicas, all_full) if alone else None
+    num_steps = (
+        _num_per_replica_steps(counts, position.num_replicas, static_shapes) if alone else None
+    )
 
     def part(spec: TensorSpec) -> TensorSpec:
         return spec if alone else with_rows(spec, None)
 
     pairing: Pairing | None = None
     if group.spans_processes:
-        # Rows and other sizes may differ: each worker reads data of its own.
+        # Batch sizes and other dimensions may differ: each worker reads its own data.
         facts = {"element types": element_types(specs[0]) if specs else None}
         pairing = pair_datasets("distribute_datasets_from_function", facts, position)
     return DistributedDataset(
-        dealt_steps(sources, position.num_replicas, all_full=all_full),
+        per_replica_steps(sources, position.num_replicas, static_shapes=static_shapes),
         group,
         options,
         num_steps=num_steps,
@@ -167,7 +175,7 @@ def distribute_from_function(
 
 
 def _divided_by(position: WorkerPosition) -> Callable[[TensorSpec], TensorSpec]:
-    """Returns how the spec of a global batch becomes that of one replica's part."""
+    """Returns a function from the spec of a global batch to the spec of one replica's shard."""
 
     def part(spec: TensorSpec) -> TensorSpec:
         if position.num_workers == position.num_replicas == 1:
@@ -180,10 +188,12 @@ def _divided_by(position: WorkerPosition) -> Callable[[TensorSpec], TensorSpec]:
     return part
 
 
-def _num_dealt_steps(counts: list[int | None], num_replicas: int, all_full: bool) -> int | None:
+def _num_per_replica_steps(
+    counts: list[int | None], num_replicas: int, static_shapes: bool
+) -> int | None:
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return None
     if len(counts) > 1:
-        return min(known) if all_full else max(known)
-    return known[0] // num_replicas if all_full else -(-known[0] // num_replicas)
+        return min(known) if static_shapes else max(known)
+    return known[0] // num_replicas if static_shapes else -(-known[0] // num_replicas)

@@ -13,26 +13,27 @@ from stratagem._src.core.errors import (
     OutOfRangeError,
     ShippingError,
 )
+from stratagem._src.core.types import ElementSpec, IteratorState
 from stratagem._src.current_strategy import context
 from stratagem._src.data.iterator import EndOfData
 from stratagem._src.input.optional import MISSING, Optional
 from stratagem._src.input.prefetcher import Prefetcher
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.rows import num_local_rows
-from stratagem._src.variables import access as variable_state
+from stratagem._src.variables import frames, transactions
 
 if TYPE_CHECKING:
-    from stratagem._src.input.placed_steps import PlaceSteps
+    from stratagem._src.input.device_steps import PlaceSteps
     from stratagem._src.input.worker_input import HostSteps, WorkerInput
 
 __all__ = ["DistributedIterator"]
 
 
 class DistributedIterator:
-    """Gives the elements of a distributed dataset, prepared ahead of time.
+    """Iterates over a distributed dataset and prefetches its elements.
 
-    Made by ``iter(distributed_dataset)``. ``next(iterator)`` inside a ``function`` makes the element
-    an input of the compiled program. Threads end with the iterator, also when a loop breaks early.
+    Created by ``iter(distributed_dataset)``. ``next(iterator)`` inside a ``function`` makes the element
+    an input of the compiled program. Its threads end with the iterator, even if a loop breaks early.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -46,7 +47,7 @@ class DistributedIterator:
     """
 
     def __init__(
-        self, worker_input: WorkerInput, place: PlaceSteps, buffer_size: int, spec: Any
+        self, worker_input: WorkerInput, place: PlaceSteps, buffer_size: int, spec: ElementSpec
     ) -> None:
         self._input = worker_input
         self._place = place
@@ -54,17 +55,22 @@ class DistributedIterator:
         self._spec = spec
         self._lock = threading.RLock()
         self._state: Any = None
+        # Elements that were put back, the next one first, each with the state after it.
         self._returned: collections.deque[tuple[Any, Any]] = collections.deque()
         self._open(None)
 
-    def _open(self, state: Any) -> None:
+    def _open(self, state: IteratorState) -> None:
         self._state, steps = self._input(state)
         self._returned.clear()
         self._steps: HostSteps | None = steps
         self._prefetcher: Prefetcher | None = None
 
-    def _begin(self) -> Prefetcher:
-        """Begins to prepare steps: when the first is wanted, which is in the same order everywhere."""
+    def _start_prefetching(self) -> Prefetcher:
+        """Starts the prefetch thread at the first draw.
+
+        All workers draw from their iterators in the same order, so iterations get the same numbers
+        everywhere. Iterators may be created in any order, or never be drawn from.
+        """
         assert self._steps is not None
         closed = threading.Event()
         placed = self._place(self._steps, self._state, closed)
@@ -83,7 +89,7 @@ class DistributedIterator:
         )
 
     def __iter__(self) -> Self:
-        frame = variable_state.current_frame()
+        frame = frames.current_frame()
         if frame is not None:
             frame.refuse_to_loop(self)
         return self
@@ -98,20 +104,20 @@ class DistributedIterator:
 
     def __next__(self) -> Any:
         self._check_context()
-        frame = variable_state.current_frame()
+        frame = frames.current_frame()
         if frame is not None:
             return frame.draw(self)
         before, element = self._state, self.draw()
-        journal = variable_state.current_journal()
+        journal = transactions.current_journal()
         if journal is not None:
             journal.note_draw(lambda: self.put_back([(element, before)]))
         return element
 
     def draw(self, *, optional: bool = False) -> Any:
-        """Returns the next element now, also while a function is traced.
+        """Returns the next element immediately, even while a function is traced.
 
         Args:
-            optional: Whether ``MISSING`` is returned at the end.
+            optional: Whether to return ``MISSING`` at the end.
 
         Raises:
             EndOfData: At the end.
@@ -120,7 +126,7 @@ class DistributedIterator:
             if self._returned:
                 element, self._state = self._returned.popleft()
                 return element
-            prefetcher = self._prefetcher or self._begin()
+            prefetcher = self._prefetcher or self._start_prefetching()
             observer = recorder()
             try:
                 if observer is None:
@@ -134,10 +140,11 @@ class DistributedIterator:
             return element
 
     def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
-        """Takes elements back, with the states before them, as if they had not been drawn."""
+        """Puts drawn elements back, each given with the state before it, to be drawn again."""
         if not drawn:
             return
         with self._lock:
+            # The state after an element is the state before the next one.
             states = [before for _, before in drawn[1:]] + [self._state]
             for (element, _), after in zip(reversed(drawn), reversed(states), strict=True):
                 self._returned.appendleft((element, after))
@@ -157,10 +164,10 @@ class DistributedIterator:
     def get_next_as_optional(self) -> Optional:
         """Returns the next element as an ``Optional``, empty at the end.
 
-        Inside a function ``has_value`` is a Python bool: there is one program for a call with an
-        element, and one for a call without.
+        Inside a function ``has_value`` is a Python bool: a call with an element and a call without one
+        run different programs.
         """
-        frame = variable_state.current_frame()
+        frame = frames.current_frame()
         if frame is not None:
             self._check_context()
             return Optional(frame.draw(self, optional=True))
@@ -175,12 +182,12 @@ class DistributedIterator:
         return self._spec
 
     def get_state(self) -> Any:
-        """Returns a small JSON-able value that says which elements have been given."""
+        """Returns a small JSON-able value that records which elements have been drawn."""
         with self._lock:
             return {"distributed": self._state}
 
-    def set_state(self, state: Any) -> None:
-        """Goes on after the elements that had been given when the state was taken.
+    def set_state(self, state: IteratorState) -> None:
+        """Resumes after the elements that had been drawn when the state was taken.
 
         Args:
             state: From ``get_state`` of an iterator over the same dataset and number of replicas.
@@ -192,14 +199,14 @@ class DistributedIterator:
             self._open(state["distributed"])
 
     def close(self) -> None:
-        """Ends the threads that prepare elements; there are no further ones."""
+        """Stops the prefetch threads and ends the iteration."""
         with self._lock:
             if self._prefetcher is not None:
                 self._finalizer()
             self._returned.clear()
 
-    def check_state(self, state: Any) -> None:
-        """Checks that ``set_state`` can be called.
+    def check_state(self, state: IteratorState) -> None:
+        """Checks that ``set_state`` accepts the state.
 
         Raises:
             InvalidArgumentError: If the state belongs to another dataset.

@@ -1,4 +1,4 @@
-"""What can be divided between replicas: arrays with a row for each example, and nothing else."""
+"""Checks that a batch can be split between replicas: only arrays with one row per example can."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.data.planned_elements import PlannedElements
+from stratagem._src.core.types import Element
+from stratagem._src.data.dataset_base import DatasetBase
 from stratagem._src.data.ragged_tensor import RaggedTensor
 
-__all__ = ["datasets_in_elements", "refuse_undividable", "without_rows"]
+__all__ = ["check_divisible", "empty_like", "nested_dataset_error"]
 
 
-def refuse_undividable(batch: Any) -> None:
-    """Refuses a batch whose arrays have something else than a row for each example.
+def check_divisible(batch: Element) -> None:
+    """Checks that every leaf of a batch is an array with one row per example.
 
     Raises:
-        InvalidArgumentError: If it has rows of different lengths, or datasets.
+        InvalidArgumentError: If a leaf is a ``RaggedTensor`` or a dataset.
     """
     for part in structures.leaves_of(batch, lambda part: isinstance(part, RaggedTensor)):
         if isinstance(part, RaggedTensor):
             raise InvalidArgumentError(
-                "The rows of a RaggedTensor cannot be divided between replicas, only go to one. Use "
-                "padded_batch or bucket_by_sequence_length in place of ragged_batch."
+                "A RaggedTensor cannot be split between replicas; it can only go to a single one. Use "
+                "padded_batch or bucket_by_sequence_length instead of ragged_batch."
             )
-        if isinstance(part, PlannedElements):
-            raise datasets_in_elements()
+        if isinstance(part, DatasetBase):
+            raise nested_dataset_error()
 
 
-def without_rows(batch: Any) -> Any:
-    """Returns a batch of the same kind that has no rows."""
+def empty_like(batch: Element) -> Any:
+    """Returns a batch with the same structure, dtypes and trailing dimensions, and no rows."""
     return structures.map_structure(
         lambda part: (
             part.without_rows() if isinstance(part, RaggedTensor) else np.asarray(part)[:0]
@@ -41,9 +42,9 @@ def without_rows(batch: Any) -> Any:
     )
 
 
-def datasets_in_elements() -> InvalidArgumentError:
-    """Returns the error about elements that are datasets themselves."""
+def nested_dataset_error() -> InvalidArgumentError:
+    """Returns the error for elements that contain datasets."""
     return InvalidArgumentError(
-        "A dataset to distribute must have arrays in its elements, and a window is a dataset. Use "
+        "The elements of a distributed dataset must contain arrays, but a window is a dataset. Use "
         "flat_map(lambda window: window.batch(size)) first."
     )

@@ -1,4 +1,4 @@
-"""``InputContext``: which input pipeline a dataset function makes a dataset for."""
+"""``InputContext``: tells a dataset function which input pipeline it builds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["InputContext"]
 
 
 class InputContext:
-    """What a dataset function needs to know to batch and shard by itself.
+    """The position of an input pipeline, for dataset functions that batch and shard themselves.
 
     Args:
-        num_input_pipelines: How many pipelines there are: one for each worker, or for each replica.
-        input_pipeline_id: Which of them this is.
-        num_replicas_in_sync: How many replicas all pipelines feed together.
+        num_input_pipelines: The number of pipelines: one per worker, or one per replica.
+        input_pipeline_id: The index of this pipeline.
+        num_replicas_in_sync: The number of replicas that all pipelines feed together.
 
     >>> context = InputContext(num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=4)
     >>> context.get_per_replica_batch_size(32)
@@ -37,19 +37,19 @@ class InputContext:
 
     @property
     def input_pipeline_id(self) -> int:
-        """Number of this pipeline, from 0."""
+        """Index of this pipeline, from 0."""
         return self._input_pipeline_id
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Number of replicas that train in step."""
+        """Number of replicas that train synchronously."""
         return self._num_replicas_in_sync
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
         """Returns the batch size of one replica.
 
         Raises:
-            InvalidArgumentError: If the replicas' batches would not be equal.
+            InvalidArgumentError: If the global batch size is not divisible by the number of replicas.
         """
         replicas = self._num_replicas_in_sync
         if global_batch_size % replicas:

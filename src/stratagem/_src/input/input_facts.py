@@ -1,4 +1,4 @@
-"""``input_facts``: what workers' shares of a dataset depend on, as plain data that they compare."""
+"""``input_facts``: a plain-data summary of a dataset, which workers compare before they shard it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core import structures
+from stratagem._src.core.types import Dataset as DatasetLike
+from stratagem._src.core.types import ElementSpec
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.options import AutoShardPolicy
 from stratagem._src.data.plan.node import Node, known, walk
@@ -24,18 +26,19 @@ from stratagem._src.input.sources import as_source
 __all__ = ["Facts", "element_types", "input_facts"]
 
 Facts = Mapping[str, Any]
-"""Facts by name. A fact that is ``None`` is not known, and equals any other."""
+"""Facts by name. ``None`` means unknown, and is equal to any value."""
 
 _MAX_SAMPLED_ROWS = 16
-# They say how fast elements come, not which, and may follow from the number of processors.
+# Parts of the names of attributes that change the speed, not the elements. Their values may depend on the
+# number of CPUs, which may differ between workers.
 _SPEED = ("parallel", "thread", "row_numbers")
 
 
-def input_facts(dataset: Any) -> Facts:
-    """Returns what must be equal on all workers that divide a dataset of global batches.
+def input_facts(dataset: DatasetLike) -> Facts:
+    """Returns what must be equal on all workers that shard a dataset of global batches.
 
-    With ``AutoShardPolicy.OFF`` every worker has a dataset of its own, whose elements have the same
-    types. Users' functions and generators are not looked into: their batches are compared step by step.
+    With ``AutoShardPolicy.OFF`` workers read different data, and only the element types must be equal.
+    User functions and generators are not inspected: their batches are compared step by step.
 
     >>> facts = input_facts(Dataset.range(8).batch(4))
     >>> facts["batch size"], facts["number of batches"], facts["plan"]
@@ -60,31 +63,31 @@ def input_facts(dataset: Any) -> Facts:
     }
 
 
-def element_types(element_spec: Any) -> str:
-    """Returns the structure of an element and its types, without sizes."""
+def element_types(element_spec: ElementSpec) -> str:
+    """Returns the structure and the dtypes of an element, without sizes."""
     leaves, structure = structures.flatten(element_spec, lambda x: isinstance(x, TensorSpec))
     return f"{[spec.dtype.name for spec in leaves]} in {structure}"
 
 
-def _specs(element_spec: Any) -> list[Any]:
+def _specs(element_spec: ElementSpec) -> list[Any]:
     leaves, _ = structures.flatten(element_spec, lambda x: isinstance(x, TensorSpec))
     return list(leaves)
 
 
 def _batch_size(plan: Node) -> str | None:
-    """Returns the sizes of the last step that batches."""
+    """Returns the batch sizes of the last batching transformation."""
     batching = [node for node in walk(plan) if isinstance(node, Batch)]
     return ", ".join(map(str, batching[-1].sizes)) if batching else None
 
 
 def _steps(plan: Node) -> str:
-    """Returns the steps with their numbers, in the order in which they are written."""
+    """Returns the transformations with their numeric arguments, in the order of the user's code."""
     parts = [_steps(node) for node in plan.inputs]
     before = parts[0] if len(parts) == 1 else f"({', '.join(parts)})" if parts else ""
     if isinstance(plan, Prefetch):
         return before
     name = plan.describe() if isinstance(plan, InMemory) else type(plan).__name__
-    ignored = ("inputs", "_spec", "batch_levels", *plan.remembers)
+    ignored = ("inputs", "_spec", "batch_levels", *plan.derived_attributes)
     arguments = ", ".join(
         f"{key.lstrip('_')}={_shown(value)}"
         for key, value in vars(plan).items()
@@ -101,12 +104,15 @@ def _is_plain(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    # Workers give each other the seed of a step that has none.
+    # A random seed is left out: the workers agree on a common one.
     return str(value.identity[0]) if isinstance(value, Seed) else str(value)
 
 
 def _content(plan: Node) -> str | None:
-    """Returns a checksum of some rows of all arrays; of texts, which may be paths, the last part."""
+    """Returns a checksum over a sample of rows of all in-memory arrays.
+
+    Strings may be paths, which differ between machines, so only their last component counts.
+    """
     checksum, found = 0, False
     for node in walk(plan):
         if not isinstance(node, InMemory) or not len(node.random_access()):

@@ -1,4 +1,4 @@
-"""How a distributed dataset is made and read."""
+"""``InputOptions``: how a distributed dataset is created and read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["InputOptions", "InputReplicationMode"]
 class InputReplicationMode(enum.Enum):
     """How often a dataset function is called.
 
-    * ``PER_WORKER``: once on each worker; its replicas take batches from one dataset in turn.
-    * ``PER_REPLICA``: once for each replica, which reads its own dataset.
+    * ``PER_WORKER``: once per worker; its replicas take batches from one dataset in turn.
+    * ``PER_REPLICA``: once per replica, which reads its own dataset.
     """
 
     PER_WORKER = "PER_WORKER"
@@ -23,14 +23,14 @@ class InputReplicationMode(enum.Enum):
 
 @dataclass(frozen=True)
 class InputOptions:
-    """Options of distributing a dataset.
+    """Options for distributing a dataset.
 
     Args:
-        experimental_fetch_to_device: Whether batches are put on the replicas' devices ahead of time;
-            ``False`` leaves them in the host's memory.
+        experimental_fetch_to_device: Whether batches are prefetched to the replicas' devices; ``False``
+            leaves them in host memory.
         experimental_replication_mode: How often a dataset function is called.
         experimental_place_dataset_on_device: Not supported: datasets run on the host.
-        experimental_per_replica_buffer_size: How many steps are prepared ahead.
+        experimental_per_replica_buffer_size: How many steps are prefetched.
 
     >>> InputOptions(experimental_per_replica_buffer_size=2).experimental_fetch_to_device
     True

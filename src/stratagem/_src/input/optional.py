@@ -1,4 +1,4 @@
-"""``Optional``: a value that may be missing, as iterators give at the end of the data."""
+"""``Optional``: a value that may be missing, as iterators return at the end of the data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stratagem._src.core.errors import OutOfRangeError
 __all__ = ["MISSING", "Optional"]
 
 MISSING = object()
-"""The value that an empty ``Optional`` has instead of one."""
+"""The sentinel that an empty ``Optional`` holds."""
 
 
 class Optional:
@@ -42,5 +42,5 @@ class Optional:
             OutOfRangeError: If there is none.
         """
         if self._value is MISSING:
-            raise OutOfRangeError("The iterator has no further element. Ask has_value() first.")
+            raise OutOfRangeError("The iterator has no further element. Check has_value() first.")
         return self._value

@@ -1,4 +1,8 @@
-"""Which datasets and iterations of several workers belong together."""
+"""Pairs the datasets and iterations of one worker with those of the other workers.
+
+Each worker numbers the datasets it distributes, and the iterations over each. Since all workers run the
+same program, equal numbers mean the same dataset; what the workers know about it is compared to make sure.
+"""
 
 from __future__ import annotations
 
@@ -11,98 +15,99 @@ from typing import NamedTuple
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.input.input_facts import Facts
 from stratagem._src.input.splitting import WorkerPosition
-from stratagem._src.mesh.dispatch_queue import ProcessWatch, process_watch
+from stratagem._src.mesh.dispatch_queue import ProcessMonitor, process_monitor
 
-__all__ = ["Beginning", "Pairing", "pair_datasets"]
+__all__ = ["Pairing", "StartedIteration", "pair_datasets"]
 
-_numbers: weakref.WeakKeyDictionary[ProcessWatch, itertools.count[int]]
+_numbers: weakref.WeakKeyDictionary[ProcessMonitor, itertools.count[int]]
 _numbers = weakref.WeakKeyDictionary()
 
 
-class Beginning(NamedTuple):
-    """An iteration that has begun.
+class StartedIteration(NamedTuple):
+    """An iteration that has started.
 
     Attributes:
-        topic: The same for this iteration on all workers.
-        what: What it is called in messages.
-        end: To be called when its first step is there, or will not come.
-        watch: Over the workers that take part in it.
+        topic: Identifies this iteration on all workers.
+        what: The name of the iteration in messages.
+        first_step_arrived: Call it when the first step has arrived, or will not arrive.
+        monitor: Monitors the participating workers.
     """
 
     topic: str
     what: str
-    end: Callable[[], None]
-    watch: ProcessWatch
+    first_step_arrived: Callable[[], None]
+    monitor: ProcessMonitor
 
 
 class Pairing:
-    """The iterations over one dataset, which all workers begin in the same order.
+    """Numbers the iterations over one dataset, which all workers start in the same order.
 
-    Those over other datasets do not count, nor do iterators that nobody draws from.
+    Iterations over other datasets do not count, nor do iterators that are never drawn from.
 
     Args:
-        number: Of the dataset; the same on all workers.
-        made_by: What made it, for messages.
-        seed: The same on all workers.
-        watch: Over the workers. They may form anew, and then have nothing more to do with it.
+        number: The index of the dataset; the same on all workers.
+        made_by: The function that created it, for messages.
+        seed: A shuffle seed, the same on all workers.
+        monitor: Monitors the workers. After an elastic re-forming there is a new one, and this pairing is
+            no longer used.
     """
 
-    def __init__(self, number: int, made_by: str, seed: int, watch: ProcessWatch) -> None:
+    def __init__(self, number: int, made_by: str, seed: int, monitor: ProcessMonitor) -> None:
         self.seed = seed
-        self._watch = watch
+        self._monitor = monitor
         self._number = number
         self._made_by = made_by
-        self._begun = itertools.count()
+        self._iterations = itertools.count()
 
-    def begin(self) -> Beginning:
-        """Begins an iteration, whose first step this thread is going to wait for."""
-        number = next(self._begun)
-        dataset = f"the dataset that {self._made_by} made as number {self._number}"
-        return Beginning(
+    def start_iteration(self) -> StartedIteration:
+        """Starts an iteration; the calling thread is going to wait for its first step."""
+        number = next(self._iterations)
+        dataset = f"dataset number {self._number}, created by {self._made_by}"
+        return StartedIteration(
             f"input {self._number}/{number}",
             f"iteration {number} over {dataset}",
-            self._watch.begin_input(dataset, number),
-            self._watch,
+            self._monitor.begin_input(dataset, number),
+            self._monitor,
         )
 
 
 def pair_datasets(made_by: str, facts: Facts, position: WorkerPosition) -> Pairing:
-    """Pairs a dataset that is made now with those that the other workers make.
+    """Pairs a new dataset with the one that each of the other workers creates.
 
     Args:
-        made_by: The name of the function that makes it.
-        facts: What must be equal in all workers; the first that differs is shown.
+        made_by: The name of the function that creates it.
+        facts: What must be equal on all workers; the error shows the first fact that differs.
         position: This worker.
 
     Raises:
-        ReplicaMismatchError: If the workers make different datasets.
+        ReplicaMismatchError: If the workers create different datasets.
     """
-    watch = process_watch()
-    number = next(_numbers.setdefault(watch, itertools.count()))
+    monitor = process_monitor()
+    number = next(_numbers.setdefault(monitor, itertools.count()))
     mine = {
         "facts": [["dataset", number], ["made by", made_by], *map(list, facts.items())],
         "seed": secrets.randbits(32) if position.index == 0 else None,
     }
-    every = watch.exchange("datasets", mine, f"{made_by} of dataset {number}")
+    every = monitor.exchange("datasets", mine, f"{made_by} of dataset {number}")
     _check_equal(made_by, number, [dict(one["facts"]) for one in every])
-    return Pairing(number, made_by, every[0]["seed"], watch)
+    return Pairing(number, made_by, every[0]["seed"], monitor)
 
 
 def _check_equal(made_by: str, number: int, every: Sequence[Facts]) -> None:
     for what in every[0]:
-        # Another function has other facts, and was found before these.
+        # A worker that calls another function sends other facts, so a fact may be missing. "made by" comes
+        # before these and differs then.
         said = [facts.get(what) for facts in every]
         values = [value for value in said if value is not None]
         if any(value != values[0] for value in values):
             raise ReplicaMismatchError(
                 "All workers must distribute the same datasets in the same order, because each keeps its "
-                "share of every global batch: rows would be lost or repeated. Of dataset "
-                f"{number}, made by {made_by}, the {what} differs: "
+                "share of every global batch; otherwise rows are lost or repeated. For dataset "
+                f"{number}, created by {made_by}, the {what} differs: "
                 + "; ".join(
-                    f"process {process} has {'an unknown one' if value is None else value}"
+                    f"process {process} has {'an unknown value' if value is None else value}"
                     for process, value in enumerate(said)
                 )
-                + ". Make the same dataset, batched by the same global batch size, on every worker; for "
-                "data that differ between workers use distribute_datasets_from_function() or "
-                "AutoShardPolicy.OFF."
+                + ". Build the same dataset, with the same global batch size, on every worker; if workers "
+                "read different data, use distribute_datasets_from_function() or AutoShardPolicy.OFF."
             )

@@ -1,4 +1,4 @@
-"""From a step in the host's memory to per-replica values on the devices."""
+"""Places a step from host memory on the devices, as per-replica values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
+from stratagem._src.core.types import Leaf
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica
 
@@ -22,21 +23,21 @@ __all__ = ["place_step"]
 
 
 def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) -> Any:
-    """Returns a step's element, with a value for each replica.
+    """Returns a step's element with one value per replica.
 
-    With one replica it is not wrapped.
+    With a single replica the value is not wrapped in ``PerReplica``.
     """
     structure: Any
-    if step.whole is not None:
-        leaves, structure = structures.flatten(step.whole)
-        return jax.tree.unflatten(structure, _place_whole(leaves, group, fetch_to_device))
-    assert step.parts is not None
+    if step.local_batch is not None:
+        leaves, structure = structures.flatten(step.local_batch)
+        return jax.tree.unflatten(structure, _place_local_batch(leaves, group, fetch_to_device))
+    assert step.replica_batches is not None
     if group.size == 1:
         return structures.map_structure(
             lambda leaf: group.replicate(leaf) if fetch_to_device and _fits_device(leaf) else leaf,
-            step.parts[0],
+            step.replica_batches[0],
         )
-    flattened = [structures.flatten(part) for part in step.parts]
+    flattened = [structures.flatten(batch) for batch in step.replica_batches]
     structure = flattened[0][1]
     for index, (_, other) in enumerate(flattened):
         if other != structure:
@@ -47,14 +48,14 @@ def place_step(step: HostStep, group: ReplicaGroup, *, fetch_to_device: bool) ->
     columns: Any = zip(*(leaves for leaves, _ in flattened), strict=True)
     return jax.tree.unflatten(
         structure,
-        [_place_parts(column, group, fetch_to_device, uneven=step.uneven) for column in columns],
+        [_place_shards(column, group, fetch_to_device, uneven=step.uneven) for column in columns],
     )
 
 
-def _place_whole(leaves: list[Any], group: ReplicaGroup, fetch_to_device: bool) -> list[Any]:
+def _place_local_batch(leaves: list[Any], group: ReplicaGroup, fetch_to_device: bool) -> list[Any]:
     if not fetch_to_device or group.spans_processes:
         return [
-            _place_parts(np.split(np.asarray(leaf), group.local_size), group, fetch_to_device)
+            _place_shards(np.split(np.asarray(leaf), group.local_size), group, fetch_to_device)
             for leaf in leaves
         ]
     return [
@@ -65,27 +66,28 @@ def _place_whole(leaves: list[Any], group: ReplicaGroup, fetch_to_device: bool) 
     ]
 
 
-def _place_parts(
-    parts: Sequence[Any], group: ReplicaGroup, fetch_to_device: bool, *, uneven: bool = False
+def _place_shards(
+    shards: Sequence[Any], group: ReplicaGroup, fetch_to_device: bool, *, uneven: bool = False
 ) -> PerReplica:
     if not fetch_to_device:
-        return PerReplica(parts, group, uneven=uneven)
-    if all(isinstance(part, (np.ndarray, np.generic)) and _fits_device(part) for part in parts):
-        # Joined here, in the background, and not when the step needs it.
-        value = PerReplica(parts, group, uneven=uneven)
+        return PerReplica(shards, group, uneven=uneven)
+    if all(isinstance(shard, (np.ndarray, np.generic)) and _fits_device(shard) for shard in shards):
+        # Assembles the global array here, in the prefetch thread, and not when the step needs it.
+        value = PerReplica(shards, group, uneven=uneven)
         array = value.global_array(group)
         if array is not None:
             return PerReplica.from_global(group, array, scalar=value.scalar)
-    placed = [_put(part, device) for part, device in zip(parts, group.local_devices, strict=True)]
+    pairs = zip(shards, group.local_devices, strict=True)
+    placed = [_put(shard, device) for shard, device in pairs]
     return PerReplica(placed, group, uneven=uneven)
 
 
-def _put(leaf: Any, place: jax.Device | jax.sharding.Sharding) -> Any:
+def _put(leaf: Leaf, place: jax.Device | jax.sharding.Sharding) -> Any:
     return jax.device_put(leaf, place) if _fits_device(leaf) else leaf
 
 
-def _fits_device(leaf: Any) -> bool:
-    """Returns whether an array can live on a device; strings stay on the host.
+def _fits_device(leaf: Leaf) -> bool:
+    """Returns whether an array can be placed on a device; strings stay on the host.
 
     Raises:
         InvalidArgumentError: If 64-bit numbers would not survive JAX's 32-bit mode.
@@ -96,7 +98,7 @@ def _fits_device(leaf: Any) -> bool:
     if is_host_only(dtype):
         return False
     try:
-        narrowed(leaf)
+        guard_int64(leaf)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
             f"{error} Or leave batches on the host with "

@@ -1,4 +1,4 @@
-"""Prepares the next steps in a thread of its own while the present one runs."""
+"""Prefetches the next steps in a background thread while the current one runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from stratagem._src.process.background import Background
 
 __all__ = ["Prefetcher"]
 
-_SECONDS_TO_END = 1.0
+_SHUTDOWN_TIMEOUT_SECONDS = 1.0
 
 
 class Prefetcher:
-    """Runs a generator ahead, in a background thread, as long as there is room.
+    """Runs a generator ahead of the consumer in a background thread, while the buffer has room.
 
-    The thread starts with the first item that is asked for and ends with the generator, with its
-    first exception (which reaches the consumer with its own traceback), or with ``close``. Then it
-    closes the generator, and with it the threads and files of what that reads.
+    The thread starts at the first request and ends with the generator, with its first exception (which
+    reaches the consumer with its own traceback), or with ``close``. It then closes the generator, and
+    with it the threads and files of the generator's own input.
 
     Args:
         items: The generator.
-        has_room: Whether there is room for one more beside those that wait for the consumer; always if
-            none do.
+        has_room: Returns whether the buffer takes one more item; must be true for an empty buffer.
     """
 
     def __init__(
@@ -57,9 +56,9 @@ class Prefetcher:
         raise StopIteration
 
     def take_ready(self, taken: list[Any]) -> None:
-        """Appends the items that are there to those taken before, as far as there is room beside them.
+        """Moves buffered items to the end of ``taken``, as long as it has room.
 
-        Waits for one if there would be none; then there is none at the end only.
+        Waits for an item if ``taken`` is empty; it stays empty only at the end.
         """
         self._check_process()
         with self._changed:
@@ -72,7 +71,7 @@ class Prefetcher:
             self._raise_error()
 
     def _check_process(self) -> None:
-        # Before the lock, which the thread may have held when the process forked.
+        # Comes before the lock: the thread may have held it when the process forked.
         self._background.process.check()
 
     def _wait(self) -> None:
@@ -87,11 +86,12 @@ class Prefetcher:
             if error is not None:
                 raise error
         finally:
-            # The error's traceback leads here: it must not lead back to the error.
+            # The error's traceback refers to this frame; a reference back would be a cycle, which keeps
+            # all that is in these frames alive until the garbage collector runs.
             del error
 
     def close(self) -> None:
-        """Ends the thread; one that is held up in a user's code ends when that returns."""
+        """Stops the thread; if it is blocked in user code, it stops when that returns."""
         if not self._background.process.is_here:
             return
         with self._changed:
@@ -100,10 +100,10 @@ class Prefetcher:
             self._changed.notify_all()
             if not self._started:
                 self._source = None
-        self._background.join_or_leave(_SECONDS_TO_END)
+        self._background.join_or_abandon(_SHUTDOWN_TIMEOUT_SECONDS)
 
     def _work(self) -> None:
-        THIS_THREAD.state.reads_ahead = True
+        THIS_THREAD.state.is_prefetching = True
         source, self._source = self._source, None
         assert source is not None
         try:
@@ -118,7 +118,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _put(self, item: Any) -> bool:
-        """Appends an item when there is room; returns whether anybody still wants it."""
+        """Appends an item when there is room; returns whether the consumer is still there."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._has_room(self._items))
             if not self._ended:

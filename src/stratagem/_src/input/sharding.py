@@ -1,4 +1,4 @@
-"""How a dataset is divided between workers: which policy, and what it does to the dataset."""
+"""Auto-sharding: chooses the policy by which workers shard a dataset, and applies it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _logger = logging.getLogger("stratagem")
 
 
 def choose_policy(policy: AutoShardPolicy, files: int | None, num_workers: int) -> AutoShardPolicy:
-    """Returns the policy that ``AUTO`` stands for; the others are checked and returned.
+    """Returns the policy that ``AUTO`` resolves to; checks and returns the others.
 
     Args:
-        policy: What the dataset's options say.
+        policy: The policy in the dataset's options.
         files: The number of files it reads, or ``None``.
         num_workers: The number of workers.
 
     Raises:
         InvalidArgumentError: If there are fewer files than workers.
-        NotFoundError: If ``FILE`` is wanted of a dataset that reads no files.
+        NotFoundError: If the policy is ``FILE`` and the dataset reads no files.
 
     >>> choose_policy(AutoShardPolicy.AUTO, files=4, num_workers=2).name
     'FILE'
@@ -50,13 +50,13 @@ def choose_policy(policy: AutoShardPolicy, files: int | None, num_workers: int) 
 
 
 def with_common_order(dataset: object, seed: int) -> object:
-    """Returns a dataset that is shuffled the same way on all workers, which divide it.
+    """Returns the dataset with the same shuffle order on all workers, which then shard it.
 
-    With ``AutoShardPolicy.OFF`` every worker keeps an order of its own.
+    With ``AutoShardPolicy.OFF`` every worker keeps its own order.
 
     Args:
         dataset: The dataset.
-        seed: The same on all workers.
+        seed: A seed that is the same on all workers.
     """
     if not isinstance(dataset, Dataset):
         return dataset
@@ -66,16 +66,16 @@ def with_common_order(dataset: object, seed: int) -> object:
 
 
 def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerInput, Source]:
-    """Returns a worker's steps of a dataset of global batches, and the source they come from."""
+    """Returns a worker's steps from a dataset of global batches, and the source of these steps."""
     if not isinstance(dataset, Dataset):
         source = as_source(dataset)
-        return split_steps(source, position, whole_batches=True), source
+        return split_steps(source, position, replicated_source=True), source
     wanted = dataset.options().experimental_distribute.auto_shard_policy
     if position.num_workers == 1:
         if wanted is AutoShardPolicy.HINT:
             dataset = shard_at_hints(dataset, 1, 0)
         source = as_source(dataset)
-        return split_steps(source, position, whole_batches=True), source
+        return split_steps(source, position, replicated_source=True), source
     policy = choose_policy(wanted, num_files(dataset), position.num_workers)
     if wanted is AutoShardPolicy.AUTO and policy is AutoShardPolicy.DATA:
         _logger.warning(
@@ -88,5 +88,5 @@ def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerI
     elif policy is AutoShardPolicy.HINT:
         dataset = shard_at_hints(dataset, position.num_workers, position.index)
     source = as_source(dataset)
-    whole = policy is AutoShardPolicy.DATA
-    return split_steps(source, position, whole_batches=whole), source
+    replicated = policy is AutoShardPolicy.DATA
+    return split_steps(source, position, replicated_source=replicated), source

@@ -1,4 +1,4 @@
-"""Everything that can be distributed: our datasets, and those that users have."""
+"""Adapters for everything that can be distributed: our datasets, other libraries' datasets, iterables."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.owned_memory import OwnedResults, owned
+from stratagem._src.core.types import Dataset as DatasetLike
+from stratagem._src.core.types import IteratorState, Leaf
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.iterator import DatasetIterator
-from stratagem._src.data.plan.aligned import copy_of
+from stratagem._src.data.plan.aligned_arrays import copy_of
 
 __all__ = ["Source", "SourceIterator", "as_source"]
 
 
 class SourceIterator(Protocol):
-    """An iteration whose place can be noted."""
+    """An iterator with a state."""
 
     def __iter__(self) -> Self:
         """Returns itself."""
@@ -29,24 +31,24 @@ class SourceIterator(Protocol):
         """Returns the next element."""
 
     def get_state(self) -> Any:
-        """Returns a small value that says where the iteration stands."""
+        """Returns a small JSON-able value for the position of the iterator."""
 
 
 class Source(Protocol):
-    """Something that can be iterated over from any of its places."""
+    """Something that can be iterated over from any saved state."""
 
-    def open(self, state: Any) -> SourceIterator:
-        """Returns an iteration from ``state`` on, or from the beginning."""
+    def open(self, state: IteratorState) -> SourceIterator:
+        """Returns an iterator that starts at ``state``, or at the beginning for ``None``."""
 
     def num_elements(self) -> int | None:
-        """Returns the number of elements, or ``None`` if it is not known or infinite."""
+        """Returns the number of elements, or ``None`` if it is unknown or infinite."""
 
 
 class _DatasetSource:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
 
-    def open(self, state: Any) -> DatasetIterator:
+    def open(self, state: IteratorState) -> DatasetIterator:
         iterator = DatasetIterator(self.dataset.plan)
         if state is not None:
             iterator.set_state(state)
@@ -58,14 +60,14 @@ class _DatasetSource:
 
 
 class _IterableSource:
-    """Any iterable; a place in it is how many elements came before, which are read again."""
+    """Any iterable. Its state is the number of elements read; resuming reads and drops these again."""
 
     def __init__(self, make: Callable[[], Iterable[Any]], what: str, count: int | None) -> None:
         self._make = make
         self._what = what
         self._count = count
 
-    def open(self, state: Any) -> _CountingIterator:
+    def open(self, state: IteratorState) -> _CountingIterator:
         iterator = _CountingIterator(iter(self._make()))
         skipped = sum(1 for _ in itertools.islice(iterator, state or 0))
         if skipped < (state or 0):
@@ -88,7 +90,7 @@ class _CountingIterator:
         return self
 
     def __next__(self) -> Any:
-        # A loader may fill the same memory with the next batch, while JAX still uses this one.
+        # A data loader may reuse the buffer of this batch for the next one while JAX still reads it.
         element = _owned_results.take(self._next)
         return structures.map_structure(_to_numpy, element)
 
@@ -101,11 +103,11 @@ class _CountingIterator:
         return self._count
 
 
-def as_source(dataset: Any) -> Source:
-    """Returns a source of what the user gave: a dataset of some library, arrays, or an iterable.
+def as_source(dataset: DatasetLike) -> Source:
+    """Returns a source for the user's input: a dataset of any library, an array, or an iterable.
 
-    ``tf.data``, Grain and PyTorch objects are recognised by what they offer, without importing
-    those libraries. An array is one batch.
+    ``tf.data``, Grain and PyTorch objects are recognised by their methods, without importing those
+    libraries. An array is one batch.
 
     Raises:
         InvalidArgumentError: If it cannot be iterated over.
@@ -144,15 +146,15 @@ def _once(iterator: Iterator[Any], what: str) -> Source:
     return _IterableSource(make, what, None)
 
 
-def _length(dataset: Any) -> int | None:
+def _length(dataset: DatasetLike) -> int | None:
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return None
 
 
-def _to_numpy(leaf: Any) -> Any:
-    """Returns arrays of other libraries as NumPy arrays of their own."""
+def _to_numpy(leaf: Leaf) -> Any:
+    """Returns an array of another library as a NumPy array that owns its memory."""
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array, int, float, bool, bytes)):
         return leaf
     if hasattr(leaf, "detach"):

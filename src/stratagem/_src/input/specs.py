@@ -1,4 +1,4 @@
-"""The shapes and types of distributed elements."""
+"""Specs of distributed elements: their shapes and dtypes per replica."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core import structures
+from stratagem._src.core.types import ArraySpec, ElementSpec
 from stratagem._src.data.dataset_spec import DatasetSpec
 from stratagem._src.data.tensor_spec import TensorSpec
-from stratagem._src.input.divisible import datasets_in_elements
+from stratagem._src.input.divisible import nested_dataset_error
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["PerReplicaSpec", "distributed_spec", "is_static", "with_rows"]
@@ -23,7 +24,7 @@ class PerReplicaSpec:
 TensorSpec(shape=(None,), dtype=int32, name=None))
     """
 
-    def __init__(self, *value_specs: Any) -> None:
+    def __init__(self, *value_specs: ArraySpec) -> None:
         self.value_specs = value_specs
 
     def __eq__(self, other: object) -> bool:
@@ -37,19 +38,19 @@ TensorSpec(shape=(None,), dtype=int32, name=None))
 
 
 def distributed_spec(
-    element_spec: Any, group: ReplicaGroup, part: Callable[[TensorSpec], TensorSpec]
+    element_spec: ElementSpec, group: ReplicaGroup, part: Callable[[TensorSpec], TensorSpec]
 ) -> Any:
-    """Returns the spec of a distributed element: that of a part, once for each local replica.
+    """Returns the spec of a distributed element: a shard's spec, once per local replica.
 
     Args:
-        element_spec: Of what is distributed.
+        element_spec: The spec of the dataset's elements.
         group: The replicas.
-        part: From the spec of an array to that of one replica's part of it.
+        part: Maps the spec of an array to the spec of one replica's shard of it.
     """
 
     def spread(spec: TensorSpec | DatasetSpec) -> Any:
         if isinstance(spec, DatasetSpec):
-            raise datasets_in_elements()
+            raise nested_dataset_error()
         mine = part(spec)
         return mine if group.size == 1 else PerReplicaSpec(*[mine] * group.local_size)
 
@@ -57,7 +58,7 @@ def distributed_spec(
 
 
 def with_rows(spec: TensorSpec, num_rows: int | None) -> TensorSpec:
-    """Returns the spec of a batch with another number of rows, ``None`` if that is not known.
+    """Returns the spec of a batch with another number of rows, ``None`` if unknown.
 
     >>> with_rows(TensorSpec([8, 3]), 4)
     TensorSpec(shape=(4, 3), dtype=float32, name=None)
@@ -67,7 +68,7 @@ def with_rows(spec: TensorSpec, num_rows: int | None) -> TensorSpec:
     return TensorSpec([num_rows, *spec.shape[1:]], spec.dtype, spec.name)
 
 
-def is_static(element_spec: Any) -> bool:
+def is_static(element_spec: ElementSpec) -> bool:
     """Returns whether all elements are known to have the same shapes."""
     specs = structures.leaves_of(element_spec, lambda x: isinstance(x, TensorSpec))
     return all(spec.shape.is_fully_defined() for spec in specs)

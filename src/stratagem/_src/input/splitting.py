@@ -1,4 +1,4 @@
-"""Which rows of a batch go to which replica: arithmetic only."""
+"""Splits the rows of a batch between workers and replicas: pure arithmetic."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 __all__ = ["WorkerPosition", "split_rows", "worker_share"]
 
 Rows = tuple[int, int]
-"""A range of rows: first, and one past the last."""
+"""A half-open range of rows: the first, and one past the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPosition:
-    """Where a worker stands among all that read the same input.
+    """The position of a worker among all workers that read the same input.
 
     Args:
-        num_workers: How many workers there are.
-        index: Which one this is.
-        num_replicas: How many replicas it has.
+        num_workers: The number of workers.
+        index: The index of this worker.
+        num_replicas: The number of replicas of this worker.
     """
 
     num_workers: int = 1
@@ -26,9 +26,9 @@ class WorkerPosition:
 
 
 def split_rows(rows: Rows, num_replicas: int) -> list[Rows]:
-    """Returns each replica's part of a range of rows.
+    """Returns each replica's shard of a range of rows.
 
-    Every part but the last is as large as an even division rounded up; the last ones may be empty.
+    A shard has ``ceil(rows / num_replicas)`` rows; the last ones have fewer, or none.
 
     >>> split_rows((0, 5), 3)
     [(0, 2), (2, 4), (4, 5)]
@@ -44,10 +44,10 @@ def split_rows(rows: Rows, num_replicas: int) -> list[Rows]:
 
 
 def worker_share(batch_size: int, num_workers: int, index: int, step: int) -> Rows:
-    """Returns the rows of a global batch that a worker takes.
+    """Returns the rows of a global batch that belong to a worker.
 
-    The shares of all workers cover the batch. Where it does not divide evenly, those that take one
-    row more change with ``step``, so that over time all take the same amount.
+    The shares of all workers cover the batch. If it does not divide evenly, the workers that get one
+    extra row rotate with ``step``, so that in the long run all workers get equally many.
 
     >>> [worker_share(7, 2, worker, step=0) for worker in (0, 1)]
     [(0, 4), (4, 7)]

@@ -1,4 +1,4 @@
-"""The batches that one worker reads, step by step, on the host."""
+"""The per-step batches of one worker in host memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.input.divisible import refuse_undividable, without_rows
+from stratagem._src.core.types import Element, IteratorState, Leaf, PyTree
+from stratagem._src.input.divisible import check_divisible, empty_like
 from stratagem._src.input.sources import Source, SourceIterator
 from stratagem._src.input.splitting import (
     Rows,
@@ -18,34 +19,37 @@ from stratagem._src.input.splitting import (
     worker_share,
 )
 
-__all__ = ["HostStep", "HostSteps", "WorkerInput", "dealt_steps", "split_steps", "take_rows"]
+__all__ = ["HostStep", "HostSteps", "WorkerInput", "per_replica_steps", "split_steps", "take_rows"]
 
 
 class HostStep:
-    """What the replicas of one worker get in one step, in the host's memory.
+    """The batches of one worker's replicas for one step, in host memory.
+
+    Exactly one of ``replica_batches`` and ``local_batch`` is set.
 
     Args:
-        parts: One element for each replica.
-        whole: The parts in one piece, if they are equal in size and lie next to each other.
-        state: Where the worker's input stands after this step.
-        uneven: Whether the parts differ in size from those of another worker.
-        global_rows: The rows of the global batch that all workers read and keep their shares of; ``None``
-            if this worker's input is its own.
+        replica_batches: One element per replica.
+        local_batch: The batches of all replicas as one contiguous array, if they have equal sizes. It is
+            placed on the devices with one transfer per leaf.
+        state: The state of the worker's input after this step.
+        uneven: Whether the batch sizes differ between replicas or from those of another worker.
+        global_rows: The size of the global batch, if all workers read it and each keeps its share;
+            ``None`` if this worker reads its own data.
     """
 
-    __slots__ = ("global_rows", "parts", "state", "uneven", "whole")
+    __slots__ = ("global_rows", "local_batch", "replica_batches", "state", "uneven")
 
     def __init__(
         self,
-        parts: list[Any] | None,
-        whole: Any,
-        state: Any,
+        replica_batches: list[Any] | None,
+        local_batch: PyTree,
+        state: IteratorState,
         *,
         uneven: bool = False,
         global_rows: int | None = None,
     ) -> None:
-        self.parts = parts
-        self.whole = whole
+        self.replica_batches = replica_batches
+        self.local_batch = local_batch
         self.state = state
         self.uneven = uneven
         self.global_rows = global_rows
@@ -54,21 +58,23 @@ class HostStep:
 HostSteps = Generator[HostStep, None, None]
 
 WorkerInput = Callable[[Any], tuple[Any, HostSteps]]
-"""Opens the input at a state, or at the beginning; returns the state there and the steps."""
+"""Opens the input at a state, or at the beginning for ``None``; returns that state and the steps."""
 
 
-def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool) -> WorkerInput:
-    """Returns the steps of a dataset of global batches.
+def split_steps(
+    source: Source, position: WorkerPosition, *, replicated_source: bool
+) -> WorkerInput:
+    """Returns the steps of a worker that reads a dataset of global batches.
 
     Args:
-        source: Gives the batches.
+        source: Yields the batches.
         position: The worker.
-        whole_batches: Whether every worker gets every batch from its source, to take its share of
-            each (``True``); or each source is the worker's own, so that a batch is enough for as
-            many steps as there are workers (``False``).
+        replicated_source: ``True`` if all workers read the same batches and each takes its share of
+            every batch. ``False`` if the worker reads its own data: then one global batch lasts for
+            ``num_workers`` steps.
     """
 
-    def open_at(state: Any) -> tuple[Any, HostSteps]:
+    def open_at(state: IteratorState) -> tuple[Any, HostSteps]:
         count, turn, source_state = state or (0, 0, None)
         iterator = source.open(source_state)
         return [count, turn, iterator.get_state()], steps(count, turn, iterator)
@@ -78,19 +84,21 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
             for number, element in enumerate(iterator, count + 1):
                 yield HostStep([_undivided(element)], None, [number, 0, iterator.get_state()])
             return
+        # A state is [step count, turn, state of the source]. In the middle of a batch it holds the
+        # source's state before that batch, which is read again, and the turn to continue with.
         before = iterator.get_state()
         checked = False
         for batch in iterator:
             if not checked:
-                refuse_undividable(batch)
+                check_divisible(batch)
                 checked = True
             size = _batch_size(batch)
-            turns = 1 if whole_batches else position.num_workers
+            turns = 1 if replicated_source else position.num_workers
             start, start_count = 0, count
             behind = iterator.get_state()
             for current in range(turns):
                 shares = worker_share(size, position.num_workers, position.index, count)
-                if whole_batches:
+                if replicated_source:
                     rows = shares
                 elif current == turns - 1:
                     rows = (start, size)
@@ -102,7 +110,7 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
                 after = [count, 0, behind] if last else [start_count, current + 1, before]
                 if current >= turn:
                     step = _split(batch, rows, position.num_replicas, after)
-                    step.global_rows = size if whole_batches else None
+                    step.global_rows = size if replicated_source else None
                     yield step
             turn = 0
             before = behind
@@ -110,45 +118,48 @@ def split_steps(source: Source, position: WorkerPosition, *, whole_batches: bool
     return open_at
 
 
-def dealt_steps(sources: list[Source], num_replicas: int, *, all_full: bool) -> WorkerInput:
-    """Returns the steps of datasets of per-replica batches.
+def per_replica_steps(
+    sources: list[Source], num_replicas: int, *, static_shapes: bool
+) -> WorkerInput:
+    """Returns the steps of a worker that reads datasets of per-replica batches.
 
-    One source deals its batches to the replicas in turn; several sources feed one replica each.
+    One source feeds all replicas in round-robin order; several sources feed one replica each.
 
     Args:
-        sources: Give the batches.
-        num_replicas: Of this worker.
-        all_full: Whether all batches are of one size, so that there is no step in which a replica
-            has none. Otherwise such a replica gets an empty one, so that no other is lost; it ends
-            the steps too if elements are not batches, of which there is no empty one.
+        sources: Yield the batches.
+        num_replicas: The number of replicas of this worker.
+        static_shapes: Whether all batches must have the same shapes. Then an incomplete last step is
+            dropped. Otherwise replicas without a batch get an empty one, so that no data is lost. Elements
+            that are not batches have no empty form, so an incomplete step is dropped for these too.
     """
 
-    def open_at(state: Any) -> tuple[Any, HostSteps]:
+    def open_at(state: IteratorState) -> tuple[Any, HostSteps]:
         states = state or [None] * len(sources)
         iterators = [source.open(s) for source, s in zip(sources, states, strict=True)]
         return [iterator.get_state() for iterator in iterators], steps(iterators)
 
     def steps(iterators: list[SourceIterator]) -> HostSteps:
         while True:
-            parts = [
+            batches = [
                 next(iterators[replica % len(iterators)], None) for replica in range(num_replicas)
             ]
-            given = next((part for part in parts if part is not None), None)
-            if given is None:
+            example = next((batch for batch in batches if batch is not None), None)
+            if example is None:
                 return
-            if any(part is None for part in parts) and (all_full or not _has_rows(given)):
+            is_incomplete = any(batch is None for batch in batches)
+            if is_incomplete and (static_shapes or not _has_rows(example)):
                 return
             empty = None
-            for replica, part in enumerate(parts):
-                if part is None:
-                    empty = without_rows(given) if empty is None else empty
-                    parts[replica] = empty
-            yield HostStep(parts, None, [iterator.get_state() for iterator in iterators])
+            for replica, batch in enumerate(batches):
+                if batch is None:
+                    empty = empty_like(example) if empty is None else empty
+                    batches[replica] = empty
+            yield HostStep(batches, None, [iterator.get_state() for iterator in iterators])
 
     return open_at
 
 
-def _split(batch: Any, rows: Rows, num_replicas: int, state: Any) -> HostStep:
+def _split(batch: Element, rows: Rows, num_replicas: int, state: IteratorState) -> HostStep:
     first, end = rows
     ranges = split_rows(rows, num_replicas)
     if num_replicas == 1:
@@ -158,8 +169,8 @@ def _split(batch: Any, rows: Rows, num_replicas: int, state: Any) -> HostStep:
     return HostStep([take_rows(batch, part) for part in ranges], None, state)
 
 
-def _undivided(element: Any) -> Any:
-    """Returns an element for the only replica there is, which need not be a batch."""
+def _undivided(element: Element) -> Any:
+    """Returns an element for the only replica; it need not be a batch."""
     if not structures.leaves_of(element):
         raise _without_arrays()
     return structures.map_structure(
@@ -167,15 +178,15 @@ def _undivided(element: Any) -> Any:
     )
 
 
-def _has_rows(element: Any) -> bool:
+def _has_rows(element: Element) -> bool:
     return all(np.ndim(leaf) for leaf in structures.leaves_of(element))
 
 
-def take_rows(batch: Any, rows: Rows) -> Any:
+def take_rows(batch: Element, rows: Rows) -> Any:
     """Returns a range of the rows of every array in a batch."""
     first, end = rows
 
-    def cut(leaf: Any) -> Any:
+    def cut(leaf: Leaf) -> Any:
         array = np.asarray(leaf)
         if array.ndim == 0:
             raise _unbatched(batch)
@@ -184,7 +195,7 @@ def take_rows(batch: Any, rows: Rows) -> Any:
     return structures.map_structure(cut, batch)
 
 
-def _batch_size(batch: Any) -> int:
+def _batch_size(batch: Element) -> int:
     leaves = structures.leaves_of(batch)
     if not leaves:
         raise _without_arrays()
@@ -202,10 +213,10 @@ def _batch_size(batch: Any) -> int:
 
 
 def _without_arrays() -> InvalidArgumentError:
-    return InvalidArgumentError("A dataset to distribute must have arrays in its elements.")
+    return InvalidArgumentError("The elements of a distributed dataset must contain arrays.")
 
 
-def _unbatched(batch: Any) -> InvalidArgumentError:
+def _unbatched(batch: Element) -> InvalidArgumentError:
     shapes = [np.shape(leaf) for leaf in structures.leaves_of(batch)]
     return InvalidArgumentError(
         "A dataset to distribute must be batched by the global batch size, so that each array has a "

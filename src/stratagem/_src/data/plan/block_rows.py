@@ -1,4 +1,4 @@
-"""``BlockRows``: the rows of blocks that come one after the other."""
+"""``BlockRows``: a stream over the rows of consecutive blocks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["BlockRows"]
 
 
 class BlockRows(Stream):
-    """Base of streams that get several rows at once.
+    """Base class of streams that read several rows at once.
 
     Attributes:
-        _position: Which row of the present block is next.
-        _size: How many the block has.
-        _given: How many rows were given or passed over.
+        _position: The index of the next row in the current block.
+        _size: The number of rows in the current block.
+        _given: The number of rows returned or skipped so far.
     """
 
     _block: Any = None
@@ -38,7 +38,7 @@ class BlockRows(Stream):
         return True
 
     def _advance(self, count: int) -> int:
-        """Passes over as many of so many rows as the present block has, and returns how many."""
+        """Skips up to ``count`` rows of the current block and returns how many."""
         step = min(self._size - self._position, count)
         self._position += step
         self._given += step
@@ -63,7 +63,7 @@ class BlockRows(Stream):
         return concat_rows(parts) if parts else None
 
     def skip(self, count: int) -> int:
-        """Passes over rows without taking them out of their blocks."""
+        """Skips rows without extracting them from their blocks."""
         skipped = 0
         while skipped < count and self._refill():
             skipped += self._advance(count - skipped)

@@ -1,7 +1,7 @@
-"""``fingerprint``: a number that tells whether two plans, also of two programs, give the same elements.
+"""``fingerprint``: a hash that is equal for plans with the same elements, even in different programs.
 
-It follows from the steps, their arguments and arrays, and the users' functions: their code, what they
-capture, and the functions and values of their own module that they use.
+It covers the transformations, their arguments and arrays, and the user functions: their code, their
+closures, and the functions and values of their own module that they use.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.data.dataset_base import DatasetBase
 from stratagem._src.data.plan.node import Node
 from stratagem._src.data.plan.run import Seed
-from stratagem._src.data.planned_elements import PlannedElements
 
 __all__ = ["fingerprint"]
 
@@ -27,12 +27,12 @@ _NAMED = (type, types.ModuleType, types.BuiltinFunctionType, np.ufunc, types.Met
 
 
 def fingerprint(plan: Node) -> int:
-    """Returns an unsigned number of 64 bits.
+    """Returns an unsigned 64-bit hash.
 
-    A ``shuffle`` without a seed counts as one whatever its order, and files count by their names.
+    All shuffles without a seed are equal, and files are identified by name.
 
     Raises:
-        InvalidArgumentError: If a function uses an object that cannot be looked into.
+        InvalidArgumentError: If a function uses an object that cannot be inspected.
     """
     walk = _Walk()
     walk.add(plan)
@@ -40,7 +40,7 @@ def fingerprint(plan: Node) -> int:
 
 
 class _Walk:
-    """Hashes everything that is reached from a value, each object once."""
+    """Hashes everything reachable from a value, each object once."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=8)
@@ -49,31 +49,31 @@ class _Walk:
     def digest(self) -> bytes:
         return self._hash.digest()
 
-    def _note(self, *texts: str | bytes) -> None:
+    def _update(self, *texts: str | bytes) -> None:
         for text in texts:
             data = text if isinstance(text, bytes) else text.encode()
             self._hash.update(len(data).to_bytes(8, "little") + data)
 
     def add(self, value: Any) -> None:
-        """Adds a value and what it refers to."""
+        """Hashes a value and everything that it refers to."""
         if isinstance(value, _PLAIN):
-            self._note(type(value).__name__, repr(value))
+            self._update(type(value).__name__, repr(value))
             return
         if id(value) in self._seen:
-            self._note("again", str(self._seen[id(value)][0]))
+            self._update("again", str(self._seen[id(value)][0]))
             return
-        # The object is kept, so that no other can get its id.
+        # Keeps the object alive, so that no other object can get its id.
         self._seen[id(value)] = len(self._seen), value
-        self._note(type(value).__qualname__)
+        self._update(type(value).__qualname__)
         for part in self._parts(value):
             self.add(part)
 
     def _parts(self, value: Any) -> Iterator[Any]:
         if isinstance(value, Node):
-            ignored = ("inputs", "_spec", *value.remembers)
+            ignored = ("inputs", "_spec", *value.derived_attributes)
             yield {name: part for name, part in vars(value).items() if name not in ignored}
             yield from value.inputs
-        elif isinstance(value, PlannedElements):
+        elif isinstance(value, DatasetBase):
             yield value.plan
         elif isinstance(value, Seed):
             yield value.identity
@@ -113,6 +113,7 @@ def _parts_of_code(value: Any) -> list[Any]:
         return [_cell_contents(value)]
     if isinstance(value, types.FunctionType):
         captured = [value.__defaults__, value.__kwdefaults__, *(value.__closure__ or ())]
+        # Our own functions are identified by name, not by code.
         if value.__module__.partition(".")[0] == _OWN_MODULE:
             return [value.__module__, value.__qualname__, *captured]
         return [value.__code__, *captured, _globals_of(value)]
@@ -128,7 +129,7 @@ def _cell_contents(cell: types.CellType) -> Any:
 
 
 def _globals_of(function: types.FunctionType) -> dict[str, Any]:
-    """Returns what a function uses of its module, and the names of what comes from others."""
+    """Returns the globals that a function uses: values of its own package, names of other packages."""
     package = function.__module__.partition(".")[0]
     used: dict[str, Any] = {}
     for name in _names_in(function.__code__):
@@ -149,7 +150,7 @@ def _parts_of_object(value: Any) -> list[Any]:
         reduced = value.__reduce_ex__(2)
     except TypeError:
         raise InvalidArgumentError(
-            f"A dataset's fingerprint needs to look into what its functions use, and {value!r} cannot "
-            "be. Use a function without it, or give snapshot() a key of your own."
+            "The fingerprint of a dataset covers every object that its functions use, and cannot "
+            f"inspect {value!r}. Use a function without it, or pass a key to snapshot()."
         ) from None
     return [reduced] if isinstance(reduced, str) else list(reduced[:3])

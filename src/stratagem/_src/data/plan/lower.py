@@ -1,9 +1,10 @@
-"""Lowering: choosing and ordering elements by index, and gathering them last.
+"""Lowering: transformations select and order row numbers, and a gather reads the elements last.
 
 ``shuffle``, ``repeat``, ``take``, ``skip``, ``shard``, ``batch``, ``unbatch`` and ``rebatch``
-never look into an element. Above a table they are moved onto the stream of its row numbers, so
-what they shuffle and batch are integers, and each batch is read from the table with one gather per
-array.
+never inspect an element. Above a table they are moved onto the stream of its row numbers: they shuffle and
+batch integers, and each batch is read from the table with one gather per array. For example::
+
+    Batch(Shuffle(TensorSlices))   becomes   _Gather(Batch(Shuffle(_RowNumbers)), depth=1)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _READ_AHEAD = 2
 
 
 def lower(node: Node) -> Node:
-    """Returns a plan with the same elements that runs on indices as far as it can."""
+    """Returns a plan with the same elements that runs on row numbers as far as possible."""
     return _read_ahead(_lower(node))
 
 
@@ -41,7 +42,7 @@ def _lower(node: Node) -> Node:
 
 
 def _move_below(node: Node, gather: _Gather) -> Node | None:
-    """Returns the step done before the gather, on its order or on its table, if it can be."""
+    """Returns the gather with the node moved into its order or its table, or ``None`` if impossible."""
     if node.batch_levels is not None and gather.depth + node.batch_levels >= 0:
         order = node.on_row_numbers(gather.inputs[0], gather.depth)
         return _Gather(order, gather.access, gather.depth + node.batch_levels, node)
@@ -50,7 +51,7 @@ def _move_below(node: Node, gather: _Gather) -> Node | None:
 
 
 def _read_ahead(node: Node) -> Node:
-    """Overlaps the gathers of a parallel ``map`` with the consumer, as its threads would."""
+    """Prefetches the gathers of a parallel ``map``, in place of the threads that ``map`` would use."""
     wanted = isinstance(node, _Gather) and node.access.read_ahead
     return Prefetch(node, _READ_AHEAD) if wanted else node
 
@@ -98,7 +99,14 @@ class _RowNumberStream(Stream):
 
 
 class _Gather(Node):
-    """The elements of a table in the order, and the batches, of a plan over its row numbers."""
+    """Reads a table in the order and the batches of a plan over its row numbers.
+
+    Args:
+        order: The plan over row numbers.
+        access: The table.
+        depth: The levels of batches in ``order``: 0 for row numbers, 1 for vectors of them.
+        replaces: The node of the original plan with the same elements.
+    """
 
     def __init__(self, order: Node, access: RandomAccess, depth: int, replaces: Node) -> None:
         self.inputs = (order,)

@@ -1,4 +1,4 @@
-"""``Node``: one step of the plan that a dataset is."""
+"""``Node``: one source or transformation in the plan of a dataset."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 __all__ = ["Epoch", "Node", "known", "rewrite", "walk"]
 
 Epoch = tuple[int, ...]
-"""Which repetition of each enclosing ``repeat`` a stream belongs to, outermost first."""
+"""The repetition of each enclosing ``repeat`` that a stream belongs to, outermost first."""
 
 
 class Node(ABC):
-    """One source or transformation; immutable but for what it remembers.
+    """One source or transformation; immutable except for its caches.
+
+    The class name and the names of attributes are part of iterator states and fingerprints.
 
     Attributes:
         inputs: The nodes it reads from.
-        batch_levels: By how many levels it batches (1), unbatches (-1) or neither (0), if all it
-            does is to choose, order and group elements without looking into them; else ``None``.
-            Such a node runs on indices when what is below has random access.
-        remembers: The attributes that say nothing about which elements it gives.
+        batch_levels: The number of batch levels it adds: 1 if it batches, -1 if it unbatches, 0 if
+            neither; ``None`` if it inspects elements instead of only selecting, ordering and grouping
+            them. A node with a number runs on row numbers if its input has random access.
+        derived_attributes: The attributes that do not affect which elements it yields, such as caches.
     """
 
     inputs: tuple[Node, ...] = ()
     batch_levels: int | None = None
-    remembers: ClassVar[tuple[str, ...]] = ()
+    derived_attributes: ClassVar[tuple[str, ...]] = ()
     _spec: Any = None
 
     @property
@@ -48,20 +50,20 @@ class Node(ABC):
 
     @abstractmethod
     def cardinality(self) -> int:
-        """Returns the number of elements, or one of the two special constants."""
+        """Returns the number of elements, ``INFINITE_CARDINALITY`` or ``UNKNOWN_CARDINALITY``."""
 
     @abstractmethod
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass over the elements."""
 
     def random_access(self) -> RandomAccess | None:
-        """Returns the elements as a table, if any of them can be had at once by its index."""
+        """Returns the elements as a table, if each can be read directly by its index."""
         return None
 
     def over_table(self, table: RandomAccess) -> RandomAccess | None:
-        """Returns a table of what the step makes of each row, if that does not depend on the order.
+        """Returns the table of transformed rows, if a result does not depend on the order of the rows.
 
-        Then the step can run after the choice and the order of the rows.
+        Then rows are selected and ordered first, and transformed only when they are gathered.
         """
         return None
 
@@ -73,7 +75,7 @@ class Node(ABC):
         return merged
 
     def with_inputs(self, inputs: tuple[Node, ...]) -> Self:
-        """Returns this step over inputs with the same elements; it shares what it remembers."""
+        """Returns this node over inputs with the same elements; caches are shared."""
         if all(a is b for a, b in zip(inputs, self.inputs, strict=True)):
             return self
         node = copy.copy(self)
@@ -82,19 +84,19 @@ class Node(ABC):
         return node
 
     def over(self, inputs: tuple[Node, ...]) -> Self:
-        """Returns this step over inputs that give other elements; it shares nothing."""
+        """Returns this node over inputs with other elements; nothing is shared."""
         return self.with_inputs(inputs)
 
     def fork(self) -> Node:
-        """Returns the same step with iterations of its own; most have nothing to count."""
+        """Returns the same node with its own iteration count; only random nodes have one."""
         return self
 
     def on_row_numbers(self, order: Node, depth: int) -> Node:
-        """Returns this step over the row numbers of a table, in ``depth`` levels of batches."""
+        """Returns this node over the row numbers of a table, in ``depth`` levels of batches."""
         return self.with_inputs((order,))
 
     def describe(self) -> str:
-        """Returns the names of the steps, to tell one plan from another."""
+        """Returns the names of the nodes, which identify the plan in iterator states."""
         inner = ", ".join(node.describe() for node in self.inputs)
         return f"{type(self).__name__}({inner})" if inner else type(self).__name__
 
@@ -112,5 +114,5 @@ def rewrite(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def known(cardinality: int) -> bool:
-    """Returns whether a cardinality is a finite, known number."""
+    """Returns whether a cardinality is known and finite."""
     return cardinality not in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY)

@@ -1,4 +1,4 @@
-"""Reading the first element of a plan, to learn what its elements are."""
+"""Reads the first element of a plan, to infer its spec."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["first_element", "peek"]
 
 
 def peek(node: Node) -> Stream:
-    """Starts a pass that does not count as an iteration, on which the next shuffle would depend."""
+    """Starts a pass that does not count as an iteration, so that it does not change later shuffles."""
     choices = [[0] for part in walk(node) if isinstance(part, Seeded)]
     return node.open(Run(node, choices), ())
 
@@ -22,7 +22,7 @@ def first_element(node: Node, needed_by: str) -> Any:
     """Returns the first element of a plan.
 
     Raises:
-        InvalidArgumentError: If there is none.
+        InvalidArgumentError: If the plan is empty.
     """
     access = node.random_access()
     if access is not None and len(access):
@@ -32,7 +32,7 @@ def first_element(node: Node, needed_by: str) -> Any:
         return next(stream)
     except StopIteration:
         raise InvalidArgumentError(
-            f"The element_spec after {needed_by} follows from its first element, and there is none."
+            f"The element_spec after {needed_by} is inferred from its first element, but there is none."
         ) from None
     finally:
         stream.close()

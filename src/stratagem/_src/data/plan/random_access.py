@@ -1,4 +1,4 @@
-"""``RandomAccess``: elements that can be had at once by their indices."""
+"""``RandomAccess``: tables whose elements are read by index."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.data.plan.aligned import take_rows
+from stratagem._src.core.types import PyTree
+from stratagem._src.data.plan.aligned_arrays import take_rows
 from stratagem._src.data.plan.rows import row
 from stratagem._src.data.structure import flatten, map_structure, pack_like
 
@@ -20,7 +21,7 @@ class RandomAccess(ABC):
     """A table of elements; reading it has no side effects.
 
     Attributes:
-        read_ahead: Whether the user asked for its elements to be made in parallel.
+        read_ahead: Whether the user requested its elements to be computed in parallel.
     """
 
     read_ahead: bool = False
@@ -41,7 +42,7 @@ class RandomAccess(ABC):
 class ArrayAccess(RandomAccess):
     """The rows of a nest of arrays with the same leading dimension."""
 
-    def __init__(self, arrays: Any, length: int) -> None:
+    def __init__(self, arrays: PyTree, length: int) -> None:
         self._arrays = arrays
         self._length = length
 
@@ -49,7 +50,7 @@ class ArrayAccess(RandomAccess):
         return self._length
 
     def gather(self, indices: Indices) -> Any:
-        """Returns one gather per array."""
+        """Gathers from each array."""
         return map_structure(lambda array: take_rows(array, indices), self._arrays)
 
     def element(self, index: int) -> Any:
@@ -69,7 +70,7 @@ class ConcatAccess(RandomAccess):
         return int(self._ends[-1])
 
     def gather(self, indices: Indices) -> Any:
-        """Returns the rows of each table in their places."""
+        """Gathers from each table and scatters the rows to their positions."""
         owners = np.searchsorted(self._ends, indices, side="right")
         nest: Any = None
         results: list[Any] = []

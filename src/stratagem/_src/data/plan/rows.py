@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import Element, Leaf, PyTree
 from stratagem._src.data.dataset_spec import spec_of
-from stratagem._src.data.plan.aligned import copy_of
+from stratagem._src.data.plan.aligned_arrays import copy_of
 from stratagem._src.data.structure import (
     describe,
     flatten,
@@ -20,8 +21,8 @@ from stratagem._src.data.tensor_spec import STRING
 
 __all__ = [
     "concat_rows",
-    "copied",
-    "in_own_nest",
+    "copy_containers",
+    "copy_element",
     "num_rows",
     "read_only_view",
     "row",
@@ -76,11 +77,11 @@ def _explain_mismatch(elements: list[Any]) -> None:
                     "The elements of a batch must have the same shape and type, got "
                     f"{spec_of(a)} and, {position} elements later, {spec_of(b)}"
                     f"{f' in component {path}' if path else ''}. "
-                    "Use padded_batch for shapes that differ, or a map that makes them equal."
+                    "Use padded_batch for different shapes, or make them equal with map."
                 )
 
 
-def num_rows(rows: Any) -> int:
+def num_rows(rows: PyTree) -> int:
     """Returns the number of rows.
 
     Raises:
@@ -100,14 +101,14 @@ def num_rows(rows: Any) -> int:
     return int(leaves[0].shape[0])
 
 
-def slice_rows(rows: Any, start: int, stop: int | None = None, step: int = 1) -> Any:
+def slice_rows(rows: PyTree, start: int, stop: int | None = None, step: int = 1) -> Any:
     """Returns a view of the rows from ``start`` to ``stop``."""
     return map_structure(lambda leaf: leaf[start:stop:step], rows)
 
 
-def row(rows: Any, position: int) -> Any:
-    """Returns one row as an element of its own, sharing no memory with ``rows``."""
-    # Done with every element: the usual nests are not worth a walk through any structure.
+def row(rows: PyTree, position: int) -> Any:
+    """Returns one row as an element that shares no memory with ``rows``."""
+    # This runs for every element, so the common nests skip the general tree walk.
     if type(rows) is np.ndarray:
         return _pick(rows, position)
     if type(rows) is tuple:
@@ -115,15 +116,15 @@ def row(rows: Any, position: int) -> Any:
     return map_structure(lambda leaf: _pick(leaf, position), rows)
 
 
-def _pick(leaf: Any, position: int) -> Any:
+def _pick(leaf: Leaf, position: int) -> Any:
     item = leaf[position]
     return copy_of(item) if isinstance(item, np.ndarray) else item
 
 
-def read_only_view(leaf: Any) -> Any:
-    """Returns a leaf that is given out more than once: who changed it would change it for the others.
+def read_only_view(leaf: Leaf) -> Any:
+    """Returns a read-only view of a leaf that is returned more than once.
 
-    A view, because the array itself may be in the hands of somebody who writes to it.
+    It is a view, because the array itself may belong to code that still writes to it.
     """
     if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
         return leaf
@@ -132,29 +133,29 @@ def read_only_view(leaf: Any) -> Any:
     return view
 
 
-def in_own_nest(element: Any) -> Any:
-    """Returns an element that is given out more than once, with its dicts for whoever gets it to change."""
-    return element if isinstance(element, np.ndarray) else map_structure(_itself, element)
+def copy_containers(element: Element) -> Any:
+    """Returns an element with the same leaves in new containers, which the consumer may modify."""
+    return element if isinstance(element, np.ndarray) else map_structure(_identity, element)
 
 
-def _itself(leaf: Any) -> Any:
+def _identity(leaf: Leaf) -> Any:
     return leaf
 
 
-def copied(element: Any) -> Any:
-    """Returns an element that shares no memory with another."""
+def copy_element(element: Element) -> Any:
+    """Returns a deep copy of an element."""
     return map_structure(
         lambda leaf: copy_of(leaf) if isinstance(leaf, np.ndarray) else leaf, element
     )
 
 
-def unstack_rows(rows: Any) -> list[Any]:
+def unstack_rows(rows: PyTree) -> list[Any]:
     """Returns the rows as a list of elements."""
     return [row(rows, position) for position in range(num_rows(rows))]
 
 
 def concat_rows(parts: list[Any]) -> Any:
-    """Returns the rows of all parts, one after the other.
+    """Returns the concatenated rows of all parts.
 
     Raises:
         InvalidArgumentError: If they cannot be stacked.

@@ -1,4 +1,4 @@
-"""``Run``: what one iteration over a plan decides at its start, so that it can be repeated."""
+"""``Run``: the random seeds of one iteration over a plan, fixed at its start so that it can be replayed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stratagem._src.data.plan.node import Epoch, Node, walk
 __all__ = ["Key", "Run", "Seed", "Seeded", "Threaded"]
 
 Key = list[int]
-"""Numbers that determine random choices."""
+"""Integers that seed random choices."""
 
 
 class Seed:
-    """The seed of one step, and how often the dataset has been iterated over.
+    """The seed of one node, and the number of iterations started so far.
 
     Args:
-        number: The seed that the user gave, or ``None`` for a random one.
-        reshuffle: Whether each iteration and each epoch makes other choices.
+        number: The user's seed, or ``None`` for a random one.
+        reshuffle: Whether each iteration and each epoch makes different choices.
     """
 
     def __init__(self, number: int | None, reshuffle: bool = True) -> None:
@@ -32,11 +32,11 @@ class Seed:
 
     @property
     def identity(self) -> tuple[int | str, bool]:
-        """What tells one seed from another, whatever the iterations; random ones are alike."""
+        """Identifies a seed regardless of iterations; all random seeds are equal."""
         return ("random" if self.is_random else self._number), self.reshuffle
 
     def fork(self, iterations: int = 0) -> Seed:
-        """Returns the same seed with iterations of its own, of which there have been some."""
+        """Returns the same seed with its own iteration count, which starts at ``iterations``."""
         forked = Seed(self._number, self.reshuffle)
         forked.is_random = self.is_random
         forked._iterations = iterations
@@ -48,7 +48,7 @@ class Seed:
         return [self._number, self._iterations - 1]
 
     def within(self, outer: Key, place: Key) -> Key:
-        """Returns the key of an iteration that another one with the key ``outer`` starts."""
+        """Returns the key of an iteration that is started inside another one with the key ``outer``."""
         return [*outer, *place] if self.is_random else [self._number, *outer[1:], *place]
 
 
@@ -58,36 +58,36 @@ class Seeded(Node):
     seed: Seed
 
     def over(self, inputs: tuple[Node, ...]) -> Self:
-        """Returns the step over other elements, which counts its own iterations."""
+        """Returns the node over other elements, with its own iteration count."""
         node = self.with_inputs(inputs)
         return self if node is self else node.fork()
 
     def fork(self, iterations: int = 0) -> Self:
-        """Returns the same step with iterations of its own, of which there have been some."""
+        """Returns the same node with its own iteration count, which starts at ``iterations``."""
         node = copy.copy(self)
         node.seed = self.seed.fork(iterations)
         return node
 
     def seeded(self, number: int) -> Self:
-        """Returns the same step with a given seed."""
+        """Returns the same node with a given seed."""
         node = copy.copy(self)
         node.seed = Seed(number, self.seed.reshuffle)
         return node
 
 
 class Threaded(Protocol):
-    """A part of an iteration that has threads."""
+    """A stream that has background threads."""
 
-    def rest(self) -> None:
-        """Ends the threads until more is asked of them."""
+    def pause(self) -> None:
+        """Stops the threads until the next element is requested."""
 
 
 class Run:
-    """The random choices of one iteration over a plan, and whoever works for it in threads.
+    """The random choices of one iteration over a plan, and its streams with background threads.
 
     Args:
-        plan: The plan as the user wrote it.
-        keys: What ``get_state`` of an earlier run returned, to make the same choices again.
+        plan: The plan before lowering.
+        keys: The result of ``get_state`` of an earlier run, to make the same choices again.
         outer: The run that this one is a part of.
     """
 
@@ -108,30 +108,30 @@ class Run:
 
     @classmethod
     def within(cls, plan: Node, outer: Run, key: Key, number: int) -> Run:
-        """Returns a run that follows from where the iteration that starts it stands."""
+        """Returns a run whose seeds follow from the key and the position of the outer iteration."""
         seeds = _seeds(plan)
         return cls(plan, [seed.within(key, [number, i]) for i, seed in enumerate(seeds)], outer)
 
-    def note(self, threaded: Threaded) -> None:
-        """Notes somebody who works for this iteration in threads."""
+    def register(self, threaded: Threaded) -> None:
+        """Registers a stream that has background threads."""
         self._threaded.add(threaded)
 
-    def rest(self) -> None:
-        """Ends the threads of the iteration until its next element is asked for."""
+    def pause(self) -> None:
+        """Stops the threads of the iteration until its next element is requested."""
         for threaded in list(self._threaded):
-            threaded.rest()
+            threaded.pause()
 
     def key(self, seed: Seed, epoch: Epoch) -> Key:
-        """Returns the key for one epoch of one step."""
+        """Returns the key for one epoch of one node."""
         key = self._keys[id(seed)]
         return [*key, *epoch] if seed.reshuffle else key[:1]
 
     def state_of(self, plan: Node) -> list[Key]:
-        """Returns the choices for one part of the plan."""
+        """Returns the keys for one part of the plan."""
         return [self._keys[id(seed)] for seed in _seeds(plan)]
 
     def get_state(self) -> list[Key]:
-        """Returns the choices as a JSON-able value."""
+        """Returns the keys as a JSON-able value."""
         return self._state
 
 

@@ -7,17 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self
 
+from stratagem._src.core.types import IteratorState
 from stratagem._src.data.plan.rows import num_rows, stack_elements
 
 __all__ = ["Stream", "UnaryStream"]
 
-State = Any
+State = IteratorState
 
 
 class Stream(ABC):
     """One pass over elements, which can be saved and resumed.
 
-    ``set_state`` is called at most once, on a stream that has given nothing yet.
+    ``set_state`` is called at most once, on a stream that has not returned an element yet.
     """
 
     def __iter__(self) -> Self:
@@ -38,12 +39,13 @@ class Stream(ABC):
 
     @abstractmethod
     def set_state(self, state: State) -> None:
-        """Makes a new stream go on where the saved one stood."""
+        """Positions a new stream where the saved one was."""
 
     def elements(self) -> Iterator[Any]:
-        """Returns an iterator over what is left, which may take fewer calls of Python for each element.
+        """Returns an iterator over the remaining elements, which may need fewer Python calls per element.
 
-        After an error it may be of no use. Nothing else may take elements while it is in use.
+        Discard it after an error. Do not call other methods of the stream that consume elements while it is
+        in use.
         """
         return self
 
@@ -53,14 +55,14 @@ class Stream(ABC):
         return stack_elements(elements) if elements else None
 
     def skip(self, count: int) -> int:
-        """Drops up to ``count`` elements and returns how many there were."""
+        """Skips up to ``count`` elements and returns how many were skipped."""
         return sum(1 for _ in itertools.islice(self, count))
 
-    def pass_over_error(self) -> None:  # noqa: B027
-        """Gives up what the last ``next`` failed at, if the next one would fail there again."""
+    def skip_past_error(self) -> None:  # noqa: B027
+        """Skips what the last ``next`` failed at, if the next call would fail there again."""
 
     def close(self) -> None:  # noqa: B027
-        """Ends threads and closes files."""
+        """Stops threads and closes files."""
 
 
 class UnaryStream(Stream):
@@ -82,9 +84,9 @@ class UnaryStream(Stream):
         """Resumes the input."""
         self._source.set_state(state)
 
-    def pass_over_error(self) -> None:
-        """Lets the input give up what it failed at."""
-        self._source.pass_over_error()
+    def skip_past_error(self) -> None:
+        """Makes the input skip what it failed at."""
+        self._source.skip_past_error()
 
     def close(self) -> None:
         """Closes the input."""

@@ -1,9 +1,9 @@
-"""The directory of a saved dataset: which files are in it, and that they are whole.
+"""The directory of a saved dataset: its layout, atomic commit and integrity checks.
 
 ::
 
     path/
-      dataset.json       what is here; whoever replaces it replaces the dataset, at once
+      dataset.json       the description; replacing it atomically replaces the dataset
       run-<number>/      the files of one save
         00000.records    the elements of a shard, in blocks, as TFRecords with checksums
 """
@@ -39,8 +39,8 @@ class SavedShard:
 
     Attributes:
         file: Its name in the directory of the run.
-        num_elements: How many elements are in it.
-        num_bytes: How long it is.
+        num_elements: The number of its elements.
+        num_bytes: Its size.
     """
 
     file: str
@@ -50,7 +50,7 @@ class SavedShard:
 
 @dataclass(frozen=True)
 class SavedDataset:
-    """What a directory holds.
+    """The contents of a directory.
 
     Attributes:
         run: The directory of its files.
@@ -66,24 +66,24 @@ class SavedDataset:
 
 
 def check_free(path: Path) -> None:
-    """Checks that a dataset may be saved at ``path``: it holds nothing else.
+    """Checks that a dataset can be saved at ``path``: it contains nothing but a saved dataset.
 
     Raises:
-        InvalidArgumentError: If it does.
+        InvalidArgumentError: If it contains anything else.
     """
     if not path.exists():
         return
     if not path.is_dir():
-        raise InvalidArgumentError(f"A dataset is saved in a directory, and {path} is a file.")
-    strange = [
+        raise InvalidArgumentError(f"A dataset is saved in a directory, but {path} is a file.")
+    unexpected = [
         entry.name
         for entry in path.iterdir()
         if entry.name != _DESCRIPTION and not _RUN.fullmatch(entry.name)
     ]
-    if strange:
+    if unexpected:
         raise InvalidArgumentError(
-            f"{path} holds something other than a saved dataset: {', '.join(sorted(strange)[:3])}. "
-            "Save to a directory of its own."
+            f"{path} contains other files than a saved dataset: {', '.join(sorted(unexpected)[:3])}. "
+            "Save to an empty or new directory."
         )
     if (path / _DESCRIPTION).exists():
         _run_of(path)
@@ -97,11 +97,12 @@ def new_run(path: Path) -> Path:
 
 
 def commit(saved: SavedDataset, *, replace: bool) -> None:
-    """Makes a complete save the one that is read; what was there before goes.
+    """Makes a complete save the current dataset, and removes the previous one.
 
     Args:
         saved: The save, whose files are complete.
-        replace: Whether it takes the place of another; else it goes itself if there is one.
+        replace: Whether it replaces an existing dataset; otherwise an existing one stays, and this save is
+            removed.
     """
     path = saved.run.parent
     content = {
@@ -118,7 +119,7 @@ def commit(saved: SavedDataset, *, replace: bool) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    if not replace and not _appears(draft, path / _DESCRIPTION):
+    if not replace and not _create_if_absent(draft, path / _DESCRIPTION):
         shutil.rmtree(saved.run)
         return
     before = _run_of(path)
@@ -128,20 +129,20 @@ def commit(saved: SavedDataset, *, replace: bool) -> None:
         shutil.rmtree(before, ignore_errors=True)
 
 
-def _appears(draft: Path, description: Path) -> bool:
-    """Returns whether a description is the first in its place, and not only nearly so."""
+def _create_if_absent(draft: Path, description: Path) -> bool:
+    """Creates the description atomically; returns false if there is one already."""
     try:
         os.link(draft, description)
     except FileExistsError:
         return False
     except OSError:
-        # A file system without links: of two that end at the same time, the later one stays.
+        # The file system has no hard links: of two saves that finish at the same time, the later one wins.
         return not description.exists()
     return True
 
 
 def _sync_directory(path: Path) -> None:
-    """Makes sure that a change of names outlives the machine before what was there is removed."""
+    """Makes a rename durable, so that a crash cannot lose it after the old files are removed."""
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -150,7 +151,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _run_of(path: Path) -> Path | None:
-    """Returns the files of the dataset that is there; of a broken one they are not known."""
+    """Returns the run directory of the current dataset; ``None`` if there is none or it is corrupt."""
     try:
         return read_saved(path).run
     except (NotFoundError, DataLossError):
@@ -163,24 +164,24 @@ def read_saved(path: Path) -> SavedDataset:
     Raises:
         NotFoundError: If there is no dataset.
         InvalidArgumentError: If there is something else.
-        DataLossError: If it is not whole.
+        DataLossError: If it is incomplete or corrupt.
     """
     file = path / _DESCRIPTION
     try:
         text = file.read_text()
     except FileNotFoundError:
-        raise _none_at(path) from None
+        raise _not_found_error(path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataLossError(f"{file} cannot be read: {error}") from error
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise DataLossError(f"{file} is not whole: {error}. Save the dataset again.") from error
+        raise DataLossError(f"{file} is corrupt: {error}. Save the dataset again.") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise InvalidArgumentError(f"{file} does not describe a dataset that save() wrote.")
     if content.get("version") != _VERSION:
         raise InvalidArgumentError(
-            f"{file} is of version {content.get('version')!r}, and this program reads {_VERSION}. "
+            f"{file} has format version {content.get('version')!r}, but this program reads {_VERSION}. "
             "Use the version of stratagem that saved it."
         )
     if content.pop("checksum", None) != _checksum(content):
@@ -198,9 +199,9 @@ def _checked(path: Path, content: dict[str, Any]) -> SavedDataset:
     for shard in shards:
         found = (run / shard.file).stat().st_size if (run / shard.file).exists() else None
         if found != shard.num_bytes:
-            state = "is gone" if found is None else f"has {found} bytes"
+            state = "is missing" if found is None else f"has {found} bytes"
             raise DataLossError(
-                f"{run / shard.file} {state}, and had {shard.num_bytes} when it was saved. Save the "
+                f"{run / shard.file} {state}, but had {shard.num_bytes} bytes when it was saved. Save the "
                 "dataset again."
             )
     spec = spec_from_json(content["element_spec"])
@@ -211,14 +212,14 @@ def _checksum(content: dict[str, Any]) -> int:
     return int(crc32c(json.dumps(content, sort_keys=True).encode()))
 
 
-def _none_at(path: Path) -> NotFoundError:
+def _not_found_error(path: Path) -> NotFoundError:
     if not path.exists():
         return NotFoundError(f"There is no saved dataset at {path}.")
     if (path / "dataset_spec.pb").exists():
         return NotFoundError(
-            f"{path} was saved by tf.data, whose files only TensorFlow reads. Load it there, and pass "
-            "the dataset on as it is, or write TFRecords."
+            f"{path} was saved by tf.data, in a format that only TensorFlow reads. Load it with tf.data "
+            "and pass that dataset on, or write TFRecords."
         )
     if any(_RUN.fullmatch(entry.name) for entry in path.iterdir()):
-        return NotFoundError(f"There is no complete dataset at {path}: a save there did not end.")
+        return NotFoundError(f"There is no complete dataset at {path}: a save did not finish.")
     return NotFoundError(f"There is no saved dataset at {path}: it has no {_DESCRIPTION}.")

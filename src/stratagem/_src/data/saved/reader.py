@@ -1,4 +1,4 @@
-"""Reading the elements of a saved dataset."""
+"""Reads the elements of a saved dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError
-from stratagem._src.data.byte_files import as_path
+from stratagem._src.core.types import ElementSpec
+from stratagem._src.data.compressed_files import as_path
 from stratagem._src.data.dataset_spec import common_spec
 from stratagem._src.data.element_format import decode_leaves
 from stratagem._src.data.plan.block_rows import BlockRows
@@ -23,14 +24,14 @@ from stratagem._src.data.tfrecord.record_format import TFRecordReader
 
 __all__ = ["SavedElements", "check_spec", "saved_plan", "shard_plan"]
 
-_MOST_IN_TURN = 64
+_MAX_OPEN_SHARDS = 64
 
 
 class SavedElements(ReadFiles):
-    """The elements of shards, one of each in turn."""
+    """The interleaved elements of shards, one of each in turn."""
 
     def __init__(self, names: Node, file_format: _SavedFormat, num_shards: int) -> None:
-        super().__init__(names, file_format, None, cycle_length=min(num_shards, _MOST_IN_TURN))
+        super().__init__(names, file_format, None, cycle_length=min(num_shards, _MAX_OPEN_SHARDS))
         self._elements_of = file_format.num_elements
 
     def cardinality(self) -> int:
@@ -42,28 +43,28 @@ class SavedElements(ReadFiles):
         return sum(self._elements_of(as_path(name)) for name in names)
 
 
-def saved_plan(saved: SavedDataset, element_spec: Any) -> Node:
+def saved_plan(saved: SavedDataset, element_spec: ElementSpec) -> Node:
     """Returns the plan of a saved dataset's elements."""
     if not saved.shards:
         return Elements([], lambda: element_spec)
     return _plan(saved, element_spec, saved.shards)
 
 
-def shard_plan(saved: SavedDataset, element_spec: Any, shard: SavedShard) -> Node:
+def shard_plan(saved: SavedDataset, element_spec: ElementSpec, shard: SavedShard) -> Node:
     """Returns the plan of the elements of one shard."""
     return _plan(saved, element_spec, (shard,))
 
 
-def _plan(saved: SavedDataset, element_spec: Any, shards: tuple[SavedShard, ...]) -> Node:
+def _plan(saved: SavedDataset, element_spec: ElementSpec, shards: tuple[SavedShard, ...]) -> Node:
     names = TensorSlices([str(saved.run / shard.file) for shard in shards])
     return SavedElements(names, _SavedFormat(saved, element_spec), len(shards))
 
 
-def check_spec(saved: SavedDataset, wanted: Any) -> Any:
-    """Returns the specs that the user wants of the elements, if they can be had.
+def check_spec(saved: SavedDataset, wanted: ElementSpec) -> Any:
+    """Returns the spec that the user expects, or the saved one by default.
 
     Raises:
-        InvalidArgumentError: If they cannot.
+        InvalidArgumentError: If the saved dataset is not compatible with it.
     """
     if wanted is None:
         return saved.element_spec
@@ -73,13 +74,13 @@ def check_spec(saved: SavedDataset, wanted: Any) -> Any:
         fits = all(spec.is_compatible_with(found) for spec, found in pairs)
     if not fits or common_spec(wanted, saved.element_spec, "load") is None:
         raise InvalidArgumentError(
-            f"element_spec must fit what was saved, {saved.element_spec}, got {wanted}. Leave it out."
+            f"element_spec must match the saved one, {saved.element_spec}, got {wanted}. Leave it out."
         )
     return wanted
 
 
 class _SavedFormat(FileFormat):
-    def __init__(self, saved: SavedDataset, element_spec: Any) -> None:
+    def __init__(self, saved: SavedDataset, element_spec: ElementSpec) -> None:
         self._spec = element_spec
         self._compression = saved.compression
         self._num_elements = {Path(s.file).name: s.num_elements for s in saved.shards}
@@ -97,7 +98,9 @@ class _SavedFormat(FileFormat):
 class _ShardStream(BlockRows):
     """The rows of the blocks of a file."""
 
-    def __init__(self, path: str, compression: str, element_spec: Any, num_elements: int) -> None:
+    def __init__(
+        self, path: str, compression: str, element_spec: ElementSpec, num_elements: int
+    ) -> None:
         self._path = path
         self._compression = compression
         self._spec = element_spec
@@ -116,7 +119,7 @@ class _ShardStream(BlockRows):
         if record is None:
             if self._given != self._num_elements:
                 raise DataLossError(
-                    f"{self._path} ends after {self._given} elements, and was saved with "
+                    f"{self._path} ends after {self._given} elements, but was saved with "
                     f"{self._num_elements}."
                 )
             return None
@@ -128,9 +131,7 @@ class _ShardStream(BlockRows):
             payload = zlib.decompress(record) if self._compression else record
             return pack_like(self._spec, decode_leaves(payload))
         except (zlib.error, ValueError, TypeError, StopIteration) as error:
-            raise DataLossError(
-                f"{self._path}: block {number} is not what save() writes: {error}"
-            ) from error
+            raise DataLossError(f"{self._path}: block {number} is corrupt: {error}") from error
 
     def get_state(self) -> State:
         if self._gave_up:
@@ -152,7 +153,7 @@ class _ShardStream(BlockRows):
         self._reader.end()
         self._num_elements = self._given
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         if self._reader.has_failed:
             self._give_up()
 

@@ -1,4 +1,4 @@
-"""``shard_func``: which file an element goes into."""
+"""``shard_func``: assigns elements to the files of a saved dataset."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import Element
 from stratagem._src.data.transforms.element_function import ElementFunction
 
 __all__ = ["ShardFunction"]
 
 
 class ShardFunction:
-    """The number of an element's file: the user's, or 0 for all.
+    """Returns the shard index of an element: the user's, or 0 for all elements.
 
     Args:
         fn: The user's function, if any.
@@ -23,11 +24,11 @@ class ShardFunction:
 
     @property
     def is_constant(self) -> bool:
-        """Whether there is one file."""
+        """Whether there is only one file."""
         return self._function is None
 
-    def __call__(self, element: Any) -> int:
-        """Returns the number."""
+    def __call__(self, element: Element) -> int:
+        """Returns the shard index of an element."""
         if self._function is None:
             return 0
         number = self._function(element)

@@ -1,4 +1,4 @@
-"""The nest of specs of an element in JSON, for a file that another program reads."""
+"""Converts an element spec to JSON and back, for files that another program reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import namedtuple
 from typing import Any
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError
+from stratagem._src.core.types import ElementSpec
 from stratagem._src.data.element_format import dtype_named
 from stratagem._src.data.ragged_tensor import RaggedTensor
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
@@ -13,11 +14,11 @@ from stratagem._src.data.tensor_spec import STRING, TensorSpec
 __all__ = ["spec_from_json", "spec_to_json"]
 
 
-def spec_to_json(spec: Any) -> Any:
+def spec_to_json(spec: ElementSpec) -> Any:
     """Returns a nest of specs as a JSON-able value.
 
     Raises:
-        InvalidArgumentError: If it has something that cannot be made again from its description.
+        InvalidArgumentError: If it contains a type that cannot be restored from JSON.
     """
     if spec is None:
         return {"none": True}
@@ -37,21 +38,21 @@ def spec_to_json(spec: Any) -> Any:
     if type(spec) is dict and all(isinstance(key, str) for key in spec):
         return {"dict": {key: spec_to_json(item) for key, item in spec.items()}}
     raise InvalidArgumentError(
-        "A dataset in files has elements of arrays, tuples, named tuples, dicts with texts as keys, "
-        f"RaggedTensor and None, got {type(spec).__name__}: {spec!r}. Use map() to make one of these."
+        "The elements of a saved dataset consist of arrays, tuples, named tuples, dicts with string keys, "
+        f"RaggedTensor and None, got {type(spec).__name__}: {spec!r}. Use map() to convert it to these."
     )
 
 
 def spec_from_json(value: Any) -> Any:
-    """Returns the nest that ``spec_to_json`` described; a named tuple is of a class of its own.
+    """Returns the spec from the result of ``spec_to_json``; named tuples get a new class.
 
     Raises:
-        DataLossError: If it describes none.
+        DataLossError: If the value does not describe a spec.
     """
     try:
         return _from_json(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataLossError(f"This describes no element: {value!r} ({error}).") from error
+        raise DataLossError(f"Not a valid element spec: {value!r} ({error}).") from error
 
 
 def _from_json(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Arrow columns as NumPy arrays."""
+"""Converts Arrow columns to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["columns_of"]
 
 
 def columns_of(batch: Any, path: str, first_row: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the columns of a record batch.
+    """Returns the columns of a record batch as arrays.
 
     Raises:
-        InvalidArgumentError: If a column has missing values or a type that is not an array's.
+        InvalidArgumentError: If a column contains nulls, or its type has no array equivalent.
     """
     return {
         name: _array_of(batch.column(position), f"{path}: column {name!r}", first_row)
@@ -34,7 +34,7 @@ def _array_of(column: Any, where: str, first_row: int) -> np.ndarray[Any, Any]:
     if column.null_count and not pa.types.is_floating(kind):
         number = first_row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise InvalidArgumentError(
-            f"{where}: row {number} is missing. Fill in missing values when writing the file, or "
+            f"{where}: row {number} is null. Fill in missing values when writing the file, or "
             "leave the column out with columns=."
         )
     if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -1,4 +1,4 @@
-"""Files whose rows are read in blocks of columns."""
+"""A stream over files that are read in blocks of rows, stored by column."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["BlockStream"]
 
 
 class BlockStream(BlockRows):
-    """The rows of blocks.
+    """Yields the rows of blocks.
 
     Args:
-        blocks: Returns the blocks of rows from a row number on.
+        blocks: Returns an iterator over the blocks that starts at a given row.
     """
 
     def __init__(self, blocks: Callable[[int], Iterator[Any]]) -> None:
@@ -24,7 +24,7 @@ class BlockStream(BlockRows):
 
     @property
     def uniform(self) -> bool:
-        """Whether rows are alike: they are."""
+        """Whether all rows have the same shapes: always true."""
         return True
 
     def _next_block(self) -> Any | None:
@@ -33,11 +33,11 @@ class BlockStream(BlockRows):
         return next(self._blocks, None)
 
     def get_state(self) -> State:
-        """Returns the number of the next row."""
+        """Returns the index of the next row."""
         return self._given
 
     def set_state(self, state: State) -> None:
-        """Goes on at that row."""
+        """Continues at that row."""
         self._given = state
 
     def close(self) -> None:

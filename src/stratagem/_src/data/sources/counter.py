@@ -1,4 +1,4 @@
-"""``counter``: numbers at equal distances, without end."""
+"""``counter``: an infinite arithmetic sequence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.data.options import INFINITE_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.run import Run
@@ -21,7 +22,7 @@ _BLOCK = 1 << 16
 class Counter(Node):
     """``start``, ``start + step``, ``start + step + step``, ... in the arithmetic of ``dtype``."""
 
-    def __init__(self, start: Any, step: Any, dtype: Any) -> None:
+    def __init__(self, start: ArrayLike, step: ArrayLike, dtype: DTypeLike) -> None:
         self._dtype = as_dtype(dtype)
         if self._dtype.kind in "OMmbc":
             raise InvalidArgumentError(f"counter counts integers or floats, got dtype={dtype!r}.")
@@ -29,7 +30,7 @@ class Counter(Node):
         self._step = self._number("step", step)
         self._spec = TensorSpec((), self._dtype)
 
-    def _number(self, name: str, value: Any) -> Any:
+    def _number(self, name: str, value: ArrayLike) -> Any:
         number = np.asarray(value)
         converted = number.astype(self._dtype)
         is_exact = self._dtype.kind not in "iu" or np.array_equal(converted, number)
@@ -47,7 +48,7 @@ class Counter(Node):
 
 
 class _CounterStream(Stream):
-    def __init__(self, start: Any, step: Any) -> None:
+    def __init__(self, start: ArrayLike, step: ArrayLike) -> None:
         self._next = start
         self._step = step
 
@@ -59,7 +60,7 @@ class _CounterStream(Stream):
         return self.next_rows(1)[0]
 
     def next_rows(self, count: int) -> Any:
-        # One addition after the other, also of floats, which another order would round differently.
+        # Adds one by one: with floats, start + i * step would round differently.
         terms = np.full(count + 1, self._step)
         terms[0] = self._next
         numbers = np.add.accumulate(terms, dtype=terms.dtype)

@@ -17,13 +17,13 @@ __all__ = ["CsvFormat"]
 
 
 class CsvFormat(FileFormat):
-    """Rows as dicts of column name to value.
+    """Reads rows as dicts from column name to value.
 
     Args:
-        columns: The columns to read, or all.
-        column_names: The names, if the first line does not have them.
-        column_types: Types by name; the others follow from the first block of a file.
-        delimiter: What separates values.
+        columns: The columns to read; all for ``None``.
+        column_names: The names, if the first line does not contain them.
+        column_types: Types by name; the others are inferred from the first block of a file.
+        delimiter: The character between values.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class CsvFormat(FileFormat):
             raise NotFoundError(f"There is no file {path}.") from None
         except (pa.ArrowException, KeyError) as error:
             raise DataLossError(
-                f"{path}: the rows from {first} do not parse: {error}. Give column_types= if a "
-                "column holds other types further down."
+                f"{path}: the rows from {first} on cannot be parsed: {error}. Pass column_types= if a "
+                "column has another type further down."
             ) from error
 
     def _reader(self, path: str) -> Any:

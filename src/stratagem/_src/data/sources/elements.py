@@ -1,4 +1,4 @@
-"""``Elements``: a dataset of elements that somebody holds."""
+"""``Elements``: a source of elements that are already in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.plan.node import Epoch, Node
-from stratagem._src.data.plan.rows import in_own_nest, read_only_view, stack_elements
+from stratagem._src.data.plan.rows import copy_containers, read_only_view, stack_elements
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.structure import map_structure
@@ -17,12 +17,12 @@ __all__ = ["Elements"]
 
 
 class Elements(Node):
-    """Elements that were made already, of any shapes; their arrays are read-only.
+    """Elements in memory, of any shapes; their arrays are read-only.
 
     Args:
         elements: The elements.
-        element_spec: Returns what is known of them. Where that is only learnt from elements, and none
-            are there to learn from, these are.
+        element_spec: Returns their spec. If it cannot be inferred from the input, it is inferred from these
+            elements.
     """
 
     def __init__(self, elements: list[Any], element_spec: Callable[[], Any]) -> None:
@@ -38,7 +38,7 @@ class Elements(Node):
             return map_structure(lambda leaf: any_size(spec_of(leaf)), self._elements[0])
 
     def describe(self) -> str:
-        """Returns the name with the number of elements: fewer or more are another source."""
+        """Returns the name with the number of elements, which is part of the identity of the source."""
         return f"{super().describe()}[{len(self._elements)}]"
 
     def cardinality(self) -> int:
@@ -59,7 +59,7 @@ class _ElementsStream(Stream):
         if self._next >= len(self._elements):
             raise StopIteration
         self._next += 1
-        return in_own_nest(self._elements[self._next - 1])
+        return copy_containers(self._elements[self._next - 1])
 
     def next_rows(self, count: int) -> Any | None:
         part = self._elements[self._next : self._next + count]

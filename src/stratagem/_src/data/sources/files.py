@@ -1,12 +1,12 @@
-"""Sources that read files: one plan of file names, one format."""
+"""``ReadFiles``: a source that reads files, from a plan of file names and a file format."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, TypeAlias
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.data.byte_files import as_path
+from stratagem._src.data.compressed_files import as_path
 from stratagem._src.data.options import UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
@@ -17,11 +17,14 @@ from stratagem._src.data.structure import flatten
 from stratagem._src.data.tensor_spec import STRING
 from stratagem._src.data.transforms.interleave import Interleave
 
-__all__ = ["FileFormat", "ReadFiles", "file_names"]
+__all__ = ["FileFormat", "FileNames", "ReadFiles", "file_names"]
+
+FileNames: TypeAlias = Any
+"""A file name, a list of them, or a dataset or plan that yields them."""
 
 
 class FileFormat(ABC):
-    """How the elements of one file are read."""
+    """Reads the elements of one file."""
 
     @abstractmethod
     def open(self, path: str) -> Stream:
@@ -32,8 +35,8 @@ class FileFormat(ABC):
         """Returns the nest of specs of the elements of a file."""
 
 
-def file_names(filenames: Any) -> Node:
-    """Returns the plan for one file name, a list of them, or a plan that gives them.
+def file_names(filenames: FileNames) -> Node:
+    """Returns the plan for one file name, a list of them, or a plan that yields them.
 
     Raises:
         InvalidArgumentError: If it is none of these.
@@ -57,13 +60,14 @@ def file_names(filenames: Any) -> Node:
 
 
 class ReadFiles(Interleave):
-    """The elements of files, one file after the other or several in turn.
+    """The elements of files, one file after the other or several interleaved.
 
     Args:
-        names: The plan of the files' names.
-        file_format: How one is read.
-        num_parallel_reads: How many are read at a time on threads of their own; none for ``None``.
-        cycle_length: How many are read in turn without threads.
+        names: The plan of the file names.
+        file_format: Reads one file.
+        num_parallel_reads: How many files are read in parallel, each in its own thread; ``None`` for no
+            threads.
+        cycle_length: How many files are interleaved without threads.
     """
 
     def __init__(

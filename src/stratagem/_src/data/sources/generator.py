@@ -9,6 +9,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import ArrayLike, Element, ElementSpec, PyTree
 from stratagem._src.data.conversion import owned_array, owned_results, to_array
 from stratagem._src.data.options import UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
@@ -20,11 +21,11 @@ from stratagem._src.data.tensor_spec import TensorSpec
 __all__ = ["FromGenerator", "signature_of"]
 
 
-def signature_of(output_signature: Any, output_types: Any, output_shapes: Any) -> Any:
-    """Returns the nest of specs that the arguments of ``from_generator`` describe.
+def signature_of(output_signature: ElementSpec, output_types: PyTree, output_shapes: PyTree) -> Any:
+    """Returns the element spec that the arguments of ``from_generator`` describe.
 
     Raises:
-        InvalidArgumentError: If they are missing, or both forms are given.
+        InvalidArgumentError: Unless exactly one of the two forms is given.
     """
     if (output_signature is None) == (output_types is None):
         raise InvalidArgumentError(
@@ -46,7 +47,7 @@ def signature_of(output_signature: Any, output_types: Any, output_shapes: Any) -
     return output_signature
 
 
-def _shapes_along(types: Any, shapes: Any) -> list[Any]:
+def _shapes_along(types: PyTree, shapes: PyTree) -> list[Any]:
     if isinstance(types, tuple) and isinstance(shapes, tuple) and len(types) == len(shapes):
         pairs = zip(types, shapes, strict=True)
         return [leaf for kind, shape in pairs for leaf in _shapes_along(kind, shape)]
@@ -60,10 +61,10 @@ def _shapes_along(types: Any, shapes: Any) -> list[Any]:
 
 
 class FromGenerator(Node):
-    """The elements of ``generator(*args)``, called anew for each pass."""
+    """The elements of ``generator(*args)``, which is called for each pass."""
 
     def __init__(
-        self, generator: Callable[..., Any], signature: Any, args: tuple[Any, ...]
+        self, generator: Callable[..., Any], signature: ElementSpec, args: tuple[Any, ...]
     ) -> None:
         if not callable(generator):
             raise InvalidArgumentError(
@@ -83,7 +84,7 @@ class FromGenerator(Node):
 
 
 class _GeneratorStream(Stream):
-    def __init__(self, start: Callable[[], Iterator[Any]], signature: Any) -> None:
+    def __init__(self, start: Callable[[], Iterator[Any]], signature: ElementSpec) -> None:
         self._start = start
         self._signature = signature
         self._elements: Iterator[Any] | None = None
@@ -101,10 +102,10 @@ class _GeneratorStream(Stream):
         return element
 
     def __next__(self) -> Any:
-        # A generator may fill one buffer over and over.
+        # A generator may reuse one buffer for all elements.
         return self._checked(owned_results.take(self._next_raw))
 
-    def _checked(self, element: Any) -> Any:
+    def _checked(self, element: Element) -> Any:
         number = self._given - 1
         if isinstance(self._signature, tuple) and isinstance(element, list):
             element = tuple(element)
@@ -136,16 +137,16 @@ class _GeneratorStream(Stream):
 
     def close(self) -> None:
         close = getattr(self._elements, "close", None)
-        # One that runs in a thread that was left alone is closed by that thread.
+        # A generator that still runs in an abandoned thread is closed by that thread.
         if close is not None and not getattr(self._elements, "gi_running", False):
             close()
 
 
-def _kept_argument(value: Any) -> Any:
+def _kept_argument(value: ArrayLike) -> Any:
     return owned_array(value) if isinstance(value, np.ndarray) else value
 
 
-def _convert(spec: TensorSpec, value: Any, number: int) -> Any:
+def _convert(spec: TensorSpec, value: ArrayLike, number: int) -> Any:
     array = to_array(value)
     if array.dtype != spec.dtype:
         array = _cast(array, spec, number)
@@ -157,26 +158,26 @@ def _convert(spec: TensorSpec, value: Any, number: int) -> Any:
 
 
 def _cast(array: np.ndarray[Any, Any], spec: TensorSpec, number: int) -> np.ndarray[Any, Any]:
-    """Returns the array as the type that was asked for.
+    """Casts the array to the declared dtype.
 
     Raises:
-        InvalidArgumentError: If a number would become another: floats may be rounded to a shorter
-            float, and nothing else is lost.
+        InvalidArgumentError: If the cast would change a value; only rounding to a smaller float is
+            allowed.
     """
     kinds = array.dtype.kind, spec.dtype.kind
     if "O" in kinds or (kinds[0] == "c" and kinds[1] != "c"):
-        return array  # and does not match
+        return array  # the caller reports the mismatch
     with np.errstate(all="ignore"):
         converted = array.astype(spec.dtype)
     if spec.dtype.kind == "b" and array.dtype.kind in "iu":
-        same = True  # any number but 0 is True
+        same = True  # any nonzero number is True
     elif spec.dtype.kind in "biu":
         same = np.array_equal(converted, array)
     else:
         same = np.array_equal(np.isfinite(converted), np.isfinite(array))
     if not same:
         raise InvalidArgumentError(
-            f"Element {number} of the generator does not fit {spec}: its {array.dtype.name} numbers "
-            "would change. Yield numbers of that type, or ask for another."
+            f"Element {number} of the generator does not fit {spec}: a cast would change its "
+            f"{array.dtype.name} values. Yield values of that type, or declare another type."
         )
     return converted

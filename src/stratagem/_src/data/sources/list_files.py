@@ -1,4 +1,4 @@
-"""``list_files``: the names of files that match patterns."""
+"""``list_files``: the names of files that match glob patterns."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import glob
 from typing import Any
 
 from stratagem._src.core.errors import NotFoundError
-from stratagem._src.data.byte_files import as_path
+from stratagem._src.data.compressed_files import as_path
 from stratagem._src.data.sources.tensors import TensorSlices
 
 __all__ = ["matching_files"]
 
 
 def matching_files(patterns: Any) -> TensorSlices:
-    """Returns the sorted names that match any of the patterns.
+    """Returns a source of the sorted file names that match any of the patterns.
 
     Raises:
         NotFoundError: If nothing matches.

@@ -9,7 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, NotFoundError
-from stratagem._src.data.byte_files import as_path
+from stratagem._src.core.types import PyTree
+from stratagem._src.data.compressed_files import as_path
 from stratagem._src.data.conversion import to_array
 from stratagem._src.data.plan.node import Node
 from stratagem._src.data.plan.random_access import ArrayAccess, ConcatAccess, RandomAccess
@@ -24,12 +25,12 @@ __all__ = ["NumpyFiles"]
 
 
 class NumpyFiles(ReadFiles):
-    """The rows of the arrays in files; an ``.npz`` file gives dicts of array name to row.
+    """The rows of the arrays in files; an ``.npz`` file yields dicts from array name to row.
 
-    ``.npy`` files are mapped into memory, so only the rows that are used are read.
+    ``.npy`` files are memory-mapped, so only the rows that are used are read.
     """
 
-    remembers = ("_table",)
+    derived_attributes = ("_table",)
 
     def __init__(self, names: Node) -> None:
         super().__init__(names, _NumpyFormat(), num_parallel_reads=None)
@@ -48,7 +49,7 @@ class NumpyFiles(ReadFiles):
         return super().cardinality() if access is None else len(access)
 
     def random_access(self) -> RandomAccess | None:
-        """Returns the files as one table, if their names are a table."""
+        """Returns the files as one table, if the file names have random access."""
         if self._table is None:
             self._table = self._load_all()
         return self._table
@@ -75,7 +76,7 @@ class _NumpyFormat(FileFormat):
         return BlockStream(blocks)
 
 
-def _specs(rows: Any) -> Any:
+def _specs(rows: PyTree) -> Any:
     return map_structure(lambda array: TensorSpec(array.shape[1:], array.dtype), rows)
 
 
@@ -84,7 +85,7 @@ def _check_alike(loaded: list[tuple[str, Any]]) -> None:
     for path, rows in others:
         if _specs(rows) != _specs(first):
             raise InvalidArgumentError(
-                f"The rows of all files must be alike, got {_specs(first)} in {first_path} and "
+                f"All files must have the same row spec, got {_specs(first)} in {first_path} and "
                 f"{_specs(rows)} in {path}."
             )
 

@@ -19,7 +19,7 @@ _ROWS_PER_BLOCK = 8192
 
 
 class ParquetFormat(FileFormat):
-    """Rows as dicts of column name to value."""
+    """Reads rows as dicts from column name to value."""
 
     def __init__(self, columns: Sequence[str] | None) -> None:
         self._columns = None if columns is None else list(columns)
@@ -83,5 +83,5 @@ class ParquetFormat(FileFormat):
                     first += batch.num_rows
             except (pa.ArrowException, OSError) as error:
                 raise DataLossError(
-                    f"{path}: row group {group} (rows from {first}) does not read: {error}"
+                    f"{path}: row group {group} (rows from {first} on) cannot be read: {error}"
                 ) from error

@@ -1,4 +1,4 @@
-"""``random``: pseudorandom integers without end."""
+"""``random``: an infinite sequence of pseudorandom integers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BLOCK = 4096
 
 
 class RandomNumbers(Seeded):
-    """Integers from 0 to 2**32 - 1, all as likely.
+    """Uniform integers from 0 to 2**32 - 1.
 
     Args:
         seed: Makes the numbers reproducible.
-        rerandomize_each_iteration: Whether each iteration and each epoch has other numbers.
+        rerandomize_each_iteration: Whether each iteration and each epoch yields different numbers.
     """
 
     def __init__(self, seed: int | None, rerandomize_each_iteration: bool | None) -> None:
@@ -33,7 +33,7 @@ class RandomNumbers(Seeded):
         self._spec = TensorSpec((), np.int64)
 
     def cardinality(self) -> int:
-        """Returns infinite."""
+        """Returns ``INFINITE_CARDINALITY``."""
         return INFINITE_CARDINALITY
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
@@ -42,10 +42,10 @@ class RandomNumbers(Seeded):
 
 
 class RandomBlocks:
-    """Random numbers of which any can be had at once, by its place.
+    """Counter-based random numbers: each can be computed directly from its index.
 
     Args:
-        key: Numbers that determine them.
+        key: Integers that seed them.
     """
 
     def __init__(self, key: Key) -> None:
@@ -54,7 +54,7 @@ class RandomBlocks:
         self._block = np.empty(0, np.int64)
 
     def at(self, place: int, count: int = 1) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Returns up to ``count`` numbers from ``place`` on, at least one."""
+        """Returns up to ``count`` numbers from index ``place`` on, at least one."""
         number, start = divmod(place, _BLOCK)
         if number != self._number:
             generator = np.random.default_rng([*self._key, number])

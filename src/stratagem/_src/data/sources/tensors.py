@@ -1,4 +1,4 @@
-"""``from_tensors``, ``from_tensor_slices`` and ``range``: elements from memory."""
+"""``from_tensors``, ``from_tensor_slices`` and ``range``: sources in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import DTypeLike, ElementSpec, PyTree
 from stratagem._src.data.checks import as_integer
 from stratagem._src.data.conversion import owned_array
 from stratagem._src.data.plan.lower import lower
@@ -22,14 +23,14 @@ __all__ = ["InMemory", "Range", "TensorSlices", "Tensors"]
 
 
 class InMemory(Node):
-    """A source that is a table."""
+    """A source with random access."""
 
-    def __init__(self, table: RandomAccess, element_spec: Any) -> None:
+    def __init__(self, table: RandomAccess, element_spec: ElementSpec) -> None:
         self._access = table
         self._spec = element_spec
 
     def describe(self) -> str:
-        """Returns the name with the number of rows: fewer or more are another source."""
+        """Returns the name with the number of rows, which is part of the identity of the source."""
         return f"{super().describe()}[{len(self._access)}]"
 
     def cardinality(self) -> int:
@@ -48,7 +49,7 @@ class InMemory(Node):
 class TensorSlices(InMemory):
     """The rows of a nest of arrays."""
 
-    def __init__(self, tensors: Any) -> None:
+    def __init__(self, tensors: PyTree) -> None:
         arrays = map_structure(owned_array, tensors)
         try:
             length = num_rows(arrays)
@@ -63,7 +64,7 @@ class TensorSlices(InMemory):
 class Tensors(InMemory):
     """One element."""
 
-    def __init__(self, tensors: Any) -> None:
+    def __init__(self, tensors: PyTree) -> None:
         arrays = map_structure(owned_array, tensors)
         if not flatten(arrays):
             raise InvalidArgumentError("An element needs at least one component, got none.")
@@ -75,7 +76,7 @@ class Tensors(InMemory):
 class Range(InMemory):
     """The integers of Python's ``range``."""
 
-    def __init__(self, *args: int, output_type: Any = np.int64) -> None:
+    def __init__(self, *args: int, output_type: DTypeLike = np.int64) -> None:
         numbers = range(*(as_integer("range() argument", arg) for arg in args))
         dtype = as_dtype(output_type)
         super().__init__(_RangeAccess(numbers, dtype), TensorSpec((), dtype))

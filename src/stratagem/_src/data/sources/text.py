@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratagem._src.data.byte_files import ByteReader, check_compression, open_bytes
+from stratagem._src.data.compressed_files import ByteReader, check_compression, open_bytes
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.sources.files import FileFormat
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
@@ -15,13 +15,13 @@ _BLOCK = 1 << 20
 
 
 class TextLineFormat(FileFormat):
-    """Lines as ``bytes``, without their ends."""
+    """Reads lines as ``bytes``, without line endings."""
 
     def __init__(self, compression_type: str | None) -> None:
         self._compression = check_compression(compression_type)
 
     def element_spec(self, path: str) -> Any:
-        """Returns one string."""
+        """Returns the spec of one string."""
         return TensorSpec((), STRING)
 
     def open(self, path: str) -> Stream:
@@ -76,7 +76,7 @@ class _LineStream(Stream):
         else:
             self._offset = state
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         if self._has_failed:
             self._ended = self._gave_up = True
 

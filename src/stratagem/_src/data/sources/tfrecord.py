@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratagem._src.data.byte_files import check_compression
+from stratagem._src.data.compressed_files import check_compression
 from stratagem._src.data.plan.rows import stack_elements
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.sources.files import FileFormat
@@ -15,13 +15,13 @@ __all__ = ["TFRecordFormat"]
 
 
 class TFRecordFormat(FileFormat):
-    """Records as ``bytes``, their checksums checked."""
+    """Reads records as ``bytes`` and verifies their checksums."""
 
     def __init__(self, compression_type: str | None) -> None:
         self._compression = check_compression(compression_type)
 
     def element_spec(self, path: str) -> Any:
-        """Returns one string."""
+        """Returns the spec of one string."""
         return TensorSpec((), STRING)
 
     def open(self, path: str) -> Stream:
@@ -51,6 +51,6 @@ class _RecordStream(TFRecordReader, Stream):
         self._gave_up = True
         self.end()
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         if self.has_failed:
             self._give_up()

@@ -1,7 +1,7 @@
 """The protocol buffer messages of ``tf.train.Example``, described in Python.
 
-They are made on first use, in a pool of their own, so they get along with TensorFlow's in one
-process.
+They are created on first use in a separate descriptor pool, so they do not collide with TensorFlow's in
+the same process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PACKAGE = "tensorflow"
 
 @functools.cache
 def messages() -> SimpleNamespace:
-    """Returns the classes ``Example``, ``Features``, ``Feature`` and the three kinds of lists."""
+    """Returns the classes ``Example``, ``Features``, ``Feature`` and the three list types."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto

@@ -1,4 +1,4 @@
-"""What to expect in a ``tf.train.Example``: features of fixed and of variable length."""
+"""Feature specs for parsing a ``tf.train.Example``: fixed and variable length."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.data.conversion import to_array
 from stratagem._src.data.tensor_spec import STRING, as_dtype
 
@@ -16,7 +17,7 @@ __all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "VarLenFeature"]
 _DTYPES = (STRING, np.dtype(np.int64), np.dtype(np.float32))
 
 
-def _feature_dtype(dtype: Any) -> np.dtype[Any]:
+def _feature_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     resolved = as_dtype(dtype)
     if resolved not in _DTYPES:
         raise InvalidArgumentError(
@@ -36,10 +37,10 @@ class FixedLenFeature:
     Args:
         shape: The shape of the values.
         dtype: int64, float32 or string.
-        default_value: What a record without the feature has; without it such a record is an error.
+        default_value: The value for records without the feature; by default such a record is an error.
     """
 
-    def __init__(self, shape: Any, dtype: Any, default_value: Any = None) -> None:
+    def __init__(self, shape: Any, dtype: DTypeLike, default_value: ArrayLike = None) -> None:
         self.shape: TensorShape = TensorShape(shape)
         self.dtype: np.dtype[Any] = _feature_dtype(dtype)
         if not self.shape.is_fully_defined():
@@ -69,7 +70,7 @@ class VarLenFeature:
         dtype: int64, float32 or string.
     """
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: DTypeLike) -> None:
         self.dtype: np.dtype[Any] = _feature_dtype(dtype)
 
 
@@ -84,12 +85,16 @@ class FixedLenSequenceFeature:
         shape: The shape of a row.
         dtype: int64, float32 or string.
         allow_missing: Must be true: a record without the feature has no rows.
-        default_value: What rows are filled with in a batch where others have more; default zeros, or
-            empty strings.
+        default_value: The padding value in a batch where other records have more rows; zero or the empty
+            string by default.
     """
 
     def __init__(
-        self, shape: Any, dtype: Any, allow_missing: bool = False, default_value: Any = None
+        self,
+        shape: Any,
+        dtype: DTypeLike,
+        allow_missing: bool = False,
+        default_value: ArrayLike = None,
     ) -> None:
         self.shape: TensorShape = TensorShape(shape)
         self.dtype: np.dtype[Any] = _feature_dtype(dtype)

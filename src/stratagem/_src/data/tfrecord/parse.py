@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.data.conversion import to_array
 from stratagem._src.data.tensor_spec import STRING
 from stratagem._src.data.tfrecord.example_message import messages
@@ -30,7 +31,7 @@ Specs = Mapping[str, Feature]
 
 
 class SparseValues(NamedTuple):
-    """The values of a ``VarLenFeature`` in a batch, as the parts of a sparse matrix.
+    """The values of a ``VarLenFeature`` in a batch, as a sparse matrix in COO format.
 
     >>> import numpy as np
     >>> from stratagem.io import SparseValues
@@ -42,8 +43,8 @@ class SparseValues(NamedTuple):
     values: np.ndarray[Any, Any]
     dense_shape: np.ndarray[Any, Any]
 
-    def to_dense(self, default_value: Any = None) -> np.ndarray[Any, Any]:
-        """Returns the values as one array, filled up with ``default_value``."""
+    def to_dense(self, default_value: ArrayLike = None) -> np.ndarray[Any, Any]:
+        """Returns a dense array, padded with ``default_value``."""
         filling = default_value
         if filling is None:
             filling = b"" if self.values.dtype == STRING else 0
@@ -57,8 +58,8 @@ def parse_single_example(
 ) -> dict[str, Any]:
     """Returns the features of one serialized ``tf.train.Example``.
 
-    A ``FixedLenFeature`` gives an array of its shape, a ``VarLenFeature`` a vector, a
-    ``FixedLenSequenceFeature`` as many rows as there are.
+    A ``FixedLenFeature`` becomes an array of its shape, a ``VarLenFeature`` a vector, a
+    ``FixedLenSequenceFeature`` an array of rows.
 
     Differs from TensorFlow: a ``VarLenFeature`` of one example is a dense vector, not a sparse one.
 
@@ -71,18 +72,18 @@ def parse_single_example(
 
     Raises:
         DataLossError: If the bytes are not an example.
-        InvalidArgumentError: If a feature is missing, or of another type or number of values.
+        InvalidArgumentError: If a feature is missing, or has another type or number of values.
     """
     _check_specs(features)
     return _parse(serialized, features, "")
 
 
 def parse_example(
-    serialized: Any, features: Specs, example_names: Any = None, name: str | None = None
+    serialized: ArrayLike, features: Specs, example_names: Any = None, name: str | None = None
 ) -> dict[str, Any]:
     """Returns the features of a batch of serialized ``tf.train.Example`` messages.
 
-    A ``FixedLenFeature`` gives an array with a leading dimension, a ``VarLenFeature`` gives
+    A ``FixedLenFeature`` becomes an array with a leading batch dimension, a ``VarLenFeature`` becomes
     ``SparseValues``.
 
     >>> from stratagem.io import VarLenFeature, parse_example
@@ -95,7 +96,7 @@ def parse_example(
 
     Args:
         serialized: A vector of ``bytes``.
-        features: What to expect, by name.
+        features: The expected features, by name.
         example_names: Ignored.
         name: Ignored.
     """
@@ -136,10 +137,10 @@ def _check_specs(features: Specs) -> None:
             )
 
 
-def _parse(serialized: Any, features: Specs, where: str) -> dict[str, Any]:
+def _parse(serialized: ArrayLike, features: Specs, where: str) -> dict[str, Any]:
     from google.protobuf.message import DecodeError
 
-    if isinstance(serialized, np.ndarray):  # of one string: bytes() would be those of a pointer
+    if isinstance(serialized, np.ndarray):  # an object array: bytes() would return a pointer
         serialized = serialized.item()
     try:
         example = messages().Example.FromString(bytes(serialized))

@@ -1,6 +1,6 @@
-"""The TFRecord format: length, checksum of the length, data, checksum of the data.
+"""The TFRecord format: length (8 bytes), checksum of the length, data, checksum of the data.
 
-Both checksums are CRC-32C, rotated and offset.
+Both checksums are masked CRC-32C (4 bytes): rotated, with an offset added. All numbers are little endian.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import numpy as np
 from google_crc32c import value as crc32c
 
 from stratagem._src.core.errors import DataLossError
-from stratagem._src.data.byte_files import ByteReader, open_bytes
+from stratagem._src.core.types import ArrayLike
+from stratagem._src.data.compressed_files import ByteReader, open_bytes
 
-__all__ = ["TFRecordReader", "written_record"]
+__all__ = ["TFRecordReader", "encode_record"]
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _BLOCK = 1 << 20
-_LARGEST_READ = 1 << 26
+_MAX_READ_BYTES = 1 << 26
 _MASK = 0xA282EAD8
 _WORD = 0xFFFFFFFF
-_MOST_LENGTHS = 1 << 12
+_MAX_CACHED_HEADERS = 1 << 12
 
 _Ends = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -35,8 +36,8 @@ def _masked(checksum: int) -> int:
     return ((checksum >> 15 | checksum << 17) + _MASK) & _WORD
 
 
-def written_record(record: bytes) -> bytes:
-    """Returns a record with its length and checksums."""
+def encode_record(record: bytes) -> bytes:
+    """Returns a record framed with its length and checksums."""
     length = struct.pack("<Q", len(record))
     return b"".join(
         (
@@ -49,7 +50,7 @@ def written_record(record: bytes) -> bytes:
 
 
 class TFRecordReader:
-    """The records of one file, read in large blocks.
+    """Reads the records of one file in large blocks.
 
     Args:
         path: The file.
@@ -63,7 +64,7 @@ class TFRecordReader:
         self._unparsed = b""
         self._offset = 0
         self._number = 0
-        # Headers whose checksum was right; most files have few different ones.
+        # A cache of headers with a valid checksum; most files have few different record lengths.
         self._lengths: dict[bytes, int] = {}
         self._hold([], _ends([]))
         self._error: DataLossError | None = None
@@ -71,11 +72,11 @@ class TFRecordReader:
         self._ended = False
 
     def start_at(self, offset: int, number: int) -> None:
-        """Makes a reader that has read nothing yet start elsewhere.
+        """Sets the start position of a reader that has not read anything yet.
 
         Args:
-            offset: Where the first record to read starts, in decompressed bytes.
-            number: The number of that record.
+            offset: The offset of the first record to read, in decompressed bytes.
+            number: The index of that record.
         """
         self._offset, self._number = offset, number
 
@@ -90,7 +91,7 @@ class TFRecordReader:
         return next(self._rest)
 
     def elements(self) -> Iterator[bytes]:
-        """Returns an iterator over the records that are left, as of ``Stream``."""
+        """Returns an iterator over the remaining records; see ``Stream.elements``."""
         return itertools.chain.from_iterable(iter(self._next_part, None))
 
     def _next_part(self) -> Iterator[bytes] | None:
@@ -104,7 +105,7 @@ class TFRecordReader:
         return records
 
     def skip(self, count: int) -> int:
-        """Drops up to ``count`` records and returns how many there were."""
+        """Skips up to ``count`` records and returns how many were skipped."""
         left = count
         while left and (length_hint(self._rest) or self._read_block()):
             step = min(left, length_hint(self._rest))
@@ -114,7 +115,7 @@ class TFRecordReader:
 
     @property
     def position(self) -> tuple[int, int]:
-        """The offset and the number of the next record."""
+        """The offset and the index of the next record."""
         taken = len(self._ends) - length_hint(self._rest)
         offset = int(self._ends[taken - 1]) if taken else 0
         return self._offset + offset, self._number + taken
@@ -126,17 +127,17 @@ class TFRecordReader:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a record could not be read; what follows it cannot be found."""
+        """Whether a record could not be read; the records after it cannot be located."""
         return self._has_failed
 
     def end(self) -> None:
-        """Gives no more records."""
+        """Ends the reader: it returns no more records."""
         self._hold([], _ends([]))
         self._ended = True
         self.close()
 
     def _read_block(self) -> bool:
-        """Parses the records that are complete in the next block, and returns whether there are any."""
+        """Parses the complete records of the next block, and returns whether there are any."""
         try:
             return not self._ended and self._parse_next_block()
         except Exception:
@@ -151,10 +152,10 @@ class TFRecordReader:
         while not length_hint(self._rest):
             if self._error is not None:
                 raise self._error
-            block = self._file.read(max(_BLOCK, min(self._missing_bytes(), _LARGEST_READ)))
+            block = self._file.read(max(_BLOCK, min(self._missing_bytes(), _MAX_READ_BYTES)))
             if not block:
                 if self._unparsed:
-                    raise self._broken(self._number, self._offset, self._truncation())
+                    raise self._corrupt_record_error(self._number, self._offset, self._truncation())
                 self._ended = True
                 self.close()
                 return False
@@ -163,25 +164,27 @@ class TFRecordReader:
         return True
 
     def _hold(self, records: list[bytes], ends: _Ends) -> None:
-        """Gives the records of a block next; ``ends`` says where in the block each of them ends."""
+        """Sets the records to return next; ``ends`` are their end offsets in the block."""
         self._rest, self._ends = iter(records), ends
 
     def _parse(self, data: bytes) -> int:
-        """Keeps the complete records of ``data`` and returns where the first other starts."""
+        """Keeps the complete records of ``data`` and returns the offset of the first incomplete one."""
         records, problem = self._split(data)
         ends = _ends(records)
-        first_wrong = _first_wrong_checksum(data, records, ends)
-        if first_wrong is not None:
+        first_bad = _first_bad_checksum(data, records, ends)
+        if first_bad is not None:
             problem = "the checksum of its data does not match"
-            records, ends = records[:first_wrong], ends[:first_wrong]
+            records, ends = records[:first_bad], ends[:first_bad]
         stop = int(ends[-1]) if records else 0
         self._hold(records, ends)
         if problem:
-            self._error = self._broken(self._number + len(records), self._offset + stop, problem)
+            self._error = self._corrupt_record_error(
+                self._number + len(records), self._offset + stop, problem
+            )
         return stop
 
     def _split(self, data: bytes) -> tuple[list[bytes], str]:
-        """Returns the complete records, up to one whose length is wrong, and what is wrong with it."""
+        """Returns the complete records before the first corrupt length, and a description of the error."""
         records: list[bytes] = []
         lengths = self._lengths
         position, size = 0, len(data)
@@ -192,7 +195,7 @@ class TFRecordReader:
                 length, checksum = _HEADER.unpack(header)
                 if _masked(crc32c(header[:8])) != checksum:
                     return records, "the checksum of its length does not match"
-                if len(lengths) == _MOST_LENGTHS:
+                if len(lengths) == _MAX_CACHED_HEADERS:
                     lengths.clear()
                 lengths[header] = length
             start = position + 12
@@ -204,7 +207,7 @@ class TFRecordReader:
         return records, ""
 
     def _missing_bytes(self) -> int:
-        """Returns how much of a record whose header is read is still to come."""
+        """Returns how many bytes of the next record are missing, 0 if its header is incomplete."""
         if len(self._unparsed) < _HEADER.size:
             return 0
         length: int = _HEADER.unpack_from(self._unparsed)[0]
@@ -217,7 +220,7 @@ class TFRecordReader:
             need = f"{_HEADER.unpack_from(self._unparsed)[0] + 16} bytes"
         return f"it needs {need}, the file ends after {have}"
 
-    def _broken(self, number: int, offset: int, problem: str) -> DataLossError:
+    def _corrupt_record_error(self, number: int, offset: int, problem: str) -> DataLossError:
         compressed = f" of the {self._compression} data" if self._compression else ""
         return DataLossError(
             f"{self._path}: record {number} at byte {offset}{compressed}: {problem}. The file is "
@@ -226,13 +229,13 @@ class TFRecordReader:
 
 
 def _ends(records: list[bytes]) -> _Ends:
-    """Returns where each record of a file that starts with these ends."""
+    """Returns the end offsets of consecutive records."""
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     return np.cumsum(lengths + _HEADER.size + _CHECKSUM.size)
 
 
-def _first_wrong_checksum(data: bytes, records: list[bytes], ends: Any) -> int | None:
-    """Returns which of the records that ``data`` starts with is the first broken one, if any."""
+def _first_bad_checksum(data: bytes, records: list[bytes], ends: ArrayLike) -> int | None:
+    """Returns the index of the first record in ``data`` with a bad data checksum, if any."""
     checksums = np.fromiter(map(crc32c, records), np.uint32, len(records))
     masked = (checksums >> 15 | checksums << 17) + np.uint32(_MASK)
     places = ends[:, None] + np.arange(-_CHECKSUM.size, 0)

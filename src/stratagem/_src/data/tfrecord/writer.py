@@ -1,4 +1,4 @@
-"""``TFRecordWriter``: records into a file, with checksums."""
+"""``TFRecordWriter``: writes records with checksums to a file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.data.byte_files import as_path, check_compression
-from stratagem._src.data.tfrecord.record_format import written_record
-from stratagem._src.process.fork import ProcessOwner, discard_in_child
+from stratagem._src.data.compressed_files import as_path, check_compression
+from stratagem._src.data.tfrecord.record_format import encode_record
+from stratagem._src.process.fork import ProcessOwner, discard_buffers_in_child
 
 __all__ = ["TFRecordOptions", "TFRecordWriter"]
 
@@ -75,10 +75,10 @@ class TFRecordWriter:
         self._owner.check()
         if self._file is None:
             raise InvalidArgumentError(f"{self._path}: the writer is closed.")
-        self._file.write(written_record(record))
+        self._file.write(encode_record(record))
 
     def flush(self) -> None:
-        """Hands everything written so far to the operating system."""
+        """Flushes buffered records to the operating system."""
         if self._file is not None:
             self._file.flush()
 
@@ -106,10 +106,10 @@ def _open(path: str, options: TFRecordOptions) -> Any:
         level = options.compression_level
     if options.compression_type == "GZIP":
         compressed = gzip.open(path, "wb", compresslevel=level)  # noqa: SIM115
-        discard_in_child(compressed)
+        discard_buffers_in_child(compressed)
         return compressed
     file = Path(path).open("wb")  # noqa: SIM115
-    discard_in_child(file)
+    discard_buffers_in_child(file)
     return _Deflating(file, level) if options.compression_type == "ZLIB" else file
 
 

@@ -1,4 +1,4 @@
-"""``assert_cardinality``: a number of elements that the user knows and the plan does not."""
+"""``assert_cardinality``: a number of elements that the user declares and the plan does not know."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["AssertCardinality"]
 
 
 class AssertCardinality(Node):
-    """The same elements, which must be as many as the user says."""
+    """The same elements; raises if their number is not the declared one."""
 
     def __init__(self, source: Node, expected: int) -> None:
         self.inputs = (source,)
         self._expected = at_least(INFINITE_CARDINALITY, "expected_cardinality", expected)
 
     def cardinality(self) -> int:
-        """Returns what the user says."""
+        """Returns the declared cardinality."""
         return self._expected
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
@@ -52,8 +52,8 @@ class _AssertStream(UnaryStream):
         endless = self._expected == INFINITE_CARDINALITY
         expected = "infinitely many" if endless else self._expected
         return InvalidArgumentError(
-            f"The dataset was expected to have {expected} elements, and has {found}. "
-            "Give assert_cardinality the right number, or leave it out."
+            f"The dataset was expected to have {expected} elements, but has {found}. "
+            "Pass the right number to assert_cardinality, or leave it out."
         )
 
     def get_state(self) -> State:

@@ -16,7 +16,7 @@ __all__ = ["Batch", "num_batches"]
 
 
 def num_batches(num_elements: int, sizes: tuple[int, ...], drop_remainder: bool) -> int:
-    """Returns how many batches of the cycling ``sizes`` the elements make."""
+    """Returns the number of batches for batch sizes that cycle through ``sizes``."""
     cycles, left = divmod(num_elements, sum(sizes))
     count = cycles * len(sizes)
     for size in sizes:
@@ -28,18 +28,18 @@ def num_batches(num_elements: int, sizes: tuple[int, ...], drop_remainder: bool)
 
 
 class Batch(Node):
-    """Elements stacked into batches of the given sizes, over and over."""
+    """Elements stacked into batches, with sizes that cycle through the given ones."""
 
     batch_levels: int | None = 1
 
-    _smallest_size = 1
+    _min_size = 1
 
     def __init__(self, source: Node, sizes: int | Sequence[int], drop_remainder: bool) -> None:
         self.inputs = (source,)
         if isinstance(sizes, Sequence) and not sizes:
             raise InvalidArgumentError("batch_size must not be an empty sequence.")
         listed = sizes if isinstance(sizes, Sequence) else (sizes,)
-        self.sizes = tuple(at_least(self._smallest_size, "batch_size", size) for size in listed)
+        self.sizes = tuple(at_least(self._min_size, "batch_size", size) for size in listed)
         self.drop_remainder = bool(drop_remainder)
 
     def cardinality(self) -> int:
@@ -48,7 +48,7 @@ class Batch(Node):
         return num_batches(size, self.sizes, self.drop_remainder) if known(size) else size
 
     def num_rows(self) -> int:
-        """Returns the number of rows of all batches together."""
+        """Returns the total number of rows in all batches."""
         rows = self.inputs[0].cardinality()
         if not known(rows) or not self.drop_remainder:
             return rows
@@ -56,22 +56,22 @@ class Batch(Node):
         return cycles * sum(self.sizes) + sum(self.sizes[:last])
 
     def _compute_spec(self) -> Any:
-        fixed = len(set(self.sizes)) == 1 and (self.drop_remainder or self._are_all_full())
+        fixed = len(set(self.sizes)) == 1 and (self.drop_remainder or self._has_only_full_batches())
         size = self.sizes[0] if fixed else None
         return map_structure(lambda spec: spec.batched(size), self.inputs[0].element_spec)
 
-    def _are_all_full(self) -> bool:
-        """Returns whether what it reads is known to leave no remainder."""
+    def _has_only_full_batches(self) -> bool:
+        """Returns whether the input is known to leave no remainder."""
         return False
 
-    def _without_rows(self) -> Any:
-        """Returns a batch without rows, for a size of 0."""
+    def _empty_batch(self) -> Any:
+        """Returns an empty batch, for a size of 0."""
         raise NotImplementedError
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""
         source = self.inputs[0].open(run, epoch)
-        return _BatchStream(source, self.sizes, self.drop_remainder, self._without_rows)
+        return _BatchStream(source, self.sizes, self.drop_remainder, self._empty_batch)
 
 
 class _BatchStream(UnaryStream):
@@ -80,11 +80,11 @@ class _BatchStream(UnaryStream):
         source: Stream,
         sizes: tuple[int, ...],
         drop_remainder: bool,
-        without_rows: Callable[[], Any],
+        empty_batch: Callable[[], Any],
     ) -> None:
         super().__init__(source)
         self._sizes = sizes
-        self._without_rows = without_rows
+        self._empty_batch = empty_batch
         self._drop_remainder = drop_remainder
         self._turn = 0
         self._was_short = False
@@ -101,7 +101,7 @@ class _BatchStream(UnaryStream):
     def __next__(self) -> Any:
         size = self._next_size()
         if size == 0 and not self._was_short:
-            return self._without_rows()
+            return self._empty_batch()
         rows = self._source.next_rows(size) if size else None
         if 0 in self._sizes and rows_or_zero(rows) < size:
             self._was_short = True

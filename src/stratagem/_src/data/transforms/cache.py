@@ -1,7 +1,8 @@
-"""``cache``: elements kept in memory or in a file after they were first made.
+"""``cache``: elements cached in memory or in a file by the first pass.
 
-A pass that is not read to its end caches nothing. A saved iterator does not hold the cached
-elements: it knows how they were made, and makes them again when it is restored where they are not.
+A pass that does not reach the end caches nothing. The state of an iterator does not contain the cached
+elements, only their provenance: the seeds and the epoch of the pass that computed them. An iterator that is
+restored where there is no cache computes them again.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ __all__ = ["Cache"]
 
 
 class Cache(Node):
-    """The elements of the first complete pass over the input, again and again."""
+    """Repeats the elements of the first complete pass over the input."""
 
-    remembers = ("_store", "_table")
+    derived_attributes = ("_store", "_table")
 
     def __init__(self, source: Node, filename: str) -> None:
         self.inputs = (source,)
@@ -44,7 +45,7 @@ class Cache(Node):
         return self.inputs[0].cardinality()
 
     def over(self, inputs: tuple[Node, ...]) -> Self:
-        """Returns a cache of other elements, empty as yet."""
+        """Returns an empty cache for other elements."""
         node = self.with_inputs(inputs)
         if node is not self:
             node._store = node._new_store()
@@ -52,7 +53,7 @@ class Cache(Node):
         return node
 
     def random_access(self) -> RandomAccess | None:
-        """Returns a table whose rows are made once, when first asked for."""
+        """Returns a table that computes each row once, when it is first read."""
         below = None if self._filename else self.inputs[0].random_access()
         if below is None:
             return None
@@ -82,7 +83,7 @@ class _CachedAccess(RandomAccess):
         self.read_ahead = below.read_ahead
 
     def __reduce__(self) -> Any:
-        # Another process makes the rows itself.
+        # Another process computes the rows itself.
         return type(self), (self._below,)
 
     def __len__(self) -> int:
@@ -118,8 +119,8 @@ class _CacheStream(Stream):
 
     def _start(self) -> Stream:
         if self._source is None:
-            if self._store.how_made is not None:
-                self._how = self._store.how_made
+            if self._store.provenance is not None:
+                self._how = self._store.provenance
                 self._source = self._store.read()
             else:
                 self._source = self._store.record(self._open_source(self._how), self._how)
@@ -132,20 +133,20 @@ class _CacheStream(Stream):
 
     def get_state(self) -> State:
         started = self._source is not None
-        how = self._how if started else self._store.how_made or self._how
+        how = self._how if started else self._store.provenance or self._how
         return {"how": how, "position": self._position}
 
     def set_state(self, state: State) -> None:
         self._how = state["how"]
-        if self._how == IN_FILE and self._store.how_made is None:
+        if self._how == IN_FILE and self._store.provenance is None:
             raise DataLossError("The cache file that the saved iterator read from is gone.")
-        if self._store.how_made not in (None, self._how):
+        if self._store.provenance not in (None, self._how):
             self._source = self._open_source(self._how)
         self._position = self._start().skip(state["position"])
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         if self._source is not None:
-            self._source.pass_over_error()
+            self._source.skip_past_error()
 
     def close(self) -> None:
         if self._source is not None:

@@ -1,4 +1,4 @@
-"""Where ``cache`` keeps elements: a list in memory, or a file of checked records."""
+"""The storage of ``cache``: a list in memory, or a file of records with checksums."""
 
 from __future__ import annotations
 
@@ -8,110 +8,111 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from stratagem._src.core.types import Element
 from stratagem._src.data.element_format import decode_leaves, encode_leaves
-from stratagem._src.data.plan.rows import in_own_nest, read_only_view
+from stratagem._src.data.plan.rows import copy_containers, read_only_view
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.structure import flatten, map_structure, pack_like
-from stratagem._src.data.tfrecord.record_format import TFRecordReader, written_record
-from stratagem._src.process.fork import discard_in_child
+from stratagem._src.data.tfrecord.record_format import TFRecordReader, encode_record
+from stratagem._src.process.fork import discard_buffers_in_child
 
 __all__ = ["IN_FILE", "CacheStore", "FileStore", "MemoryStore"]
 
 IN_FILE = "file"
-"""How elements were made that an earlier process may have left in a file."""
+"""The provenance of elements in a file, which an earlier process may have written."""
 
 
 class CacheStore(ABC):
-    """Elements that were made once.
+    """Stores the elements of one pass.
 
     Attributes:
-        how_made: What determined the elements, once all of them are there; else ``None``.
+        provenance: The seeds and the epoch of the pass, once all elements are stored; ``None`` before.
     """
 
-    how_made: State = None
+    provenance: State = None
 
     @abstractmethod
     def read(self) -> Stream:
-        """Returns a pass over the kept elements."""
+        """Returns a pass over the stored elements."""
 
     @abstractmethod
     def record(self, source: Stream, how: State) -> Stream:
-        """Returns a pass over ``source`` that keeps its elements if it reaches the end."""
+        """Returns a pass over ``source`` that stores its elements if it reaches the end."""
 
 
 class MemoryStore(CacheStore):
-    """Elements in a list."""
+    """Stores elements in a list."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []
 
     def __reduce__(self) -> Any:
-        # Another process makes the elements itself.
+        # Another process computes the elements itself.
         return type(self), ()
 
     def read(self) -> Stream:
         """Returns a pass over the list."""
-        return _Kept(map(in_own_nest, self.elements), lambda: None)
+        return _CachedStream(map(copy_containers, self.elements), lambda: None)
 
     def record(self, source: Stream, how: State) -> Stream:
-        """Returns a pass that fills a list of its own first."""
+        """Returns a pass that fills its own list, which becomes the cache at the end."""
         elements: list[Any] = []
 
-        def keep(element: Any) -> Any:
+        def keep(element: Element) -> Any:
             elements.append(map_structure(read_only_view, element))
-            return in_own_nest(elements[-1])
+            return copy_containers(elements[-1])
 
         def finish() -> None:
-            self.elements, self.how_made = elements, how
+            self.elements, self.provenance = elements, how
 
-        return _Recording(source, keep, finish, lambda: None)
+        return _RecordingStream(source, keep, finish, lambda: None)
 
 
 class FileStore(CacheStore):
-    """Elements as records in a file, which outlives the process.
+    """Stores elements as records in a file, which outlives the process.
 
     Args:
-        filename: The file; it appears once the first pass is complete.
-        element_spec: Returns the nest of the elements.
+        filename: The file; it is created when the first pass is complete.
+        element_spec: Returns the spec of the elements.
     """
 
     def __init__(self, filename: str, element_spec: Callable[[], Any]) -> None:
         self._path = Path(filename)
         self._element_spec = element_spec
         if self._path.exists():
-            self.how_made = IN_FILE
+            self.provenance = IN_FILE
 
     def read(self) -> Stream:
         """Returns a pass over the file."""
         reader = TFRecordReader(str(self._path))
         nest = self._element_spec()
         elements = (pack_like(nest, decode_leaves(record)) for record in reader)
-        return _Kept(elements, reader.close)
+        return _CachedStream(elements, reader.close)
 
     def record(self, source: Stream, how: State) -> Stream:
-        """Returns a pass that writes beside the file, and puts it in place at the end."""
+        """Returns a pass that writes to a temporary file, and renames it at the end."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_name(f"{self._path.name}.{os.getpid()}.{id(source)}.partial")
         file: BinaryIO = partial.open("wb")
-        discard_in_child(file)
+        discard_buffers_in_child(file)
 
-        def keep(element: Any) -> Any:
-            file.write(written_record(encode_leaves(flatten(element))))
+        def keep(element: Element) -> Any:
+            file.write(encode_record(encode_leaves(flatten(element))))
             return element
 
         def finish() -> None:
             file.close()
             partial.replace(self._path)
-            self.how_made = IN_FILE
+            self.provenance = IN_FILE
 
         def abandon() -> None:
             file.close()
             partial.unlink(missing_ok=True)
 
-        return _Recording(source, keep, finish, abandon)
+        return _RecordingStream(source, keep, finish, abandon)
 
 
-class _Kept(Stream):
+class _CachedStream(Stream):
     def __init__(self, elements: Any, close: Callable[[], None]) -> None:
         self._elements = elements
         self._close = close
@@ -129,7 +130,7 @@ class _Kept(Stream):
         self._close()
 
 
-class _Recording(_Kept):
+class _RecordingStream(_CachedStream):
     def __init__(
         self,
         source: Stream,
@@ -152,8 +153,8 @@ class _Recording(_Kept):
             raise
         return self._keep(element)
 
-    def pass_over_error(self) -> None:
-        self._source.pass_over_error()
+    def skip_past_error(self) -> None:
+        self._source.skip_past_error()
 
     def close(self) -> None:
         if self._finish is not None:

@@ -26,7 +26,7 @@ class Concatenate(Node):
         return common_spec(first.element_spec, second.element_spec, "concatenate")
 
     def cardinality(self) -> int:
-        """Returns the sum."""
+        """Returns the sum of both cardinalities."""
         sizes = [node.cardinality() for node in self.inputs]
         for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
             if special in sizes:
@@ -34,7 +34,7 @@ class Concatenate(Node):
         return sum(sizes)
 
     def random_access(self) -> RandomAccess | None:
-        """Returns one table of both, if their rows are of one kind."""
+        """Returns one table of both, if their specs are equal."""
         first, second = (node.random_access() for node in self.inputs)
         if not first or not second or self.inputs[0].element_spec != self.inputs[1].element_spec:
             return None
@@ -86,9 +86,9 @@ class _ConcatenateStream(Stream):
         for stream, saved in zip(self._streams, state["inputs"], strict=True):
             stream.set_state(saved)
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         for stream in self._streams:
-            stream.pass_over_error()
+            stream.skip_past_error()
 
     def close(self) -> None:
         for stream in self._streams:

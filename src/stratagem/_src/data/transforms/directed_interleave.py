@@ -1,4 +1,4 @@
-"""``choose_from_datasets`` and ``sample_from_datasets``: which dataset gives the next element."""
+"""``choose_from_datasets`` and ``sample_from_datasets``: a plan of choices selects the next dataset."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.data.dataset_spec import common_spec
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
@@ -14,17 +15,17 @@ from stratagem._src.data.plan.stream import State, Stream
 
 __all__ = ["DirectedInterleave"]
 
-_MOST_VAIN_CHOICES = 1 << 22
+_MAX_EXHAUSTED_CHOICES = 1 << 22
 
 
 class DirectedInterleave(Node):
-    """The next element of the dataset that ``choices`` names, over and over.
+    """For each choice, the next element of the dataset with that index.
 
     Args:
-        choices: A plan of the numbers of datasets.
+        choices: A plan of indices of datasets.
         datasets: The plans to choose from.
-        stop_on_empty_dataset: Whether all ends when one that has ended is chosen; else it is passed
-            over.
+        stop_on_empty_dataset: Whether to stop when an exhausted dataset is chosen; otherwise the choice is
+            skipped.
         needed_by: The name of the method, for messages.
     """
 
@@ -44,7 +45,7 @@ class DirectedInterleave(Node):
         return functools.reduce(lambda a, b: common_spec(a, b, self._needed_by), specs)
 
     def cardinality(self) -> int:
-        """Returns unknown, unless it is empty or can never end."""
+        """Returns unknown, unless it is known to be empty or infinite."""
         choices, *sizes = [node.cardinality() for node in self.inputs]
         if choices == 0 or not any(sizes):
             return 0
@@ -69,7 +70,7 @@ class _DirectedStream(Stream):
         self._needed_by = needed_by
 
     def __next__(self) -> Any:
-        for _ in range(_MOST_VAIN_CHOICES):
+        for _ in range(_MAX_EXHAUSTED_CHOICES):
             if not any(stream is not None for stream in self._datasets):
                 raise StopIteration
             index = self._index(next(self._choices))
@@ -83,14 +84,14 @@ class _DirectedStream(Stream):
                 if self._stop_on_empty:
                     self._end_all()
         raise InvalidArgumentError(
-            f"{self._needed_by} chose datasets that have ended {_MOST_VAIN_CHOICES} times in a row. "
+            f"{self._needed_by} chose exhausted datasets {_MAX_EXHAUSTED_CHOICES} times in a row. "
             "Choose the others too, or set stop_on_empty_dataset=True."
         )
 
-    def _index(self, choice: Any) -> int:
+    def _index(self, choice: ArrayLike) -> int:
         if getattr(choice, "shape", None) != () or choice.dtype.kind not in "iu":
             raise InvalidArgumentError(
-                f"choice_dataset must give one integer at a time, got {choice!r}."
+                f"choice_dataset must yield one integer at a time, got {choice!r}."
             )
         if not 0 <= choice < len(self._datasets):
             raise InvalidArgumentError(
@@ -125,11 +126,11 @@ class _DirectedStream(Stream):
             elif stream is not None:
                 stream.set_state(state["datasets"][index])
 
-    def pass_over_error(self) -> None:
-        self._choices.pass_over_error()
+    def skip_past_error(self) -> None:
+        self._choices.skip_past_error()
         for stream in self._datasets:
             if stream is not None:
-                stream.pass_over_error()
+                stream.skip_past_error()
 
     def close(self) -> None:
         self._choices.close()

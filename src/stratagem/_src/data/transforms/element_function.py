@@ -1,8 +1,8 @@
-"""``ElementFunction``: a user's function of one element, run on many at once where it can be.
+"""``ElementFunction``: a user function of one element, vectorised over batches where possible.
 
-A function is called with NumPy arrays. If JAX can trace it, it also runs as one ``jit(vmap(fn))``
-on the host for a whole batch, if it is made of operations that give the same bits either way and
-has shown on a first batch that it does.
+A function is called with NumPy arrays. If JAX can trace it, a batch runs as one ``jit(vmap(fn))`` on the
+host, provided that all operations are bit-exact either way and the results on the first batch are
+identical to calling the function per element.
 
 JAX equivalent: ``jax.jit(jax.vmap(fn))``.
 """
@@ -17,18 +17,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import Element, ElementSpec, Leaf, PyTree, Tensor
 from stratagem._src.data.conversion import owned_results, to_element, to_leaf
 from stratagem._src.data.dataset_spec import DatasetSpec
 from stratagem._src.data.plan.rows import num_rows, row, slice_rows, stack_elements
 from stratagem._src.data.structure import flatten, map_structure, pack_like, same_structure
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
-from stratagem._src.data.transforms.exact_operations import exact_compilers
-from stratagem._src.data.transforms.repeatable_trace import repeatable_trace
+from stratagem._src.data.transforms.bit_exact_ops import exact_compiler_options
+from stratagem._src.data.transforms.pure_trace import trace_if_pure
 
 __all__ = ["ElementFunction", "call_with"]
 
 
-def call_with(fn: Callable[..., Any], element: Any) -> Any:
+def call_with(fn: Callable[..., Any], element: Element) -> Any:
     """Calls ``fn`` as tf.data does: the components of a tuple are separate arguments."""
     if isinstance(element, tuple) and not hasattr(element, "_fields"):
         return fn(*element)
@@ -36,7 +37,10 @@ def call_with(fn: Callable[..., Any], element: Any) -> Any:
 
 
 class _Traced(NamedTuple):
-    """What tracing a function tells: the specs of its result, and how to compile it exactly."""
+    """The result of tracing a function: the spec of its output, and compiler options that keep its bits.
+
+    ``compilers`` is empty if no options do; then the function is called per element.
+    """
 
     spec: Any
     compilers: list[dict[str, str]]
@@ -47,7 +51,7 @@ class ElementFunction:
 
     Args:
         fn: The user's function.
-        role: What the user calls it, for messages.
+        role: The name of the parameter, for messages.
     """
 
     def __init__(self, fn: Callable[..., Any], role: str = "map_func") -> None:
@@ -61,47 +65,48 @@ class ElementFunction:
         self._checked = False
 
     def __reduce__(self) -> Any:
-        # What was compiled belongs to this process.
+        # The compiled program belongs to this process.
         return type(self), (self._fn, self._role)
 
-    def traced_spec(self, element_spec: Any) -> Any | None:
-        """Returns the specs of what it gives, found by tracing, or ``None`` if it cannot be.
+    def traced_spec(self, element_spec: ElementSpec) -> Any | None:
+        """Returns the output spec, found by tracing, or ``None`` if the function cannot be traced.
 
-        A function whose result depends on more than its argument cannot.
+        An impure function, whose result depends on more than its argument, cannot.
         """
         if not self._tried_tracing:
             self._traced = _trace(self._fn, element_spec)
             self._tried_tracing = True
         return None if self._traced is None else self._traced.spec
 
-    def traceable(self, element_spec: Any) -> bool:
-        """Returns whether it can be traced."""
+    def traceable(self, element_spec: ElementSpec) -> bool:
+        """Returns whether the function can be traced."""
         return self.traced_spec(element_spec) is not None
 
-    def __call__(self, element: Any) -> Any:
-        """Returns the function of one element."""
+    def __call__(self, element: Element) -> Any:
+        """Calls the function on one element."""
         with _wide_types(flatten(element)):
             result = self._call(element)
         result = to_element(result)
         if result is None:
-            raise _gives_nothing(self._fn, self._role)
+            raise _returned_none_error(self._fn, self._role)
         return result
 
-    def _call(self, element: Any) -> Any:
+    def _call(self, element: Element) -> Any:
         return owned_results.take(lambda: call_with(self._fn, element), element)
 
-    def rows(self, rows: Any) -> Any:
-        """Returns the function of each row, as rows."""
+    def rows(self, rows: PyTree) -> Any:
+        """Calls the function on each row and returns the results as rows."""
         if not self._checked:
             return self._first_rows(rows)
         if self._compiled is None:
             return self._one_by_one(rows)
         return self._compiled(rows)
 
-    def _one_by_one(self, rows: Any) -> Any:
+    def _one_by_one(self, rows: PyTree) -> Any:
         return stack_elements([self(row(rows, i)) for i in range(num_rows(rows))])
 
-    def _first_rows(self, rows: Any) -> Any:
+    def _first_rows(self, rows: PyTree) -> Any:
+        """Computes the first batch per element, and decides whether later ones run compiled."""
         self.traced_spec(map_structure(lambda leaf: TensorSpec.of(leaf).row(), rows))
         if self._traced is None or not self._traced.compilers:
             self._checked = True
@@ -109,6 +114,8 @@ class ElementFunction:
         with _wide_types(flatten(rows)):
             raw = [self._call(row(rows, i)) for i in range(num_rows(rows))]
         expected = stack_elements([to_element(element) for element in raw])
+        # The reference of a function that returns JAX arrays is the jitted function per element, that of
+        # any other function its plain result.
         uses_jax = any(_is_jax_array(leaf) for leaf in flatten(raw[0]))
         wide = _has_wide_type(flatten(rows)) or not uses_jax
         for compiler in self._traced.compilers:
@@ -125,17 +132,17 @@ class ElementFunction:
 
 
 class _Compiled:
-    """``jit(vmap(fn))`` on the host, for few different numbers of rows."""
+    """``jit(vmap(fn))`` on the host, padded to few different batch sizes to avoid recompilation."""
 
     def __init__(
-        self, fn: Callable[..., Any], compiler: dict[str, str], wide: bool, like: Any
+        self, fn: Callable[..., Any], compiler: dict[str, str], wide: bool, like: PyTree
     ) -> None:
         import jax
 
         self._nest: Any = None
         nest = map_structure(lambda _: 0, like)
 
-        def leaves(*arrays: Any) -> list[Any]:
+        def leaves(*arrays: Tensor) -> list[Any]:
             result = map_structure(
                 lambda leaf: leaf if isinstance(leaf, jax.Array) else to_leaf(leaf),
                 call_with(fn, pack_like(nest, list(arrays))),
@@ -150,7 +157,7 @@ class _Compiled:
         self._many = jax.jit(jax.vmap(leaves), compiler_options=compiler)
         self._sizes: list[int] = []
 
-    def __call__(self, rows: Any) -> Any:
+    def __call__(self, rows: PyTree) -> Any:
         count = num_rows(rows)
         size = next((size for size in self._sizes if count <= size <= 4 * count), None)
         if size is None:
@@ -161,7 +168,7 @@ class _Compiled:
         result = self._run(self._many, rows)
         return slice_rows(result, 0, count) if size > count else result
 
-    def one_by_one(self, rows: Any) -> Any:
+    def one_by_one(self, rows: PyTree) -> Any:
         return stack_elements(
             [
                 map_structure(lambda leaf: leaf[()], self._run(self._one, row(rows, i)))
@@ -169,23 +176,23 @@ class _Compiled:
             ]
         )
 
-    def _run(self, function: Callable[..., Any], element: Any) -> Any:
+    def _run(self, function: Callable[..., Any], element: Element) -> Any:
         jax = self._jax
         with jax.enable_x64(self._wide), jax.default_device(self._device):
             arrays = [np.asarray(array) for array in function(*flatten(element))]
         return pack_like(self._nest, arrays)
 
 
-def _gives_nothing(fn: Callable[..., Any], role: str) -> InvalidArgumentError:
+def _returned_none_error(fn: Callable[..., Any], role: str) -> InvalidArgumentError:
     name = getattr(fn, "__qualname__", repr(fn))
     return InvalidArgumentError(
-        f"{role} must return an array or a nest of arrays, and {name} returned None. "
-        "None may stand beside arrays, as in (x, None)."
+        f"{role} must return an array or a nest of arrays, but {name} returned None. "
+        "None is allowed next to arrays, as in (x, None)."
     )
 
 
 def _read_only(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Makes the first batch like the later ones, which are JAX's own memory."""
+    """Makes the first batch read-only, like the later ones, whose memory belongs to JAX."""
     leaf.setflags(write=False)
     return leaf
 
@@ -195,7 +202,7 @@ def _padded(leaf: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
     return np.concatenate([leaf, filling])
 
 
-def _identical(a: Any, b: Any) -> bool:
+def _identical(a: PyTree, b: PyTree) -> bool:
     return same_structure(a, b) and all(
         x.dtype == y.dtype
         and x.shape == y.shape
@@ -204,7 +211,7 @@ def _identical(a: Any, b: Any) -> bool:
     )
 
 
-def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
+def _trace(fn: Callable[..., Any], element_spec: ElementSpec) -> _Traced | None:
     specs = flatten(element_spec)
     if any(isinstance(spec, DatasetSpec) for spec in specs) or any(
         spec.dtype == STRING or not spec.shape.is_fully_defined() for spec in specs
@@ -214,7 +221,7 @@ def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
 
     nest: Any = None
 
-    def leaves_of(*leaves: Any) -> list[Any]:
+    def leaves_of(*leaves: Tensor) -> list[Any]:
         nonlocal nest
         result = map_structure(
             lambda leaf: leaf if isinstance(leaf, jax.Array) else to_leaf(leaf),
@@ -229,15 +236,15 @@ def _trace(fn: Callable[..., Any], element_spec: Any) -> _Traced | None:
     shapes = [make_shape(tuple(spec.shape), spec.dtype) for spec in specs]
     try:
         with jax.enable_x64(True), jax.checking_leaks():
-            traced = repeatable_trace(lambda: jax.make_jaxpr(leaves_of)(*shapes))
+            traced = trace_if_pure(lambda: jax.make_jaxpr(leaves_of)(*shapes))
     except Exception:
         return None
     if traced is None:
         return None
-    return _Traced(nest, exact_compilers(traced.jaxpr))
+    return _Traced(nest, exact_compiler_options(traced.jaxpr))
 
 
-def _is_jax_array(value: Any) -> bool:
+def _is_jax_array(value: Leaf) -> bool:
     return "jax" in sys.modules and isinstance(value, sys.modules["jax"].Array)
 
 
@@ -249,7 +256,7 @@ _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64), np.dtype
 
 
 def _wide_types(leaves: list[Any]) -> contextlib.AbstractContextManager[Any]:
-    """Lets JAX keep 64-bit types while a function is called with them, as tf.data does."""
+    """Enables 64-bit types in JAX while a function is called with 64-bit arguments, as in tf.data."""
     if "jax" not in sys.modules or not _has_wide_type(leaves):
         return contextlib.nullcontext()
     context: contextlib.AbstractContextManager[Any] = sys.modules["jax"].enable_x64(True)

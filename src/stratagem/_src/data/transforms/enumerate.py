@@ -1,4 +1,4 @@
-"""``enumerate``: elements with their numbers."""
+"""``enumerate``: elements with their indices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Enumerate"]
 
 
 class Enumerate(Node):
-    """Pairs of a number, counting from ``start``, and an element."""
+    """Pairs of an index, counting from ``start``, and an element."""
 
     def __init__(self, source: Node, start: int) -> None:
         self.inputs = (source,)

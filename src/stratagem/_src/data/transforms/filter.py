@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import Element
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.run import Run
@@ -18,19 +19,19 @@ __all__ = ["Filter", "Predicate"]
 
 
 class Predicate:
-    """A user's function of an element that says yes or no.
+    """A user function from an element to a bool.
 
     Args:
         fn: The user's function.
-        needed_by: The transformation that asks it, for messages.
+        needed_by: The transformation that calls it, for messages.
     """
 
     def __init__(self, fn: Callable[..., Any], needed_by: str) -> None:
         self._function = ElementFunction(fn, "predicate")
         self._needed_by = needed_by
 
-    def __call__(self, element: Any) -> bool:
-        """Returns what the function says of an element."""
+    def __call__(self, element: Element) -> bool:
+        """Returns the result for an element."""
         answer = self._function(element)
         if getattr(answer, "shape", None) != () or answer.dtype != np.bool_:
             raise InvalidArgumentError(

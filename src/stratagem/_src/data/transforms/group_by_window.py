@@ -1,4 +1,4 @@
-"""``group_by_window``: elements collected by a key, and a dataset made of every full group."""
+"""``group_by_window``: groups elements by key, and maps every full group to a dataset."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, Element
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
 from stratagem._src.data.plan.run import Run, Seed, Seeded
-from stratagem._src.data.plan.sparse_anchors import SparseAnchors
+from stratagem._src.data.plan.sparse_resume_points import SparseResumePoints
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.sources.elements import Elements
 from stratagem._src.data.transforms.element_function import ElementFunction
@@ -22,13 +23,13 @@ __all__ = ["GroupByWindow"]
 
 
 class GroupByWindow(Seeded):
-    """What ``reduce_group`` makes of each group of elements with the same key.
+    """Applies ``reduce_group`` to each group of elements with the same key.
 
     Args:
         source: The plan whose elements are grouped.
         key_func: Returns the key of an element, an integer.
         reduce_group: Returns the plan for a key and the plan of a group.
-        window_size_func: Returns how many elements of a key make a group.
+        window_size_func: Returns the group size for a key.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class GroupByWindow(Seeded):
             self, lambda: self.inputs[0].open(run, epoch), run, run.key(self.seed, epoch)
         )
 
-    def key_of(self, element: Any) -> int:
+    def key_of(self, element: Element) -> int:
         """Returns the key of an element."""
         return _integer("key_func", self._key_func(element))
 
@@ -71,22 +72,22 @@ class GroupByWindow(Seeded):
         return size
 
     def reduced(self, key: int, elements: list[Any]) -> Node:
-        """Returns the plan that a group becomes."""
+        """Returns the plan for a group."""
         group = Elements(elements, lambda: self.inputs[0].element_spec)
         return self._reduce_group(np.int64(key), group)
 
 
-def _integer(role: str, value: Any) -> int:
+def _integer(role: str, value: ArrayLike) -> int:
     if getattr(value, "shape", None) != () or value.dtype.kind not in "biu":
         raise InvalidArgumentError(f"{role} must return one integer, got {value!r}.")
     return int(value)
 
 
 class _GroupStream(Stream):
-    """Groups that are not full, and at most one that is, whose dataset is being read.
+    """Holds the incomplete groups, and at most one full group, whose dataset is being read.
 
-    The state does not hold the elements of the groups: they are read again from the input. Those of a
-    key that are held are all that came since the first of them.
+    The state does not contain the elements of the groups; they are read again from the input. The group of
+    a key consists of all elements with that key since its first one, so the state stores only its index.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class _GroupStream(Stream):
         self._run = run
         self._seed_key = key
         self._source = open_source()
-        self._anchors = SparseAnchors(self._source)
+        self._resume_points = SparseResumePoints(self._source)
         self._groups: dict[int, list[tuple[int, Any]]] = {}
         self._sizes: dict[int, int] = {}
         self._num_full = 0
@@ -116,15 +117,15 @@ class _GroupStream(Stream):
                 self._end_group(self._full)
 
     def _next_full(self) -> int:
-        """Reads until a group is full, or takes what is left in the order of the keys."""
+        """Reads until a group is full; at the end of the input takes the others in the order of keys."""
         while True:
             try:
-                element = self._anchors.next_element()
+                element = self._resume_points.next_element()
             except StopIteration:
                 if not self._groups:
                     raise
                 return min(self._groups)
-            number = self._anchors.read - 1
+            number = self._resume_points.read - 1
             key = self._node.key_of(element)
             if key not in self._sizes:
                 self._sizes[key] = self._node.window_size(key)
@@ -132,8 +133,8 @@ class _GroupStream(Stream):
             if len(self._groups[key]) >= self._sizes[key]:
                 return key
 
-    def _hold(self, key: int, number: int, element: Any) -> None:
-        self._anchors.hold(number)
+    def _hold(self, key: int, number: int, element: Element) -> None:
+        self._resume_points.hold(number)
         self._groups.setdefault(key, []).append((number, element))
 
     def _open(self, key: int) -> Stream:
@@ -144,13 +145,13 @@ class _GroupStream(Stream):
     def _end_group(self, key: int) -> None:
         self._close_inner()
         for number, _ in self._groups.pop(key):
-            self._anchors.release(number)
+            self._resume_points.release(number)
         self._num_full += 1
         self._full = None
 
     def get_state(self) -> State:
         return {
-            "input": self._anchors.get_state(),
+            "input": self._resume_points.get_state(),
             "since": [[key, group[0][0]] for key, group in self._groups.items()],
             "num_full": self._num_full,
             "full": self._full,
@@ -159,11 +160,11 @@ class _GroupStream(Stream):
 
     def set_state(self, state: State) -> None:
         since = dict(state["since"])
-        for number, element in self._anchors.resume(state["input"], self._open_source):
+        for number, element in self._resume_points.resume(state["input"], self._open_source):
             try:
                 key = self._node.key_of(element)
             except Exception:
-                # It failed the first time too, and was not held then.
+                # key_func failed the first time too, so the element was not held.
                 continue
             if number >= since.get(key, number + 1):
                 self._hold(key, number, element)
@@ -172,10 +173,10 @@ class _GroupStream(Stream):
             self._inner = self._open(self._full)
             self._inner.set_state(state["inner"])
 
-    def pass_over_error(self) -> None:
-        self._source.pass_over_error()
+    def skip_past_error(self) -> None:
+        self._source.skip_past_error()
         if self._inner is not None:
-            self._inner.pass_over_error()
+            self._inner.skip_past_error()
 
     def close(self) -> None:
         self._source.close()

@@ -1,4 +1,4 @@
-"""``ignore_errors``: elements whose making fails are left out."""
+"""``ignore_errors``: skips elements that raise an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger("stratagem")
 
 
 class IgnoreErrors(Node):
-    """The elements that can be made.
+    """The elements that do not raise an error.
 
     Args:
         source: The plan whose errors are ignored.
@@ -34,7 +34,7 @@ class IgnoreErrors(Node):
         try:
             return super()._compute_spec()
         except Exception:
-            # What is below may be known by its first element only, and that may be a failing one.
+            # The input may infer its spec from its first element, and that element may fail.
             element = first_element(self, "ignore_errors")
             return map_structure(lambda leaf: any_size(spec_of(leaf)), element)
 
@@ -64,11 +64,11 @@ class _IgnoreErrorsStream(UnaryStream):
             except StopIteration:
                 raise
             except Exception as error:
-                self._source.pass_over_error()
+                self._source.skip_past_error()
                 place = self._source.get_state()
                 if place == failed_at:
-                    # It fails without getting any further: ignoring that would never return.
+                    # The input makes no progress, so ignoring the error would loop forever.
                     raise
                 failed_at = place
                 if self._log_warning:
-                    _logger.warning("Left out an element: %s: %s", type(error).__name__, error)
+                    _logger.warning("Skipped an element: %s: %s", type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""``interleave`` and ``flat_map``: a dataset from every element, their elements in turn."""
+"""``interleave`` and ``flat_map``: map each element to a dataset, and interleave these datasets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from stratagem._src.core.errors import DataLossError
+from stratagem._src.core.types import Element
 from stratagem._src.data.checks import at_least, parallelism
 from stratagem._src.data.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.lower import lower
@@ -27,11 +28,11 @@ class Interleave(Seeded):
     """``block_length`` elements at a time from each of ``cycle_length`` datasets.
 
     Args:
-        source: The plan whose elements become datasets.
+        source: The plan whose elements are mapped to datasets.
         make_plan: Returns the plan for an element.
         cycle_length: How many datasets are open at a time.
-        block_length: How many elements each of them gives in its turn.
-        num_parallel_calls: How many of them are read on threads of their own.
+        block_length: How many consecutive elements each one yields per turn.
+        num_parallel_calls: How many of them are read in background threads.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Interleave(Seeded):
         return self.first_plan().element_spec
 
     def first_plan(self) -> Node:
-        """Returns the plan that the first element becomes."""
+        """Returns the plan for the first element."""
         return self.make_plan(first_element(self.inputs[0], "flat_map or interleave"))
 
     def cardinality(self) -> int:
@@ -78,7 +79,13 @@ class Interleave(Seeded):
 
 
 class _Open(NamedTuple):
-    """A dataset in the cycle, and how to get it again."""
+    """An open dataset in the cycle, and what is needed to open it again.
+
+    Attributes:
+        before: The state of the input before the element that the dataset was created from.
+        number: The index of the dataset, which seeds its random choices.
+        stream: The pass over the dataset.
+    """
 
     before: State
     number: int
@@ -109,7 +116,7 @@ class _InterleaveStream(Stream):
         self._given_in_turn = 0
         self._source_ended = False
 
-    def _start(self, element: Any, before: State, number: int) -> _Open:
+    def _start(self, element: Element, before: State, number: int) -> _Open:
         plan = self._make_plan(element)
         run = Run.within(plan, self._run, self._key, number)
         stream = lower(plan).open(run, ())
@@ -178,7 +185,7 @@ class _InterleaveStream(Stream):
         return skipped
 
     def _only(self) -> _Open | None:
-        """Returns the open dataset of a cycle of one, which needs no turns."""
+        """Returns the open dataset of a cycle of length one, ``None`` at the end."""
         while self._cycle[0] is None and not self._source_ended:
             self._fill_turn()
         return self._cycle[0]
@@ -239,11 +246,11 @@ class _InterleaveStream(Stream):
         self._turn = state["turn"]
         self._given_in_turn = state["given"]
 
-    def pass_over_error(self) -> None:
-        self._source.pass_over_error()
+    def skip_past_error(self) -> None:
+        self._source.skip_past_error()
         for current in self._cycle:
             if current is not None:
-                current.stream.pass_over_error()
+                current.stream.skip_past_error()
 
     def close(self) -> None:
         self._source.close()

@@ -1,4 +1,4 @@
-"""``bucket_by_sequence_length``: which bucket an element belongs to, and how one becomes batches."""
+"""``bucket_by_sequence_length``: assigns elements to buckets by length, and batches each bucket."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.data.checks import as_integer, at_least
 from stratagem._src.data.plan.node import Node
 from stratagem._src.data.structure import flatten, pack_like
@@ -28,8 +29,8 @@ class LengthBuckets:
         element_length_func: Callable[..., Any],
         bucket_boundaries: Sequence[int],
         bucket_batch_sizes: Sequence[int],
-        padded_shapes: Any,
-        padding_values: Any,
+        padded_shapes: PyTree,
+        padding_values: PyTree,
         pad_to_bucket_boundary: bool,
         no_padding: bool,
         drop_remainder: bool,
@@ -39,7 +40,7 @@ class LengthBuckets:
         self._sizes = [at_least(1, "bucket_batch_sizes", size) for size in bucket_batch_sizes]
         if len(self._sizes) != len(self._boundaries) + 1:
             raise InvalidArgumentError(
-                "bucket_batch_sizes must be one more than bucket_boundaries, got "
+                "bucket_batch_sizes must have one more entry than bucket_boundaries, got "
                 f"{len(self._sizes)} and {len(self._boundaries)}."
             )
         if sorted(set(self._boundaries)) != self._boundaries:
@@ -50,8 +51,8 @@ class LengthBuckets:
         self._no_padding = bool(no_padding)
         self._drop_remainder = bool(drop_remainder)
 
-    def bucket_of(self, *components: Any) -> Any:
-        """Returns the number of an element's bucket; takes its components as the user's function does."""
+    def bucket_of(self, *components: PyTree) -> Any:
+        """Returns the bucket index of an element; takes its components as separate arguments."""
         element = components if len(components) > 1 else components[0]
         length = self._length_func(element)
         if getattr(length, "shape", None) != () or length.dtype.kind not in "iu":
@@ -67,11 +68,11 @@ class LengthBuckets:
             )
         return np.int64(bucket)
 
-    def batch_size(self, bucket: Any) -> Any:
+    def batch_size(self, bucket: ArrayLike) -> Any:
         """Returns the batch size of a bucket."""
         return np.int64(self._sizes[int(bucket)])
 
-    def batched(self, bucket: Any, group: Node) -> Node:
+    def batched(self, bucket: ArrayLike, group: Node) -> Node:
         """Returns the plan of the batches of a bucket."""
         size = self._sizes[int(bucket)]
         if self._no_padding:
@@ -82,7 +83,7 @@ class LengthBuckets:
         return PaddedBatch(group, size, shapes, self._padding_values, self._drop_remainder)
 
     def _filled(self, group: Node, longest: int) -> Any:
-        """Returns the shapes with a bucket's largest length in place of those that are not known."""
+        """Returns the padded shapes, with unknown sizes set to the maximum length of a bucket."""
         specs = group.element_spec
         padded = PaddedBatch(group, 1, self._padded_shapes, None, drop_remainder=False)
         given: list[TensorShape | None] = padded.shapes_of(specs)

@@ -1,4 +1,4 @@
-"""``map``: a function of every element."""
+"""``map``: applies a function to every element."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Map"]
 
 
 class Map(Node):
-    """``fn`` of every element."""
+    """Applies ``fn`` to every element."""
 
     def __init__(
         self, source: Node, fn: Callable[..., Any], num_parallel_calls: int | None
@@ -48,12 +48,12 @@ class Map(Node):
         return map_structure(any_size, specs)
 
     def random_access(self) -> RandomAccess | None:
-        """Returns the function of a table."""
+        """Returns the table of mapped rows, if the input is a table."""
         below = self.inputs[0].random_access()
         return None if below is None else self.over_table(below)
 
     def over_table(self, table: RandomAccess) -> RandomAccess | None:
-        """Returns the function of a table, if the order of its calls cannot matter."""
+        """Returns the table of mapped rows, if the function is pure, so that call order does not matter."""
         if len(table) == 0 or not self._function.traceable(self.inputs[0].element_spec):
             return None
         return _MapAccess(table, self._function, self._num_parallel_calls is not None)

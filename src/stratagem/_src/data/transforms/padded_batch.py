@@ -1,4 +1,4 @@
-"""``padded_batch``: elements of different shapes, padded to one."""
+"""``padded_batch``: batches of variable-size elements, padded to a common shape."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.data.conversion import to_leaf
 from stratagem._src.data.plan.node import Node
 from stratagem._src.data.structure import flatten, pack_like
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
-from stratagem._src.data.transforms.joined_batch import JoinedBatch, columns
+from stratagem._src.data.transforms.collated_batch import CollatedBatch, columns
 
 __all__ = ["PaddedBatch"]
 
 
-class PaddedBatch(JoinedBatch):
-    """Batches whose rows are padded at their ends.
+class PaddedBatch(CollatedBatch):
+    """Batches whose rows are padded at the end of each dimension.
 
     Args:
         source: The plan that is batched.
@@ -27,30 +28,30 @@ class PaddedBatch(JoinedBatch):
         padded_shapes: A nest of shapes; an unknown dimension is padded to the longest of its batch.
             ``None`` pads every dimension to the longest.
         padding_values: A nest of scalars, or one for all; zero and the empty string by default.
-        drop_remainder: Whether a last, smaller batch is left out.
+        drop_remainder: Whether a last, smaller batch is dropped.
     """
 
     def __init__(
         self,
         source: Node,
         batch_size: int,
-        padded_shapes: Any,
-        padding_values: Any,
+        padded_shapes: PyTree,
+        padding_values: PyTree,
         drop_remainder: bool,
     ) -> None:
         super().__init__(source, batch_size, drop_remainder)
         self._padded_shapes = padded_shapes
         self._padding_values = padding_values
 
-    def shapes_of(self, like: Any) -> list[TensorShape | None]:
-        """Returns the shape that each component of an element is padded to; ``None`` for the longest."""
+    def shapes_of(self, like: PyTree) -> list[TensorShape | None]:
+        """Returns the padded shape of each component; ``None`` pads to the longest."""
         leaves = flatten(like)
         if self._padded_shapes is None:
             return [None] * len(leaves)
         shapes = _flatten_along("padded_shapes", self._padded_shapes, like)
         return [TensorShape([None if d == -1 else d for d in shape]) for shape in shapes]
 
-    def _paddings(self, like: Any) -> list[Any]:
+    def _paddings(self, like: PyTree) -> list[Any]:
         leaves = flatten(like)
         values = self._padding_values
         if isinstance(values, tuple | Mapping):
@@ -65,7 +66,7 @@ class PaddedBatch(JoinedBatch):
         ]
         return pack_like(below, [spec.batched(self._known_size) for spec in specs])
 
-    def join(self, elements: list[Any]) -> Any:
+    def collate(self, elements: list[Any]) -> Any:
         """Returns the elements as one padded batch."""
         like = elements[0]
         shapes, paddings = self.shapes_of(like), self._paddings(like)
@@ -78,8 +79,8 @@ class PaddedBatch(JoinedBatch):
         return pack_like(like, batch)
 
 
-def _flatten_along(name: str, values: Any, like: Any) -> list[Any]:
-    """A shape may be a tuple, so a nest of shapes or values is read along the nest of an element."""
+def _flatten_along(name: str, values: PyTree, like: PyTree) -> list[Any]:
+    """Flattens a nest of shapes or values along the structure of an element, as a shape may be a tuple."""
     if isinstance(like, tuple):
         if not isinstance(values, tuple) or len(values) != len(like):
             raise InvalidArgumentError(
@@ -97,7 +98,7 @@ def _flatten_along(name: str, values: Any, like: Any) -> list[Any]:
 
 
 def _pad_column(
-    column: tuple[Any, ...], shape: TensorShape | None, padding: Any
+    column: tuple[Any, ...], shape: TensorShape | None, padding: ArrayLike
 ) -> np.ndarray[Any, Any]:
     is_string = isinstance(column[0], bytes) or column[0].dtype == STRING
     dtype = STRING if is_string else column[0].dtype

@@ -1,4 +1,4 @@
-"""``map`` with ``num_parallel_calls``: several calls at a time, results in order."""
+"""``map`` with ``num_parallel_calls``: concurrent calls, results in order."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.data.options import AUTOTUNE
-from stratagem._src.data.plan.anchors import Anchors
+from stratagem._src.data.plan.resume_points import ResumePoints
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
-from stratagem._src.data.transforms.parallel_calls import ParallelCall, ParallelCalls
+from stratagem._src.data.transforms.call_pool import CallFuture, CallPool
 
 __all__ = ["ParallelMapStream"]
 
 
 class ParallelMapStream(UnaryStream):
-    """Calls ``function`` on the next elements in threads while the consumer works on this one."""
+    """Calls ``function`` on the next elements in background threads, ahead of the consumer."""
 
     def __init__(
         self, source: Stream, function: Callable[[Any], Any], num_parallel_calls: int, run: Run
@@ -25,12 +25,12 @@ class ParallelMapStream(UnaryStream):
         super().__init__(source)
         automatic = num_parallel_calls == AUTOTUNE
         self._window = max(2, os.cpu_count() or 1) if automatic else num_parallel_calls
-        self._calls = ParallelCalls(function, self._window)
-        self._pending: deque[ParallelCall] = deque()
-        self._anchors = Anchors(source, self._window)
+        self._calls = CallPool(function, self._window)
+        self._pending: deque[CallFuture] = deque()
+        self._resume_points = ResumePoints(source, self._window)
         self._source_failed = False
         self._given = 0
-        run.note(self)
+        run.register(self)
 
     @property
     def uniform(self) -> bool:
@@ -38,20 +38,20 @@ class ParallelMapStream(UnaryStream):
         return False
 
     def _fill(self) -> None:
-        self._anchors.forget_before(self._given)
+        self._resume_points.discard_before(self._given)
         while len(self._pending) <= self._window:
-            self._anchors.before_read()
+            self._resume_points.before_read()
             try:
                 element = next(self._source)
             except StopIteration:
-                self._anchors.read -= 1
+                self._resume_points.read -= 1
                 return
             except BaseException as error:
-                # It belongs after the results that are still pending.
-                self._pending.append(ParallelCall.failed(error))
+                # The error is raised after the results that are still pending.
+                self._pending.append(CallFuture.failed(error))
                 self._source_failed = True
                 return
-            self._pending.append(self._calls.begin(element))
+            self._pending.append(self._calls.submit(element))
 
     def __next__(self) -> Any:
         if not self._source_failed:
@@ -64,26 +64,26 @@ class ParallelMapStream(UnaryStream):
             self._source_failed = False
         return call.wait()
 
-    def pass_over_error(self) -> None:
-        """Lets the input go on after what it failed at, once all before it was given."""
+    def skip_past_error(self) -> None:
+        """Makes the input skip what it failed at, once all results before it were returned."""
         if not self._pending:
-            self._source.pass_over_error()
-            self._anchors.begin_again()
+            self._source.skip_past_error()
+            self._resume_points.clear()
 
     def get_state(self) -> State:
-        """Returns where the input stood before the first result that was not given out."""
-        return {"given": self._given, "input": self._anchors.get_state(self._given)}
+        """Returns the state of the input before the first result that was not returned yet."""
+        return {"given": self._given, "input": self._resume_points.get_state(self._given)}
 
     def set_state(self, state: State) -> None:
-        """Resumes there."""
+        """Resumes at that result."""
         self._given = state["given"]
-        self._anchors.resume(state["input"], self._given)
+        self._resume_points.resume(state["input"], self._given)
 
-    def rest(self) -> None:
-        """Ends the threads until the next result is asked for."""
-        self._calls.rest()
+    def pause(self) -> None:
+        """Stops the threads until the next result is requested."""
+        self._calls.pause()
 
     def close(self) -> None:
-        """Ends the threads once their current calls return, and closes the input."""
+        """Stops the threads when their current calls return, and closes the input."""
         self._calls.close()
         super().close()

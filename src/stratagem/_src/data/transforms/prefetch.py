@@ -1,4 +1,4 @@
-"""``prefetch``: the next elements are made on a background thread."""
+"""``prefetch``: prepares the next elements in a background thread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.data.checks import as_integer
 from stratagem._src.data.options import AUTOTUNE
-from stratagem._src.data.plan.anchors import Anchors
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.resume_points import ResumePoints
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.process.background import Background
@@ -19,11 +19,11 @@ from stratagem._src.process.background import Background
 __all__ = ["Prefetch", "PrefetchStream"]
 
 _AUTOMATIC_BUFFER = 2
-_SECONDS_TO_END = 1.0
+_SHUTDOWN_TIMEOUT_SECONDS = 1.0
 
 
 class Prefetch(Node):
-    """Up to ``buffer_size`` elements made ahead of the consumer."""
+    """Prepares up to ``buffer_size`` elements ahead of the consumer."""
 
     def __init__(self, source: Node, buffer_size: int) -> None:
         self.inputs = (source,)
@@ -43,53 +43,54 @@ class Prefetch(Node):
 
 
 class PrefetchStream(UnaryStream):
-    """A thread that fills a buffer from the input, started by the first ``next``."""
+    """Fills a buffer from the input in a thread, which the first ``next`` starts."""
 
     def __init__(self, source: Stream, buffer_size: int, run: Run) -> None:
         super().__init__(source)
         self._buffer = _Buffer(source, buffer_size)
         self._given = 0
-        run.note(self)
+        run.register(self)
 
     def __next__(self) -> Any:
         element = self._buffer.take()
         self._given += 1
         return element
 
-    def pass_over_error(self) -> None:
-        """Lets the thread go on after what it failed at, once all before it was given."""
-        if self._buffer.pass_over_error():
+    def skip_past_error(self) -> None:
+        """Makes the thread skip what it failed at, once all elements before it were returned."""
+        if self._buffer.skip_past_error():
             self._given = self._buffer.num_read()
 
     def get_state(self) -> State:
-        """Returns where the input stood before the first element that was not given out."""
+        """Returns the state of the input before the first element that was not returned yet."""
         return {"given": self._given, "input": self._buffer.get_state(self._given)}
 
     def set_state(self, state: State) -> None:
-        """Resumes there."""
+        """Resumes at that element."""
         self._given = state["given"]
         self._buffer.resume(state["input"], self._given)
 
-    def rest(self) -> None:
-        """Ends the thread until the next element is asked for."""
-        self._buffer.rest()
+    def pause(self) -> None:
+        """Stops the thread until the next element is requested."""
+        self._buffer.pause()
 
     def close(self) -> None:
-        """Ends the thread and closes the input; if the thread is held up there, it does so itself."""
+        """Stops the thread and closes the input; a thread that is blocked in the input closes it later."""
         self._buffer.close()
 
 
 class _Buffer:
-    """What the thread and the consumer share; it does not keep the consumer alive.
+    """The state shared by the thread and the consumer; it does not keep the consumer alive.
 
-    The consumer takes all elements that are ready at once, and tells the thread about room only now
-    and then: handing over every element by itself would cost more than making it.
+    The consumer takes all ready elements at once (``_ready`` becomes ``_taken``), and notifies the thread
+    of free room only after half a buffer: locking for every element would cost more than computing it.
+    ``_num_given`` is incremented without the lock; a stale value only delays the thread.
     """
 
     def __init__(self, source: Stream, size: int) -> None:
         self._source = source
         self._size = size
-        self._anchors = Anchors(source, size)
+        self._resume_points = ResumePoints(source, size)
         self._background = Background("a dataset's iterator")
         self._ready: deque[Any] = deque()
         self._taken: deque[Any] = deque()
@@ -97,14 +98,14 @@ class _Buffer:
         self._num_given = 0
         self._changed = threading.Condition()
         self._is_filling = False
-        self._is_resting = False
+        self._is_paused = False
         self._stopped = False
         self._left_alone = False
         self._ended = False
         self._error: BaseException | None = None
 
     def _fill(self) -> None:
-        THIS_THREAD.state.reads_ahead = True
+        THIS_THREAD.state.is_prefetching = True
         try:
             while self._wait_for_room():
                 element = next(self._source)
@@ -125,18 +126,18 @@ class _Buffer:
             self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        ended = self._stopped or self._is_resting
+        ended = self._stopped or self._is_paused
         return ended or self._num_started - self._num_given < self._size
 
     def _wait_for_room(self) -> bool:
         with self._changed:
             self._changed.wait_for(self._has_room)
-            if self._stopped or self._is_resting:
+            if self._stopped or self._is_paused:
                 self._is_filling = False
                 return False
             self._num_started += 1
-            self._anchors.forget_before(self._num_given)
-            self._anchors.before_read()
+            self._resume_points.discard_before(self._num_given)
+            self._resume_points.before_read()
             return True
 
     def take(self) -> Any:
@@ -150,7 +151,7 @@ class _Buffer:
         return element
 
     def _take_ready(self) -> None:
-        self._background.process.check()  # before the lock, which the thread may have held at the fork
+        self._background.process.check()  # before the lock: the thread may have held it at a fork
         with self._changed:
             self._start_filling()
             self._changed.notify_all()
@@ -163,37 +164,37 @@ class _Buffer:
                 raise StopIteration
 
     def _start_filling(self) -> None:
-        self._is_resting = False
+        self._is_paused = False
         if not self._is_filling and not self._stopped and not self._ended:
             self._is_filling = True
             self._background.start(self._fill, name="stratagem-prefetch")
 
-    def pass_over_error(self) -> bool:
+    def skip_past_error(self) -> bool:
         with self._changed:
             failed = self._error is not None and not self._taken and not self._ready
             if failed:
-                self._source.pass_over_error()
-                self._anchors.begin_again()
+                self._source.skip_past_error()
+                self._resume_points.clear()
                 self._ended, self._error = False, None
                 self._num_given = self._num_started
         return failed
 
     def num_read(self) -> int:
-        return self._anchors.read
+        return self._resume_points.read
 
     def get_state(self, given: int) -> State:
         with self._changed:
-            return self._anchors.get_state(given)
+            return self._resume_points.get_state(given)
 
     def resume(self, state: State, given: int) -> None:
-        self._anchors.resume(state, given)
+        self._resume_points.resume(state, given)
         self._num_started = self._num_given = given
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         if not self._background.process.is_here:
             return
         with self._changed:
-            self._is_resting = True
+            self._is_paused = True
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -203,7 +204,7 @@ class _Buffer:
             self._stopped = True
             self._ready.clear()
             self._changed.notify_all()
-        if not self._background.join_or_leave(_SECONDS_TO_END):
+        if not self._background.join_or_abandon(_SHUTDOWN_TIMEOUT_SECONDS):
             with self._changed:
                 self._left_alone = self._is_filling
             if self._left_alone:

@@ -1,4 +1,4 @@
-"""``rebatch``: the rows of batches in batches of other sizes."""
+"""``rebatch``: regroups the rows of batches into batches of other sizes."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ __all__ = ["Rebatch"]
 
 
 class Rebatch(Batch):
-    """The rows of every element in batches of the given sizes, over and over.
+    """The rows of all elements in batches, with sizes that cycle through the given ones.
 
-    A size of 0 gives a batch without rows.
+    A size of 0 yields an empty batch.
     """
 
-    _smallest_size = 0
+    _min_size = 0
 
     def __init__(self, source: Node, sizes: int | Sequence[int], drop_remainder: bool) -> None:
         self._rows = Unbatch(source)
         super().__init__(self._rows, sizes, drop_remainder)
         if 0 in self.sizes:
-            # Row numbers that are none do not tell what a batch without rows looks like.
+            # A gather of no row numbers does not determine the structure of an empty batch.
             self.batch_levels = None
 
     def cardinality(self) -> int:
-        """Returns the number of batches; with sizes of 0 it is not known before their end."""
+        """Returns the number of batches, which is unknown with sizes of 0."""
         if 0 not in self.sizes:
             return super().cardinality()
         return UNKNOWN_CARDINALITY if any(self.sizes) else INFINITE_CARDINALITY
 
-    def _are_all_full(self) -> bool:
+    def _has_only_full_batches(self) -> bool:
         size = self.sizes[0]
         shapes = [spec.shape for spec in flatten(self._rows.inputs[0].element_spec)]
         given = [shape[0] if shape.rank else None for shape in shapes]
         return size > 0 and all(rows is not None and rows % size == 0 for rows in given)
 
-    def _without_rows(self) -> Any:
+    def _empty_batch(self) -> Any:
         return map_structure(_empty, self._rows.element_spec)
 
 

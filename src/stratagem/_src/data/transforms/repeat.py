@@ -1,4 +1,4 @@
-"""``repeat``: the elements several times over."""
+"""``repeat``: several epochs of the input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Repeat"]
 
 
 class Repeat(Node):
-    """The input ``count`` times, or for ever for ``None`` and -1."""
+    """Repeats the input ``count`` times, or forever for ``None`` and -1."""
 
     batch_levels = 0
 
@@ -35,7 +35,7 @@ class Repeat(Node):
         return size * self._count if known(size) else size
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
-        """Starts a pass; the shuffles below know which repetition it is."""
+        """Starts a pass; the epoch number reaches the shuffles below through ``epoch``."""
         return _RepeatStream(lambda number: self.inputs[0].open(run, (*epoch, number)), self._count)
 
 
@@ -57,7 +57,7 @@ class _RepeatStream(Stream):
         self.close()
         self._number += 1
         if self._epoch_is_empty:
-            # An empty input stays empty: repeating it for ever would never return.
+            # An empty input stays empty: repeating it forever would never return.
             self._count = 0
 
     def __next__(self) -> Any:
@@ -112,9 +112,9 @@ class _RepeatStream(Stream):
             self._current.set_state(state["input"])
         self._epoch_is_empty = state["empty"]
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         if self._current is not None:
-            self._current.pass_over_error()
+            self._current.skip_past_error()
 
     def close(self) -> None:
         if self._current is not None:

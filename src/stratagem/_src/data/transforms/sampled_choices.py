@@ -1,4 +1,4 @@
-"""Which dataset is next: numbers that are drawn at random, by weight."""
+"""``SampledChoices``: random indices of datasets, drawn by weight."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.data.checks import as_integer
 from stratagem._src.data.options import INFINITE_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node
@@ -16,14 +17,14 @@ from stratagem._src.data.sources.random_numbers import RandomBlocks
 from stratagem._src.data.structure import flatten
 from stratagem._src.data.tensor_spec import TensorSpec
 
-__all__ = ["SampledChoices", "cumulative"]
+__all__ = ["SampledChoices", "cumulative_weights"]
 
 
-def cumulative(weights: Any, num_choices: int) -> np.ndarray[Any, Any]:
-    """Returns the upper bounds of the choices' parts of the interval from 0 to 1.
+def cumulative_weights(weights: ArrayLike, num_choices: int) -> np.ndarray[Any, Any]:
+    """Returns the cumulative distribution of the choices.
 
     Raises:
-        InvalidArgumentError: If the weights are no weights, or not one for each choice.
+        InvalidArgumentError: If a weight is invalid, or there is not one weight per choice.
     """
     numbers = np.asarray(weights, np.float64).reshape(-1)
     if len(numbers) != num_choices:
@@ -39,19 +40,19 @@ def cumulative(weights: Any, num_choices: int) -> np.ndarray[Any, Any]:
 
 
 class SampledChoices(Seeded):
-    """Numbers from 0 to ``num_choices - 1``, each as likely as its weight says.
+    """Random integers from 0 to ``num_choices - 1``, with probabilities proportional to the weights.
 
     Args:
-        num_choices: How many there are to choose from.
-        weights: The weights, or a plan that gives them anew for each choice.
+        num_choices: The number of choices.
+        weights: The weights, or a plan that yields weights for each choice.
         seed: Makes the choices reproducible.
-        rerandomize_each_iteration: Whether each iteration and each epoch makes other choices.
+        rerandomize_each_iteration: Whether each iteration and each epoch makes different choices.
     """
 
     def __init__(
         self,
         num_choices: int,
-        weights: Any,
+        weights: ArrayLike,
         seed: int | None,
         rerandomize_each_iteration: bool | None,
     ) -> None:
@@ -60,7 +61,7 @@ class SampledChoices(Seeded):
         if isinstance(weights, Node):
             self.inputs = (weights,)
         else:
-            self._bounds = cumulative(weights, num_choices)
+            self._bounds = cumulative_weights(weights, num_choices)
         number = None if seed is None else as_integer("seed", seed)
         self.seed = Seed(number, bool(rerandomize_each_iteration))
         self._spec = TensorSpec((), np.int64)
@@ -78,7 +79,7 @@ class SampledChoices(Seeded):
 
 class _ChoiceStream(Stream):
     def __init__(
-        self, blocks: RandomBlocks, weights: Stream | None, bounds: Any, num_choices: int
+        self, blocks: RandomBlocks, weights: Stream | None, bounds: ArrayLike, num_choices: int
     ) -> None:
         self._blocks = blocks
         self._weights = weights
@@ -90,7 +91,7 @@ class _ChoiceStream(Stream):
         bounds = self._bounds
         if self._weights is not None:
             leaves = [np.ravel(leaf) for leaf in flatten(next(self._weights))]
-            bounds = cumulative(np.concatenate(leaves), self._num_choices)
+            bounds = cumulative_weights(np.concatenate(leaves), self._num_choices)
         place = self._blocks.at(self._next)[0] / 2**32
         self._next += 1
         return np.searchsorted(bounds, place, side="right")
@@ -104,9 +105,9 @@ class _ChoiceStream(Stream):
         if self._weights is not None:
             self._weights.set_state(state["weights"])
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         if self._weights is not None:
-            self._weights.pass_over_error()
+            self._weights.skip_past_error()
 
     def close(self) -> None:
         if self._weights is not None:

@@ -1,4 +1,4 @@
-"""``scan``: a function of every element and of what it returned before."""
+"""``scan``: a function of every element and a carried state."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.owned_memory import share_memory
+from stratagem._src.core.types import Element, PyTree
 from stratagem._src.data.conversion import to_element
 from stratagem._src.data.dataset_spec import any_size, spec_of
 from stratagem._src.data.element_format import decode_leaves, encode_leaves
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.peek import first_element
-from stratagem._src.data.plan.rows import copied
+from stratagem._src.data.plan.rows import copy_element
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.data.structure import (
@@ -30,22 +31,22 @@ __all__ = ["Scan"]
 
 
 class Scan(Node):
-    """The second of ``state, output = scan_func(state, element)``, over and over.
+    """The outputs of ``state, output = scan_func(state, element)``.
 
     Args:
         source: The plan whose elements are scanned.
         initial_state: The first state, a nest of arrays.
-        scan_func: Returns the next state and what becomes of the element.
+        scan_func: Returns the next state and the output.
     """
 
-    def __init__(self, source: Node, initial_state: Any, scan_func: Callable[..., Any]) -> None:
+    def __init__(self, source: Node, initial_state: PyTree, scan_func: Callable[..., Any]) -> None:
         self.inputs = (source,)
-        self._initial_state = copied(to_element(initial_state))
+        self._initial_state = copy_element(to_element(initial_state))
         self._function = ElementFunction(scan_func, "scan_func")
 
     def _compute_spec(self) -> Any:
         element = first_element(self.inputs[0], "scan")
-        specs = map_structure(spec_of, self.call(copied(self._initial_state), element)[1])
+        specs = map_structure(spec_of, self.call(copy_element(self._initial_state), element)[1])
         return map_structure(any_size, specs)
 
     def cardinality(self) -> int:
@@ -54,9 +55,9 @@ class Scan(Node):
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""
-        return _ScanStream(self.inputs[0].open(run, epoch), self, copied(self._initial_state))
+        return _ScanStream(self.inputs[0].open(run, epoch), self, copy_element(self._initial_state))
 
-    def call(self, state: Any, element: Any) -> tuple[Any, Any]:
+    def call(self, state: PyTree, element: Element) -> tuple[Any, Any]:
         """Returns the next state and the output."""
         result = self._function((state, element))
         if not isinstance(result, tuple) or len(result) != 2:
@@ -66,14 +67,14 @@ class Scan(Node):
             )
         new_state, output = result
         self._check(new_state)
-        # A function that adds to its state in place may return it as output too, before it adds again.
+        # A function may return its state as the output, and update it in place in the next call.
         states = [*flatten(state), *flatten(new_state)]
         return new_state, map_structure(
-            lambda leaf: copied(leaf) if any(share_memory(leaf, s) for s in states) else leaf,
+            lambda leaf: copy_element(leaf) if any(share_memory(leaf, s) for s in states) else leaf,
             output,
         )
 
-    def _check(self, state: Any) -> None:
+    def _check(self, state: PyTree) -> None:
         initial = self._initial_state
         if not same_structure(initial, state):
             raise InvalidArgumentError(
@@ -90,9 +91,9 @@ class Scan(Node):
 
 
 class _ScanStream(UnaryStream):
-    """Its own state is part of what it saves: it cannot be had again without all that came before."""
+    """Saves the carried state with its own: it could only be computed again from all elements before."""
 
-    def __init__(self, source: Stream, node: Scan, initial_state: Any) -> None:
+    def __init__(self, source: Stream, node: Scan, initial_state: PyTree) -> None:
         super().__init__(source)
         self._node = node
         self._state = initial_state

@@ -30,14 +30,14 @@ class Shard(Node):
             )
 
     def cardinality(self) -> int:
-        """Returns this shard's part of the input's cardinality."""
+        """Returns the number of elements in this shard."""
         size = self.inputs[0].cardinality()
         if not known(size):
             return size
         return max(0, (size - self._index + self._num_shards - 1) // self._num_shards)
 
     def on_row_numbers(self, order: Node, depth: int) -> Node:
-        """Returns the shard of a stream of integers, which it reads in blocks."""
+        """Returns the shard over row numbers, which reads them in blocks."""
         node = self.with_inputs((order,))
         node._on_row_numbers = depth == 0
         return node
@@ -49,7 +49,7 @@ class Shard(Node):
 
 
 class ShardHint(Node):
-    """The place where a distributed dataset is to be sharded."""
+    """Marks where ``AutoShardPolicy.HINT`` shards a distributed dataset."""
 
     batch_levels = 0
 
@@ -61,7 +61,7 @@ class ShardHint(Node):
         return self.inputs[0].cardinality()
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
-        """Starts a pass over all elements, to learn what they are; iterators refuse it."""
+        """Starts a pass over all elements, to infer the spec; iterators reject the plan."""
         return self.inputs[0].open(run, epoch)
 
 

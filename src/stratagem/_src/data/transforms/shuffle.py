@@ -1,4 +1,4 @@
-"""``shuffle``: a random order, within what a buffer can hold."""
+"""``shuffle``: a random order, drawn from a buffer of bounded size."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from stratagem._src.core.errors import DataLossError
 from stratagem._src.data.checks import as_integer, at_least
-from stratagem._src.data.plan.anchors import Anchors, too_short
 from stratagem._src.data.plan.node import Epoch, Node
 from stratagem._src.data.plan.random_access import Indices
+from stratagem._src.data.plan.resume_points import ResumePoints, shrunk_input_message
 from stratagem._src.data.plan.run import Run, Seed, Seeded
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.data.transforms.shuffle_order import BLOCK, ShuffleOrder, emit
@@ -37,7 +37,7 @@ class Shuffle(Seeded):
         return self.inputs[0].cardinality()
 
     def on_row_numbers(self, order: Node, depth: int) -> Node:
-        """Returns the shuffle of a stream of integers, which it reads in blocks."""
+        """Returns the shuffle over row numbers, which reads them in blocks."""
         node = self.with_inputs((order,))
         node._on_row_numbers = depth == 0
         return node
@@ -50,7 +50,7 @@ class Shuffle(Seeded):
 
 
 class _RowNumberShuffleStream(UnaryStream):
-    """The same order as ``_ShuffleStream``, a block of integers at a time."""
+    """Yields the same order as ``_ShuffleStream``, one block of row numbers at a time."""
 
     def __init__(self, source: Stream, order: ShuffleOrder, buffer_size: int) -> None:
         super().__init__(source)
@@ -123,17 +123,17 @@ class _RowNumberShuffleStream(UnaryStream):
 
 
 class _ShuffleStream(UnaryStream):
-    """A buffer of elements.
+    """Shuffles with a buffer of elements.
 
-    Its state does not hold the buffer: which elements are in it follows from how many were given,
-    and they are read again from the input.
+    The state does not contain the buffer. The indices of its elements follow from the number of elements
+    returned so far, and the elements are read again from the input.
     """
 
     def __init__(self, source: Stream, order: ShuffleOrder, buffer_size: int) -> None:
         super().__init__(source)
         self._order = order
         self._buffer_size = buffer_size
-        self._anchors = Anchors(source, buffer_size)
+        self._resume_points = ResumePoints(source, buffer_size)
         self._numbers: list[int] = []
         self._elements: list[Any] = []
         self._given = 0
@@ -141,13 +141,13 @@ class _ShuffleStream(UnaryStream):
         self._picks: list[int] = []
 
     def _read(self) -> Any:
-        if self._anchors.read % self._buffer_size == 0 and self._numbers:
-            self._anchors.forget_before(min(self._numbers))
-        self._anchors.before_read()
+        if self._resume_points.read % self._buffer_size == 0 and self._numbers:
+            self._resume_points.discard_before(min(self._numbers))
+        self._resume_points.before_read()
         try:
             return next(self._source)
         except StopIteration:
-            self._anchors.read -= 1
+            self._resume_points.read -= 1
             raise
 
     def _next_pick(self) -> int:
@@ -169,7 +169,7 @@ class _ShuffleStream(UnaryStream):
             except StopIteration:
                 self._start_draining()
                 break
-            number = self._anchors.read - 1
+            number = self._resume_points.read - 1
             if len(self._elements) < self._buffer_size:
                 self._elements.append(incoming)
                 self._numbers.append(number)
@@ -186,12 +186,12 @@ class _ShuffleStream(UnaryStream):
         return self._elements.pop()
 
     def get_state(self) -> State:
-        oldest = min(self._numbers, default=self._anchors.read)
+        oldest = min(self._numbers, default=self._resume_points.read)
         return {
             "given": self._given,
-            "read": self._anchors.read,
+            "read": self._resume_points.read,
             "draining": self._draining,
-            "input": self._anchors.get_state(oldest),
+            "input": self._resume_points.get_state(oldest),
         }
 
     def set_state(self, state: State) -> None:
@@ -205,14 +205,14 @@ class _ShuffleStream(UnaryStream):
             drained = self._given - max(0, read - self._buffer_size)
             numbers = numbers[self._order.drain(len(numbers))][drained:][::-1]
         self._numbers = numbers.tolist()
-        self._anchors.resume(state["input"], min(self._numbers, default=read))
+        self._resume_points.resume(state["input"], min(self._numbers, default=read))
         wanted = set(self._numbers)
         found = {}
-        while self._anchors.read < read:
+        while self._resume_points.read < read:
             try:
                 element = self._read()
             except StopIteration:
-                raise DataLossError(too_short(read)) from None
-            if self._anchors.read - 1 in wanted:
-                found[self._anchors.read - 1] = element
+                raise DataLossError(shrunk_input_message(read)) from None
+            if self._resume_points.read - 1 in wanted:
+                found[self._resume_points.read - 1] = element
         self._elements = [found[number] for number in self._numbers]

@@ -1,4 +1,4 @@
-"""``snapshot``: elements written to files by the first complete pass, and read from there later."""
+"""``snapshot``: the first complete pass writes elements to files, which later passes read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem._src.data.options import INFINITE_CARDINALITY
 from stratagem._src.data.plan.fingerprint import fingerprint
 from stratagem._src.data.plan.lower import lower
 from stratagem._src.data.plan.node import Epoch, Node
-from stratagem._src.data.plan.rows import copied
+from stratagem._src.data.plan.rows import copy_element
 from stratagem._src.data.plan.run import Run, Seed, Seeded
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.saved.directory import SavedDataset, read_saved
@@ -24,18 +24,18 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot(Seeded):
-    """The elements of the input, from files once there are complete ones.
+    """The elements of the input, read from files once these are complete.
 
     Args:
-        source: The plan whose elements are kept.
+        source: The plan whose elements are saved.
         path: The directory of all snapshots of a program.
-        key: Tells this one from others there; by default the fingerprint of the input.
+        key: Identifies this snapshot; the fingerprint of the input by default.
         compression: ``""`` or ``"GZIP"``.
-        shard_func: Returns the number of the file for an element.
-        read_plan: Returns the plan of what is in a directory.
+        shard_func: Returns the shard index of an element.
+        read_plan: Returns the plan that reads a saved dataset.
     """
 
-    remembers = ("_original",)
+    derived_attributes = ("_original",)
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Snapshot(Seeded):
         self.read_plan = read_plan
 
     def over(self, inputs: tuple[Node, ...]) -> Self:
-        """Returns a snapshot of other elements, which has files of its own."""
+        """Returns a snapshot of other elements, with its own files."""
         node = super().over(inputs)
         node._original = inputs[0]
         return node
 
     def directory(self) -> Path:
-        """Returns where its files are."""
+        """Returns the directory of its files."""
         if self._key is None:
             return self._path / f"{fingerprint(self._original):016x}"
         return self._path / hashlib.blake2b(self._key.encode(), digest_size=8).hexdigest()
@@ -82,10 +82,10 @@ class Snapshot(Seeded):
         )
 
     def saved(self) -> SavedDataset | None:
-        """Returns what is in the files, if they are complete.
+        """Returns the saved dataset, if it is complete.
 
         Raises:
-            InvalidArgumentError: If they hold other elements than the input gives.
+            InvalidArgumentError: If its spec differs from that of the input.
         """
         try:
             saved = read_saved(self.directory())
@@ -95,20 +95,20 @@ class Snapshot(Seeded):
         same = same_structure(saved.element_spec, expected)
         if not same or flatten(saved.element_spec) != flatten(expected):
             raise InvalidArgumentError(
-                f"The snapshot in {self.directory()} has elements of {saved.element_spec}, and the "
-                f"dataset now has {expected}. Change the key, or remove it."
+                f"The snapshot in {self.directory()} has elements of {saved.element_spec}, but the "
+                f"dataset now has {expected}. Change the key, or remove the snapshot."
             )
         return saved
 
     def writer(self) -> DatasetWriter:
-        """Returns what writes the elements of a pass."""
+        """Returns a writer for the elements of a pass."""
         return DatasetWriter(self.directory(), self._original.element_spec, self.compression)
 
 
 class _SnapshotStream(Stream):
-    """A pass over the files, or one over the input that writes them.
+    """A pass over the files, or a pass over the input that writes them.
 
-    A pass that was saved while it read the input goes on reading it when restored, and writes nothing.
+    A pass over the input that is saved and restored continues to read the input, and writes nothing.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class _SnapshotStream(Stream):
         try:
             element = next(stream)
             if self._writer is not None:
-                # Written some elements later, when the consumer may have changed its own.
-                kept = copied(element)
+                # The writer buffers elements, and the consumer may modify its own in the meantime.
+                kept = copy_element(element)
                 self._writer.add(kept, self._node.shard_of(element))
         except StopIteration:
             if self._writer is not None:
@@ -176,9 +176,9 @@ class _SnapshotStream(Stream):
             self._stream = self._read(saved)
         self._stream.set_state(state["stream"])
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         if self._stream is not None:
-            self._stream.pass_over_error()
+            self._stream.skip_past_error()
 
     def close(self) -> None:
         self._abandon()

@@ -72,7 +72,7 @@ class _TakeStream(UnaryStream):
 
 
 class Skip(Node):
-    """Every element but the first ``count``; none for -1."""
+    """All elements except the first ``count``; none for -1."""
 
     batch_levels = 0
 
@@ -81,7 +81,7 @@ class Skip(Node):
         self._count = as_integer("count", count)
 
     def cardinality(self) -> int:
-        """Returns what is left of the input's cardinality."""
+        """Returns the input's cardinality minus the count."""
         if self._count < 0:
             return 0
         size = self.inputs[0].cardinality()

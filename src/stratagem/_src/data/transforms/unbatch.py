@@ -25,7 +25,7 @@ class Unbatch(Node):
         self.inputs = (source,)
 
     def cardinality(self) -> int:
-        """Returns the number of rows, if that is known without reading any."""
+        """Returns the number of rows, if it is known without reading any."""
         below = self.inputs[0]
         size = below.cardinality()
         if not known(size) or size == 0:

@@ -1,14 +1,15 @@
-"""``unique``: every element once."""
+"""``unique``: drops duplicate elements."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError
+from stratagem._src.core.types import Leaf
 from stratagem._src.data.dataset_spec import spec_of
 from stratagem._src.data.options import UNKNOWN_CARDINALITY
-from stratagem._src.data.plan.anchors import too_short
 from stratagem._src.data.plan.node import Epoch, Node
+from stratagem._src.data.plan.resume_points import shrunk_input_message
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
 from stratagem._src.data.structure import flatten
@@ -18,7 +19,7 @@ __all__ = ["Unique"]
 
 
 class Unique(Node):
-    """The elements that were not there before."""
+    """The elements that did not occur before."""
 
     def __init__(self, source: Node) -> None:
         self.inputs = (source,)
@@ -33,7 +34,7 @@ class Unique(Node):
 
 
 class _UniqueStream(UnaryStream):
-    """It remembers what it gave; its state does not, and is restored by reading all of it again."""
+    """Keeps a set of all elements seen. The state does not contain it: restoring reads the input again."""
 
     def __init__(self, source: Stream) -> None:
         super().__init__(source)
@@ -58,10 +59,10 @@ class _UniqueStream(UnaryStream):
                 next(self)
             except StopIteration:
                 if self._read < state:
-                    raise DataLossError(too_short(state)) from None
+                    raise DataLossError(shrunk_input_message(state)) from None
 
 
-def _key(leaf: Any) -> Any:
+def _key(leaf: Leaf) -> Any:
     if isinstance(leaf, bytes):
         return leaf
     spec = spec_of(leaf)

@@ -1,4 +1,4 @@
-"""``window``: datasets of neighbouring elements."""
+"""``window``: sliding windows of consecutive elements, each a dataset."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from stratagem._src.core.types import PyTree
 from stratagem._src.data.checks import at_least
 from stratagem._src.data.dataset_spec import DatasetSpec
-from stratagem._src.data.plan.anchors import Anchors
 from stratagem._src.data.plan.node import Epoch, Node, known
 from stratagem._src.data.plan.random_access import ArrayAccess
+from stratagem._src.data.plan.resume_points import ResumePoints
 from stratagem._src.data.plan.rows import concat_rows, num_rows, slice_rows
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import State, Stream, UnaryStream
@@ -25,14 +26,14 @@ __all__ = ["Window"]
 
 
 class Window(Node):
-    """Windows of ``size`` elements, each a nest of datasets, one for each component.
+    """Windows of ``size`` elements, each a nest with one dataset per component.
 
     Args:
         source: The plan whose elements are windowed.
-        size: Elements in a window.
-        shift: By how many elements the next window begins later; ``size`` for ``None``.
-        stride: Distance of neighbouring elements of a window in the input.
-        drop_remainder: Whether windows at the end that lack elements are left out.
+        size: Elements per window.
+        shift: The distance between the starts of two windows; ``size`` for ``None``.
+        stride: The distance between two elements of a window in the input.
+        drop_remainder: Whether incomplete windows at the end are dropped.
         make_dataset: Returns the dataset of a plan.
     """
 
@@ -54,7 +55,7 @@ class Window(Node):
 
     @property
     def span(self) -> int:
-        """How many elements of the input a full window reaches over."""
+        """The number of input elements that a full window spans."""
         return (self._size - 1) * self.stride + 1
 
     def _compute_spec(self) -> Any:
@@ -73,8 +74,8 @@ class Window(Node):
         """Starts a pass."""
         return _WindowStream(self.inputs[0].open(run, epoch), self)
 
-    def datasets(self, like: Any, plans: list[Node]) -> Any:
-        """Returns one dataset for each component, in the nest of an element."""
+    def datasets(self, like: PyTree, plans: list[Node]) -> Any:
+        """Returns one dataset per component, in the structure of an element."""
         return pack_like(like, [self._make_dataset(plan) for plan in plans])
 
     def spec_of_component(self, index: int) -> Any:
@@ -83,17 +84,17 @@ class Window(Node):
 
 
 class _WindowStream(UnaryStream):
-    """A buffer of the elements from the start of the next window on.
+    """Holds a buffer of the elements from the start of the next window on.
 
-    Its state does not hold them: they are read again from the input.
+    The state does not contain them; they are read again from the input.
     """
 
     def __init__(self, source: Stream, node: Window) -> None:
         super().__init__(source)
         self._node = node
-        self._anchors = Anchors(source, node.span)
+        self._resume_points = ResumePoints(source, node.span)
         kind = _Rows if source.uniform else _Elements
-        self._buffer: _Buffer = kind(source, self._anchors)
+        self._buffer: _Buffer = kind(source, self._resume_points)
         self._gap = 0
 
     @property
@@ -101,15 +102,15 @@ class _WindowStream(UnaryStream):
         return False
 
     def _start(self) -> int:
-        return self._anchors.read - len(self._buffer)
+        return self._resume_points.read - len(self._buffer)
 
     def _fill(self) -> bool:
-        """Reads what the next window lacks, and returns whether there is one."""
+        """Reads the missing elements of the next window, and returns whether there is one."""
         if self._gap:
-            self._anchors.before_read(self._gap)
-            self._anchors.read -= self._gap - self._source.skip(self._gap)
+            self._resume_points.before_read(self._gap)
+            self._resume_points.read -= self._gap - self._source.skip(self._gap)
             self._gap = 0
-        self._anchors.forget_before(self._start())
+        self._resume_points.discard_before(self._start())
         self._buffer.read(self._node.span - len(self._buffer))
         is_full = len(self._buffer) == self._node.span
         return is_full or (len(self._buffer) > 0 and not self._node.drop_remainder)
@@ -135,19 +136,19 @@ class _WindowStream(UnaryStream):
 
     def get_state(self) -> State:
         start = self._start()
-        return {"start": start, "gap": self._gap, "input": self._anchors.get_state(start)}
+        return {"start": start, "gap": self._gap, "input": self._resume_points.get_state(start)}
 
     def set_state(self, state: State) -> None:
-        self._anchors.resume(state["input"], state["start"])
+        self._resume_points.resume(state["input"], state["start"])
         self._gap = state["gap"]
 
 
 class _Buffer(ABC):
-    """The elements of the input that the next window begins with."""
+    """The buffered elements from the start of the next window on."""
 
-    def __init__(self, source: Stream, anchors: Anchors) -> None:
+    def __init__(self, source: Stream, resume_points: ResumePoints) -> None:
         self._source = source
-        self._anchors = anchors
+        self._resume_points = resume_points
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -162,14 +163,14 @@ class _Buffer(ABC):
 
     @abstractmethod
     def window(self, node: Window) -> Any:
-        """Returns the window that begins here: a dataset for each component."""
+        """Returns the window that starts here: one dataset per component."""
 
 
 class _Elements(_Buffer):
     """Elements of any shapes."""
 
-    def __init__(self, source: Stream, anchors: Anchors) -> None:
-        super().__init__(source, anchors)
+    def __init__(self, source: Stream, resume_points: ResumePoints) -> None:
+        super().__init__(source, resume_points)
         self._elements: list[Any] = []
 
     def __len__(self) -> int:
@@ -181,11 +182,11 @@ class _Elements(_Buffer):
 
     def _counted(self) -> Any:
         while True:
-            self._anchors.before_read()
+            self._resume_points.before_read()
             try:
                 element = next(self._source)
             except StopIteration:
-                self._anchors.read -= 1
+                self._resume_points.read -= 1
                 return
             yield element
 
@@ -203,10 +204,10 @@ class _Elements(_Buffer):
 
 
 class _Rows(_Buffer):
-    """Elements of one shape, as rows: what is in a window can be had by index."""
+    """Elements of one shape, stored as rows, so that windows have random access."""
 
-    def __init__(self, source: Stream, anchors: Anchors) -> None:
-        super().__init__(source, anchors)
+    def __init__(self, source: Stream, resume_points: ResumePoints) -> None:
+        super().__init__(source, resume_points)
         self._rows: Any = None
         self._size = 0
 
@@ -216,10 +217,10 @@ class _Rows(_Buffer):
     def read(self, count: int) -> None:
         if not count:
             return
-        self._anchors.before_read(count)
+        self._resume_points.before_read(count)
         rows = self._source.next_rows(count)
         found = 0 if rows is None else num_rows(rows)
-        self._anchors.read -= count - found
+        self._resume_points.read -= count - found
         if found:
             self._rows = concat_rows([self._rows, rows]) if self._size else rows
             self._size += found

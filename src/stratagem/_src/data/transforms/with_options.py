@@ -14,7 +14,7 @@ __all__ = ["WithOptions"]
 
 
 class WithOptions(Node):
-    """The same elements; its options override those below."""
+    """The same elements; its options override those of the input."""
 
     batch_levels = 0
 
@@ -29,7 +29,7 @@ class WithOptions(Node):
         return self.inputs[0].cardinality()
 
     def options(self) -> Options:
-        """Returns the options below, overridden by its own."""
+        """Returns the options of the input, overridden by its own."""
         return super().options().merge(self._options)
 
     def open(self, run: Run, epoch: Epoch) -> Stream:

@@ -1,9 +1,10 @@
-"""``zip``: elements of several datasets side by side."""
+"""``zip``: combines the elements of several datasets."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from stratagem._src.core.types import PyTree
 from stratagem._src.data.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from stratagem._src.data.plan.node import Epoch, Node, known
 from stratagem._src.data.plan.random_access import Indices, RandomAccess
@@ -23,7 +24,7 @@ class Zip(Node):
         nest: A nest with one leaf per input.
     """
 
-    def __init__(self, inputs: tuple[Node, ...], nest: Any) -> None:
+    def __init__(self, inputs: tuple[Node, ...], nest: PyTree) -> None:
         self.inputs = inputs
         self._nest = nest
 
@@ -40,7 +41,7 @@ class Zip(Node):
         return min(filter(known, sizes), default=INFINITE_CARDINALITY)
 
     def random_access(self) -> RandomAccess | None:
-        """Returns the tables side by side, if all inputs are tables."""
+        """Returns the zipped tables, if all inputs are tables."""
         tables = [node.random_access() for node in self.inputs]
         found = [table for table in tables if table is not None]
         return _ZipAccess(found, self._nest) if len(found) == len(tables) else None
@@ -51,7 +52,7 @@ class Zip(Node):
 
 
 class _ZipAccess(RandomAccess):
-    def __init__(self, tables: list[RandomAccess], nest: Any) -> None:
+    def __init__(self, tables: list[RandomAccess], nest: PyTree) -> None:
         self._tables = tables
         self._nest = nest
         self.read_ahead = any(table.read_ahead for table in tables)
@@ -67,7 +68,7 @@ class _ZipAccess(RandomAccess):
 
 
 class _ZipStream(Stream):
-    def __init__(self, streams: list[Stream], nest: Any) -> None:
+    def __init__(self, streams: list[Stream], nest: PyTree) -> None:
         self._streams = streams
         self._nest = nest
 
@@ -98,9 +99,9 @@ class _ZipStream(Stream):
         for stream, saved in zip(self._streams, state, strict=True):
             stream.set_state(saved)
 
-    def pass_over_error(self) -> None:
+    def skip_past_error(self) -> None:
         for stream in self._streams:
-            stream.pass_over_error()
+            stream.skip_past_error()
 
     def close(self) -> None:
         for stream in self._streams:

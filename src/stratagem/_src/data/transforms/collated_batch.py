@@ -1,4 +1,4 @@
-"""``JoinedBatch``: batches of elements that are read one by one, and differ in their sizes."""
+"""``CollatedBatch``: batches of variable-size elements, which are read one by one and collated."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import PyTree
 from stratagem._src.data.checks import at_least
 from stratagem._src.data.plan.node import Epoch, Node, known
 from stratagem._src.data.plan.run import Run
@@ -15,16 +16,16 @@ from stratagem._src.data.plan.stream import Stream, UnaryStream
 from stratagem._src.data.structure import describe, flatten, same_structure
 from stratagem._src.data.transforms.batch import num_batches
 
-__all__ = ["JoinedBatch", "columns"]
+__all__ = ["CollatedBatch", "columns"]
 
 
-class JoinedBatch(Node):
-    """Base of steps that say how the elements of a batch become one.
+class CollatedBatch(Node):
+    """Base class of batching transformations with their own collate function.
 
     Args:
         source: The plan that is batched.
         batch_size: Elements per batch.
-        drop_remainder: Whether a last, smaller batch is left out.
+        drop_remainder: Whether a last, smaller batch is dropped.
     """
 
     def __init__(self, source: Node, batch_size: int, drop_remainder: bool) -> None:
@@ -34,7 +35,7 @@ class JoinedBatch(Node):
 
     @property
     def _known_size(self) -> int | None:
-        """How many elements every batch has, if that is known."""
+        """The number of elements in every batch, if known."""
         return self._batch_size if self._drop_remainder else None
 
     def cardinality(self) -> int:
@@ -44,25 +45,25 @@ class JoinedBatch(Node):
 
     def open(self, run: Run, epoch: Epoch) -> Stream:
         """Starts a pass."""
-        return _JoinedBatchStream(self.inputs[0].open(run, epoch), self)
+        return _CollatedBatchStream(self.inputs[0].open(run, epoch), self)
 
     def next_batch(self, source: Stream) -> Any:
         """Returns the next batch of a stream of elements."""
         elements = list(itertools.islice(source, self._batch_size))
         if not elements or (self._drop_remainder and len(elements) < self._batch_size):
             raise StopIteration
-        return self.join(elements)
+        return self.collate(elements)
 
     @abstractmethod
-    def join(self, elements: list[Any]) -> Any:
+    def collate(self, elements: list[Any]) -> Any:
         """Returns the elements as one batch."""
 
 
-def columns(elements: list[Any], like: Any) -> Iterator[tuple[Any, ...]]:
-    """Yields what the elements have in each place of their structure.
+def columns(elements: list[Any], like: PyTree) -> Iterator[tuple[Any, ...]]:
+    """Yields the leaves of all elements, one column per leaf.
 
     Raises:
-        InvalidArgumentError: If an element has another structure than ``like``.
+        InvalidArgumentError: If the structure of an element differs from that of ``like``.
     """
     for element in elements:
         if not same_structure(like, element):
@@ -73,8 +74,8 @@ def columns(elements: list[Any], like: Any) -> Iterator[tuple[Any, ...]]:
     yield from zip(*(flatten(element) for element in elements), strict=True)
 
 
-class _JoinedBatchStream(UnaryStream):
-    def __init__(self, source: Stream, node: JoinedBatch) -> None:
+class _CollatedBatchStream(UnaryStream):
+    def __init__(self, source: Stream, node: CollatedBatch) -> None:
         super().__init__(source)
         self._node = node
 

@@ -1,4 +1,4 @@
-"""Transformations that tf.data has as functions to ``apply``."""
+"""Transformations of ``tf.data.experimental``, for use with ``Dataset.apply``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["assert_cardinality"]
 
 
 def assert_cardinality(expected_cardinality: int) -> Callable[[Dataset], Dataset]:
-    """Returns a function for ``apply`` that says how many elements a dataset has.
+    """Returns a function for ``apply`` that declares the number of elements of a dataset.
 
     >>> from stratagem.data import Dataset
     >>> from stratagem.data.experimental import assert_cardinality
@@ -20,7 +20,7 @@ def assert_cardinality(expected_cardinality: int) -> Callable[[Dataset], Dataset
     5
 
     Args:
-        expected_cardinality: The number of elements, or ``INFINITE_CARDINALITY``. An iteration that
-            finds another one raises.
+        expected_cardinality: The number of elements, or ``INFINITE_CARDINALITY``. An iteration with a
+            different number of elements raises.
     """
     return lambda dataset: Dataset(AssertCardinality(dataset.plan, expected_cardinality))

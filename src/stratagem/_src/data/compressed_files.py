@@ -1,4 +1,4 @@
-"""Reading the bytes of a file, plain or compressed, with errors that name it."""
+"""Reads the bytes of plain, GZIP and ZLIB files, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ COMPRESSIONS = ("", "GZIP", "ZLIB")
 
 
 class ByteReader(Protocol):
-    """What a file gives."""
+    """A file that is open for reading."""
 
     def read(self, size: int) -> bytes:
-        """Returns up to ``size`` bytes, none at the end."""
+        """Returns up to ``size`` bytes, and ``b""`` only at the end."""
 
     def close(self) -> None:
         """Closes the file."""
 
 
 def check_compression(compression_type: str | None) -> str:
-    """Returns the name of a compression.
+    """Returns the name of a compression, ``""`` for none.
 
     Raises:
-        InvalidArgumentError: If there is none of that name.
+        InvalidArgumentError: If the name is unknown.
     """
     name = compression_type or ""
     if name not in COMPRESSIONS:
@@ -40,10 +40,10 @@ def check_compression(compression_type: str | None) -> str:
 
 
 def as_path(name: Any) -> str:
-    """Returns a file name given as text, bytes or a path.
+    """Returns a file name as ``str``; accepts text, bytes and paths.
 
     Raises:
-        InvalidArgumentError: If it is something else.
+        InvalidArgumentError: If it is anything else.
     """
     item = name.item() if hasattr(name, "item") else name
     if isinstance(item, bytes | str | os.PathLike):
@@ -64,7 +64,7 @@ def open_bytes(path: str, compression: str = "", offset: int = 0) -> ByteReader:
     if not compression:
         file.seek(offset)
         return file
-    reader = _Decompressing(file, path, compression)
+    reader = _DecompressingReader(file, path, compression)
     while offset:
         skipped = len(reader.read(min(offset, _COMPRESSED_BLOCK)))
         if not skipped:
@@ -73,13 +73,13 @@ def open_bytes(path: str, compression: str = "", offset: int = 0) -> ByteReader:
     return reader
 
 
-class _Decompressing:
+class _DecompressingReader:
     def __init__(self, file: BinaryIO, path: str, compression: str) -> None:
         self._file = file
         self._path = path
         self._compression = compression
-        inflating: Any = _Inflating(file)
-        self._bytes = gzip.GzipFile(fileobj=file) if compression == "GZIP" else inflating
+        zlib_reader: Any = _ZlibReader(file)
+        self._bytes = gzip.GzipFile(fileobj=file) if compression == "GZIP" else zlib_reader
 
     def read(self, size: int) -> bytes:
         try:
@@ -96,7 +96,7 @@ class _Decompressing:
         self._file.close()
 
 
-class _Inflating:
+class _ZlibReader:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._inflate = zlib.decompressobj()
@@ -105,7 +105,7 @@ class _Inflating:
         while not self._inflate.eof:
             compressed = self._inflate.unconsumed_tail or self._file.read(_COMPRESSED_BLOCK)
             if not compressed:
-                raise EOFError("it ends early")
+                raise EOFError("unexpected end of file")
             data = self._inflate.decompress(compressed, size)
             if data:
                 return data

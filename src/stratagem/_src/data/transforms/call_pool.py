@@ -1,4 +1,4 @@
-"""``ParallelCalls``: a user's function called on many elements in background threads."""
+"""``CallPool``: a thread pool that calls a user function on elements."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.process.background import Background
 
-__all__ = ["ParallelCall", "ParallelCalls"]
+__all__ = ["CallFuture", "CallPool"]
 
-_SECONDS_TO_END = 1.0
+_SHUTDOWN_TIMEOUT_SECONDS = 1.0
 
 
-class ParallelCall:
-    """One call, and what became of it."""
+class CallFuture:
+    """The future result of one call."""
 
     __slots__ = ("argument", "error", "result", "unfinished")
 
@@ -24,20 +24,20 @@ class ParallelCall:
         self.argument = argument
         self.result: Any = None
         self.error: BaseException | None = None
-        # A bare lock, because an event takes longer: held until the call has returned.
+        # Held until the call has returned. A bare lock is faster than an Event.
         self.unfinished = threading.Lock()
         self.unfinished.acquire()
 
     @classmethod
-    def failed(cls, error: BaseException) -> ParallelCall:
-        """Returns a call that is known to fail."""
+    def failed(cls, error: BaseException) -> CallFuture:
+        """Returns a future that has already failed."""
         call = cls(None)
         call.error = error
         call.unfinished.release()
         return call
 
     def wait(self) -> Any:
-        """Returns the result when it is there, or raises what the function did."""
+        """Waits for the call, and returns its result or raises its exception."""
         with self.unfinished:
             error, self.error = self.error, None
         if error is None:
@@ -45,50 +45,50 @@ class ParallelCall:
         try:
             raise error
         finally:
-            # The error's traceback leads here: it must not lead back to the error.
+            # The error's traceback refers to this frame; a reference back would be a cycle.
             del error
 
 
-class ParallelCalls:
-    """Calls a function in up to ``num_threads`` threads, which start when there is something to call.
+class CallPool:
+    """Calls a function in up to ``num_threads`` threads, which are started on demand.
 
     Args:
-        function: Of one argument.
-        num_threads: How many calls run at a time.
+        function: A function of one argument.
+        num_threads: The maximum number of concurrent calls.
     """
 
     def __init__(self, function: Callable[[Any], Any], num_threads: int) -> None:
         self._function = function
-        self._most_threads = num_threads
+        self._max_threads = num_threads
         self._num_threads = 0
-        self._queue: queue.SimpleQueue[ParallelCall | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[CallFuture | None] = queue.SimpleQueue()
         self._closed = False
         self._background = Background("a dataset's iterator")
 
-    def begin(self, argument: Any) -> ParallelCall:
-        """Returns a call that begins when a thread is free."""
+    def submit(self, argument: Any) -> CallFuture:
+        """Schedules a call and returns its future."""
         self._background.process.check()
-        call = ParallelCall(argument)
+        call = CallFuture(argument)
         self._queue.put(call)
-        if self._num_threads < self._most_threads:
+        if self._num_threads < self._max_threads:
             self._num_threads += 1
             self._background.start(self._work, name="stratagem-map")
         return call
 
-    def rest(self) -> None:
-        """Ends the threads once what has begun is done; the next call starts others."""
+    def pause(self) -> None:
+        """Stops the threads after the calls submitted so far; the next call starts new ones."""
         for _ in range(self._num_threads):
             self._queue.put(None)
         self._num_threads = 0
 
     def close(self) -> None:
-        """Ends the threads once their current calls return."""
+        """Stops the threads when their current calls return."""
         self._closed = True
-        self.rest()
-        self._background.join_or_leave(_SECONDS_TO_END)
+        self.pause()
+        self._background.join_or_abandon(_SHUTDOWN_TIMEOUT_SECONDS)
 
     def _work(self) -> None:
-        THIS_THREAD.state.reads_ahead = True
+        THIS_THREAD.state.is_prefetching = True
         while (call := self._queue.get()) is not None:
             try:
                 if not self._closed:
@@ -96,5 +96,5 @@ class ParallelCalls:
             except BaseException as error:
                 call.error = error
             call.unfinished.release()
-            # While this thread waits for the next one, it keeps no element alive.
+            # Do not keep the element alive while waiting for the next call.
             del call

@@ -1,7 +1,7 @@
-"""Tracing a function so as to see whether one trace stands for all of its calls.
+"""Traces a function and detects whether it is pure, so that one trace stands for all of its calls.
 
-It is traced twice. If the two programs differ, or if the function asked a clock or a random generator
-on the way, its result depends on more than its argument.
+The function is traced twice. It is impure if the two jaxprs differ, or if it reads a clock or a random
+generator while it is traced.
 """
 
 from __future__ import annotations
@@ -22,60 +22,63 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["repeatable_trace"]
+from stratagem._src.core.types import Jaxpr, JaxprConstant
+
+__all__ = ["trace_if_pure"]
 
 _LIBRARIES = frozenset({"jax", "jaxlib", "numpy"})
 _CLOCKS = (time, datetime.datetime, datetime.date)
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
-def repeatable_trace(trace: Callable[[], Any]) -> Any | None:
-    """Returns what ``trace`` returns, a closed jaxpr, or ``None`` if the next may be another one."""
+def trace_if_pure(trace: Callable[[], Any]) -> Any | None:
+    """Returns the closed jaxpr that ``trace`` returns, or ``None`` if the traced function is impure."""
     observer = _Observer()
     with observer.watching():
         first, second = trace(), trace()
-    return None if observer.saw_a_draw() or not _same(first, second) else first
+    return None if observer.saw_impure_call() or not _same(first, second) else first
 
 
 class _Observer:
-    """Looks on while Python code runs, and notices clocks and random generators that it asks."""
+    """Profiles Python code, and detects reads of clocks and random generators."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._saw_clock_or_random = False
         self._generators: dict[int, tuple[Any, bytes]] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watches what the block calls."""
+        """Observes the calls of the block."""
         self._watch_generator(np.random.mtrand._rand)
         before = sys.getprofile()
         with _without_garbage_collection():
-            sys.setprofile(self._notice)
+            sys.setprofile(self._on_call)
             try:
                 yield
             finally:
-                _go_on_profiling(before)
+                _restore_profiler(before)
 
-    def saw_a_draw(self) -> bool:
-        """Returns whether something was asked whose answers differ."""
-        return self._asked or any(
+    def saw_impure_call(self) -> bool:
+        """Returns whether the code read a clock or a random generator."""
+        return self._saw_clock_or_random or any(
             _generator_state(generator) != state for generator, state in self._generators.values()
         )
 
-    def _notice(self, frame: FrameType, event: str, called: Any) -> None:
+    def _on_call(self, frame: FrameType, event: str, called: Any) -> None:
         if event not in ("call", "c_call"):
             return
-        # JAX looks at the clock to time itself.
+        # JAX reads the clock to time itself.
         if frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
             return
         if event == "c_call":
             owner = getattr(called, "__self__", None)
             clock = any(owner is each for each in _CLOCKS)
             if clock or called is os.urandom or isinstance(owner, random.Random):
-                self._asked = True
+                self._saw_clock_or_random = True
             return
-        # Methods of NumPy's generators are not seen when they are called, only by what they leave.
-        for value in _in_sight(frame):
+        # The profiler does not see calls of NumPy's generator methods. A changed state reveals them, so the
+        # states of all generators that the code can reach are compared before and after.
+        for value in _reachable_values(frame):
             self._watch_generator(value)
 
     def _watch_generator(self, value: Any) -> None:
@@ -85,7 +88,7 @@ class _Observer:
 
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Lets no finalizer of something else run here, and ask a clock."""
+    """Prevents that finalizers of unrelated objects run here and read a clock."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -95,16 +98,16 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _go_on_profiling(before: Any) -> None:
-    # The object of cProfile is no function that could be called for each event.
+def _restore_profiler(before: Any) -> None:
+    # cProfile installs an object that is not callable, so it cannot be passed to setprofile.
     if hasattr(before, "enable"):
         before.enable()
     else:
         sys.setprofile(before)
 
 
-def _in_sight(frame: FrameType) -> Iterator[Any]:
-    """Yields what the code of a frame can name, and the attributes of that."""
+def _reachable_values(frame: FrameType) -> Iterator[Any]:
+    """Yields the locals and globals that the code of a frame refers to, and their attributes."""
     names = (frame.f_globals.get(name) for name in frame.f_code.co_names)
     for value in itertools.chain(frame.f_locals.values(), names):
         yield value
@@ -118,7 +121,7 @@ def _generator_state(generator: Any) -> bytes:
     return pickle.dumps(generator.get_state(legacy=False))
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: Jaxpr, second: Jaxpr) -> bool:
     return (
         _ADDRESS.sub("", str(first.jaxpr)) == _ADDRESS.sub("", str(second.jaxpr))
         and len(first.consts) == len(second.consts)
@@ -126,7 +129,7 @@ def _same(first: Any, second: Any) -> bool:
     )
 
 
-def _same_constant(first: Any, second: Any) -> bool:
+def _same_constant(first: JaxprConstant, second: JaxprConstant) -> bool:
     if first is second:
         return True
     if not hasattr(first, "dtype") or not isinstance(first.dtype, np.dtype):

@@ -1,9 +1,9 @@
-"""Which traced functions give the same bits however XLA compiles them.
+"""Finds traced functions whose results are bit-identical however XLA compiles them.
 
-Moving data, arithmetic on integers, and the floating point operations that IEEE 754 defines to the
-last bit do. Sums of floats depend on their order, and ``exp`` and its like on the vector width.
-Where NumPy and XLA disagree about what is out of range, as with indices, it is not the same
-either. A function that uses any of these is called element by element.
+Data movement, integer arithmetic, and the floating point operations that IEEE 754 defines to the last bit
+are. Sums of floats depend on the order of addition, and ``exp`` and similar functions on the vector width.
+NumPy and XLA also disagree on out-of-range values, for example of indices. A function that uses any of
+these is called per element.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["exact_compilers"]
+from stratagem._src.core.types import Equation, Jaxpr
+
+__all__ = ["exact_compiler_options"]
 
 # Algebraic simplification turns x / c into x * (1 / c).
 _FUSED = {"xla_disable_hlo_passes": "algsimp"}
@@ -111,8 +113,8 @@ _PRODUCTS = frozenset({"mul", "square", "integer_pow"})
 _SUMS = frozenset({"add", "add_any", "sub"})
 
 
-def exact_compilers(jaxpr: Any) -> list[dict[str, str]]:
-    """Returns the compiler options that keep the bits of a traced function, fastest first."""
+def exact_compiler_options(jaxpr: Jaxpr) -> list[dict[str, str]]:
+    """Returns the compiler options that keep a traced function bit-exact, fastest first; may be empty."""
     floating = set()
     for equation, nonzero in _equations(jaxpr, set()):
         if not _is_exact(equation, nonzero):
@@ -123,14 +125,14 @@ def exact_compilers(jaxpr: Any) -> list[dict[str, str]]:
     return [_UNFUSED] if contracts else [_FUSED, _UNFUSED]
 
 
-def _is_exact(equation: Any, nonzero: set[Any]) -> bool:
+def _is_exact(equation: Equation, nonzero: set[Any]) -> bool:
     name = equation.primitive.name
     is_float = any(_is_float(variable) for variable in equation.outvars)
     if name == "convert_element_type" and not is_float:
-        # NumPy wraps a float that does not fit an integer, XLA clips it.
+        # NumPy wraps a float that is out of range for the integer type, XLA clamps it.
         return not _is_float(equation.invars[0])
     if name == "div" and not is_float:
-        # An integer divided by zero is 0 in NumPy, -1 in XLA.
+        # Integer division by zero is 0 in NumPy, -1 in XLA.
         return _is_nonzero(equation.invars[1], nonzero)
     if name == "integer_pow" and is_float:
         return equation.params["y"] in (1, 2)
@@ -139,7 +141,7 @@ def _is_exact(equation: Any, nonzero: set[Any]) -> bool:
 
 def _is_float(variable: Any) -> bool:
     kind = getattr(getattr(variable.aval, "dtype", None), "kind", "")
-    # The small floats of ml_dtypes, such as bfloat16, are of kind V.
+    # The dtypes of ml_dtypes, such as bfloat16, have kind V.
     return kind in ("f", "c", "V")
 
 
@@ -149,8 +151,8 @@ def _is_nonzero(variable: Any, nonzero: set[Any]) -> bool:
     return variable in nonzero
 
 
-def _equations(jaxpr: Any, nonzero: set[Any]) -> Iterator[tuple[Any, set[Any]]]:
-    """Yields each operation, also of inner functions, and the values known not to be zero."""
+def _equations(jaxpr: Jaxpr, nonzero: set[Any]) -> Iterator[tuple[Any, set[Any]]]:
+    """Yields each equation, including those of inner jaxprs, with the variables known to be nonzero."""
     for equation in jaxpr.eqns:
         yield equation, nonzero
         name = equation.primitive.name
@@ -164,7 +166,7 @@ def _equations(jaxpr: Any, nonzero: set[Any]) -> Iterator[tuple[Any, set[Any]]]:
             yield from _equations(inner, known)
 
 
-def _inner_functions(equation: Any) -> Iterator[Any]:
+def _inner_functions(equation: Equation) -> Iterator[Any]:
     for parameter in equation.params.values():
         for part in parameter if isinstance(parameter, tuple | list) else (parameter,):
             inner = getattr(part, "jaxpr", part)

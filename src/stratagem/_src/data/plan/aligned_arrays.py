@@ -1,4 +1,4 @@
-"""Rows in memory that JAX takes over on CPU, where it copies what begins at any other address."""
+"""Allocates rows at aligned addresses: on CPU JAX aliases an aligned array, and copies any other."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 __all__ = ["copy_of", "take_rows"]
 
 _ALIGNMENT = 64
-_SMALLEST = 1 << 18
-"""Bytes below which another copy costs too little to be worth it."""
+_MIN_ALIGNED_BYTES = 1 << 18
+"""Smaller arrays are not aligned: the copy that alignment saves is too cheap."""
 
 _Array = np.ndarray[Any, Any]
 
 
 def take_rows(array: _Array, indices: _Array) -> _Array:
-    """Returns the rows at ``indices``, which the array has."""
+    """Returns the rows at ``indices``, which must be in range."""
     if _is_small(array, len(indices) * (array.nbytes // max(len(array), 1))):
         return array.take(indices, axis=0)
     rows = _empty((len(indices), *array.shape[1:]), array.dtype)
-    # With another mode NumPy would make the rows elsewhere first, for the sake of a wrong index.
+    # With mode="raise" NumPy buffers the output, so that a bad index leaves ``out`` unchanged.
     return array.take(indices, axis=0, out=rows, mode="clip")
 
 
@@ -35,7 +35,7 @@ def copy_of(array: _Array) -> _Array:
 
 
 def _is_small(array: _Array, num_bytes: int) -> bool:
-    return num_bytes < _SMALLEST or array.dtype.hasobject
+    return num_bytes < _MIN_ALIGNED_BYTES or array.dtype.hasobject
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Array:
