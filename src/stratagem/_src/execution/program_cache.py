@@ -138,7 +138,7 @@ class ProgramCache:
 
     def _discard(self, entry: _Entry) -> None:
         # The garbage collector calls this too, at any time, even while this thread holds the lock: so it
-        # must not block. If the lock is taken, its holder sweeps before it releases the lock.
+        # must not block. If the lock is taken, its holder sweeps, or the next one.
         self._stale.append(entry)
         if self._lock.acquire(blocking=False):
             try:
