@@ -143,7 +143,7 @@ def test_no_memory_is_kept(cluster):
         assert sum(grown) < 80_000_000, "results of 160 MB in all were kept"
         gc.collect()
         poll(lambda: not any(state._held.values()))
-        assert len(coordinator._dispatcher.definitions._of_functions) <= 2
+        assert len(coordinator._dispatcher.definitions._by_function) <= 2
 
 
 COORDINATOR = """

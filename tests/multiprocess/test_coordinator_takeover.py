@@ -99,7 +99,7 @@ def test_the_earlier_coordinator_creates_nothing_any_more(cluster):
     later.client.close()
     with (
         cluster.strategy(resume=True).scope(),
-        pytest.raises(ValueError, match=r"'fresh' is to be float32\[2\].*float32\[\]"),
+        pytest.raises(ValueError, match=r"'fresh' is created as float32\[2\].*float32\[\]"),
     ):
         sg.Variable(np.zeros(2, np.float32), name="fresh")
     with earlier.scope(), pytest.raises(sg.errors.UnavailableError, match="closed"):

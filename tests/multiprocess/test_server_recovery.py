@@ -161,7 +161,9 @@ def test_a_server_that_does_not_come_back_is_waited_for_until_the_deadline(clust
     cluster.kill("ps", 1)
     job.train(1)
     begun = time.monotonic()
-    with pytest.raises(sg.errors.PSUnavailableError, match=r"/job:ps/task:1.*waited for.*3 s"):
+    with pytest.raises(
+        sg.errors.PSUnavailableError, match=r"/job:ps/task:1.*did not come back within 3 s"
+    ):
         job.coordinator.join()
     assert time.monotonic() - begun < 15
 
@@ -172,7 +174,7 @@ def test_there_must_be_a_checkpoint(cluster, tmp_path):
     job.coordinator.join()
     cluster.kill("ps", 0)
     cluster.start("ps", 0)
-    with pytest.raises(sg.errors.PSUnavailableError, match="no checkpoint yet"):
+    with pytest.raises(sg.errors.PSUnavailableError, match="no checkpoint to restore them from"):
         poll(job.coordinator.join, 20.0)
 
 
@@ -187,7 +189,7 @@ def test_variables_that_are_not_in_the_checkpoint_are_named(cluster, tmp_path):
     with pytest.raises(sg.errors.PSUnavailableError, match=r"'forgotten_[01]'.*not in"):
         poll(job.coordinator.join, 20.0)
     lost = next(v for v in forgotten if v.device.endswith("task:1/device:CPU:0"))
-    with pytest.raises(sg.errors.PSUnavailableError, match="has not been restored"):
+    with pytest.raises(sg.errors.PSUnavailableError, match="is not restored"):
         lost.numpy()
     job.coordinator.join()  # it was looked into again, and nothing else is lost
 

@@ -8,7 +8,7 @@ from stratagem._src.parameter_server.client.parameter_client import ParameterCli
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
 from stratagem._src.parameter_server.server.parameter_service import ParameterService
-from stratagem._src.transport import Credentials, Endpoint, Identity
+from stratagem._src.transport import Credentials, Identity, TransportServer
 
 CREDENTIALS = Credentials(secret="a secret of the tests, long enough")
 
@@ -21,7 +21,9 @@ class Servers:
     def __init__(self, count):
         self.services = [ParameterService() for _ in range(count)]
         self.endpoints = [
-            Endpoint("127.0.0.1:0", service.handlers, CREDENTIALS, Identity.of_task("ps", index))
+            TransportServer(
+                "127.0.0.1:0", service.handlers, CREDENTIALS, Identity.of_task("ps", index)
+            )
             for index, service in enumerate(self.services)
         ]
         for endpoint in self.endpoints:

@@ -28,7 +28,7 @@ def test_a_server_that_is_gone_is_named(servers):
 
 
 def test_a_silent_server_is_given_up(monkeypatch):
-    monkeypatch.setattr(client_module, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "_RPC_TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = ParameterClient([f"127.0.0.1:{silent.getsockname()[1]}"], Credentials())
         with pytest.raises(

@@ -36,7 +36,7 @@ def test_it_ends_with_its_last_user(addresses):
     client.attach(timeout=10)
     assert threads_of_clients() - before
     client.create("v", 0, "v", (2,), np.dtype("float32"), np.zeros(2, np.float32))
-    watched, callers = weakref.ref(client), list(client._callers)
+    watched, callers = weakref.ref(client), list(client._clients_by_server)
     del client
     gc.collect()
     assert watched() is None

@@ -11,7 +11,7 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.parameter_server.client import remote_variable
-from stratagem._src.parameter_server.client.function_update import call_where_it_lives
+from stratagem._src.parameter_server.client.function_update import call_on_variable_server
 from stratagem._src.parameter_server.client.initial_value import RowInitializer
 from stratagem._src.variables.updates import ASSIGN_ADD
 
@@ -206,7 +206,7 @@ def test_a_function_is_called_where_the_variable_lives(table):
         return threading.get_ident() != thread, variable, variable.shape[0]
 
     low = np.full_like(TABLE, 5)
-    result = call_where_it_lives(table, clip, (low,), {"scale": 2.0})
+    result = call_on_variable_server(table, clip, (low,), {"scale": 2.0})
     np.testing.assert_array_equal(table.numpy(), np.maximum(TABLE, 5) * 2)
     results = result if isinstance(result, list) else [result]
     assert sum(rows for *_, rows in results) == 10
@@ -221,14 +221,14 @@ def test_an_error_in_such_a_function_changes_nothing(table):
         raise KeyError("no such key")
 
     with pytest.raises(KeyError, match="no such key"):
-        call_where_it_lives(table, fail)
+        call_on_variable_server(table, fail)
     np.testing.assert_array_equal(table.numpy(), TABLE)
 
 
 def test_many_functions_are_not_kept(servers):
     variable = servers.variable(0.0)
     for k in range(300):
-        call_where_it_lives(variable, lambda v, k: v.assign_add(jnp.float32(k)), (k,))
+        call_on_variable_server(variable, lambda v, k: v.assign_add(jnp.float32(k)), (k,))
     assert float(variable) == sum(range(300))
     assert len(servers.services[0].store._functions) <= 256
 

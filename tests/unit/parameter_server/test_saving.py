@@ -10,9 +10,9 @@ import pytest
 from orbax.checkpoint import PyTreeCheckpointer
 
 import stratagem as sg
-from stratagem._src.parameter_server.client.remote_arrays import WholeVariable
-from stratagem._src.parameter_server.server import checkpoint_pieces
-from stratagem._src.parameter_server.server.spare_memory import bytes_to_spare
+from stratagem._src.parameter_server.client.remote_arrays import VariableArray
+from stratagem._src.parameter_server.server import checkpoint_service
+from stratagem._src.parameter_server.server.memory_budget import memory_budget
 
 TABLE = np.arange(40, dtype=np.float32).reshape(20, 2)
 
@@ -292,13 +292,13 @@ def test_the_servers_write_and_read_their_own_rows(servers, three_servers, tmp_p
     moved = []
 
     def watch(name):
-        method = getattr(WholeVariable, name)
+        method = getattr(VariableArray, name)
 
         def watched(self, begin, *rest):
             moved.append((name, begin))
             return method(self, begin, *rest)
 
-        monkeypatch.setattr(WholeVariable, name, watched)
+        monkeypatch.setattr(VariableArray, name, watched)
 
     watch("read_rows")
     watch("write_rows")
@@ -327,15 +327,15 @@ def test_the_servers_write_and_read_their_own_rows(servers, three_servers, tmp_p
 @pytest.mark.parametrize("room", [0, 50, 1 << 20])
 def test_steps_after_a_save_are_not_in_it(servers, tmp_path, monkeypatch, room):
     """Whether there is memory to keep what is to be saved, or some, or none."""
-    monkeypatch.setattr(checkpoint_pieces, "bytes_to_spare", lambda: room)
-    write, may_write = checkpoint_pieces._write_all, threading.Event()
+    monkeypatch.setattr(checkpoint_service, "memory_budget", lambda: room)
+    write, may_write = checkpoint_service._write_all, threading.Event()
 
     def write_late(directory, held):
         assert may_write.wait(100)
         assert bool(held) == bool(room)
         write(directory, held)
 
-    monkeypatch.setattr(checkpoint_pieces, "_write_all", write_late)
+    monkeypatch.setattr(checkpoint_service, "_write_all", write_late)
     training = Training(servers, optax.adam(0.1), steps=2)
     saved = training.everything(servers)
     path = training.checkpoint.save(tmp_path / "ckpt")
@@ -352,7 +352,7 @@ def test_a_server_that_is_lost_while_it_writes_is_named(servers, tmp_path, monke
     checkpoint = sg.train.Checkpoint(table=table)
     first = checkpoint.save(tmp_path / "ckpt")
     checkpoint.sync()
-    write = checkpoint_pieces._write_all
+    write = checkpoint_service._write_all
 
     def end(directory, held):
         if "ps_1" in directory.name:
@@ -360,7 +360,7 @@ def test_a_server_that_is_lost_while_it_writes_is_named(servers, tmp_path, monke
         else:
             write(directory, held)
 
-    monkeypatch.setattr(checkpoint_pieces, "_write_all", end)
+    monkeypatch.setattr(checkpoint_service, "_write_all", end)
     checkpoint.save(tmp_path / "ckpt")
     with pytest.raises(sg.errors.PSUnavailableError, match="ps/task:1"):
         checkpoint.sync()
@@ -375,7 +375,7 @@ def test_servers_must_see_the_directory(servers, tmp_path, monkeypatch):
     path = checkpoint.save(tmp_path / "ckpt")
     checkpoint.sync()
     table.assign(TABLE + 1)
-    monkeypatch.setattr(checkpoint_pieces, "Path", lambda path: Path("/elsewhere") / path[1:])
+    monkeypatch.setattr(checkpoint_service, "Path", lambda path: Path("/elsewhere") / path[1:])
     with pytest.raises(sg.errors.NotFoundError, match=r"finds no /elsewhere.*ckpt-2"):
         checkpoint.save(tmp_path / "ckpt")
     assert [p.name for p in tmp_path.iterdir()] == ["ckpt-1"]
@@ -402,4 +402,4 @@ def test_what_a_save_may_hold_in_memory(tmp_path, group, limits, wanted):
         (groups / name).mkdir(parents=True, exist_ok=True)
         (groups / name / "memory.max").write_text(f"{limit}\n")
         (groups / name / "memory.current").write_text(f"{current}\n")
-    assert bytes_to_spare(proc, groups) == wanted
+    assert memory_budget(proc, groups) == wanted

@@ -23,7 +23,7 @@ def test_rows_of_all_shards_join_to_the_rows_asked_for(table, data):
     asked = ShardedRows(shards, rows)
     parts = [whole[shard.start : shard.stop][local] for shard, local, _ in asked.parts()]
     if parts:
-        np.testing.assert_array_equal(asked.join(parts, (2,), whole.dtype), whole[rows])
+        np.testing.assert_array_equal(asked.combine(parts, (2,), whole.dtype), whole[rows])
     assert sum(map(len, parts)) == len(rows)
 
 

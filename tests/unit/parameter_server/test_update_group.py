@@ -10,7 +10,7 @@ import pytest
 import stratagem as sg
 from stratagem._src.parameter_server.client.function_update import _FunctionOnVariable
 from stratagem._src.parameter_server.parameter_messages import UpdateRequest
-from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
+from stratagem._src.parameter_server.server.server_function import DENSE_FUNCTION, ROW_FUNCTION
 from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
 
 ONES = np.ones((4, 2), np.float32)
@@ -44,10 +44,10 @@ INVALID = {
     "no vector of rows": ("scatter_add", (ONES, np.array([[0, 1, 2, 3]])), b""),
     "rows that are no numbers": ("scatter_add", (ONES, np.arange(4.0)), b""),
     "elements": ("assign", (np.full((4, 2), "x"),), b""),
-    "gradient": (WHOLE_FUNCTION, (np.ones(3, np.float32),), ADAM),
+    "gradient": (DENSE_FUNCTION, (np.ones(3, np.float32),), ADAM),
     "gradient of rows": (ROW_FUNCTION, (ONES, np.array([1])), ADAM),
-    "a step that cannot be traced": (WHOLE_FUNCTION, (ONES,), BROKEN),
-    "a function that raises": (WHOLE_FUNCTION, (), function(fail)),
+    "a step that cannot be traced": (DENSE_FUNCTION, (ONES,), BROKEN),
+    "a function that raises": (DENSE_FUNCTION, (), function(fail)),
 }
 
 
@@ -56,10 +56,10 @@ def test_the_third_of_five_is_invalid(servers, what):
     variables = [servers.variable(np.zeros((4, 2))) for _ in range(5)]
     valid = [
         ("assign_add", (ONES,), b""),
-        (WHOLE_FUNCTION, (ONES,), ADAM),
+        (DENSE_FUNCTION, (ONES,), ADAM),
         INVALID[what],
         ("scatter_update", (ONES[:1], np.array([2])), b""),
-        (WHOLE_FUNCTION, (), function(add_one)),
+        (DENSE_FUNCTION, (), function(add_one)),
     ]
     requests = [
         UpdateRequest(v.shards[0].id, 0, *update)
@@ -96,9 +96,9 @@ def test_several_updates_of_one_array_with_a_function_that_raises_last(servers):
     def push(last):
         updates = [
             ("assign_add", (ONES,), b""),
-            (WHOLE_FUNCTION, (ONES,), ADAM),
+            (DENSE_FUNCTION, (ONES,), ADAM),
             (ROW_FUNCTION, (ONES[:1], np.array([0])), ADAM),
-            (WHOLE_FUNCTION, (), function(last)),
+            (DENSE_FUNCTION, (), function(last)),
         ]
         servers.client.push([UpdateRequest(shard, 0, *update) for update in updates])
 
@@ -133,7 +133,7 @@ def test_a_racing_reader_never_sees_half_an_array(servers):
         for _ in range(50):
             updates = [
                 ("assign_add", (ONES,), b""),
-                (WHOLE_FUNCTION, (), function(add_one)),
+                (DENSE_FUNCTION, (), function(add_one)),
                 ("scatter_add", (ONES, np.arange(4)), b""),
             ]
             servers.client.push([UpdateRequest(shard, 0, *update) for update in updates])
@@ -155,7 +155,7 @@ def test_groups_in_opposite_orders_do_not_wait_for_each_other(servers):
         for _ in range(50):
             client.push(
                 [
-                    UpdateRequest(v.shards[0].id, 0, WHOLE_FUNCTION, (), function(add_one))
+                    UpdateRequest(v.shards[0].id, 0, DENSE_FUNCTION, (), function(add_one))
                     for v in variables
                 ]
             )

@@ -68,7 +68,7 @@ def test_what_a_partitioner_may_return(make, partitions):
 @pytest.mark.parametrize("partitions", [None, [], [0, 1], [-1, 1], [1.5, 1], 2, "21", [None]])
 def test_what_a_partitioner_may_not_return(make, partitions):
     strategy = make(lambda shape, dtype: partitions)
-    message = r"must return a list of whole numbers.*for the shape \[3, 2\]"
+    message = r"must return a list of integers.*for the shape \[3, 2\]"
     with strategy.scope(), pytest.raises(ValueError, match=message):
         sg.Variable(np.zeros((3, 2)))
 

@@ -1,8 +1,8 @@
-"""What a client and a parameter server say to each other.
+"""The messages between a client and a parameter server.
 
-The bodies of reads and ordinary updates are text, a line for each, so a server carries them out without
-unpickling anything. Only functions (optimizers, row initializers, ``extended.update``) travel pickled; they
-are sent once, then referred to by the digest of the pickle.
+Reads and ordinary updates are encoded as text, one line each, so a server handles them without
+unpickling. Only functions (optimizers, row initializers, ``extended.update``) are pickled; they are sent
+once, then referred to by the digest of the pickle.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ReadRequest(NamedTuple):
 
     Attributes:
         variable: Its id on the server.
-        server: Which server holds it.
+        server: Index of the server that holds it.
         rows: The rows to read; ``None`` for all.
-        nbytes: How much the answer is, about.
+        nbytes: Approximate size of the reply.
     """
 
     variable: str
@@ -50,9 +50,9 @@ class UpdateRequest(NamedTuple):
 
     Attributes:
         variable: Its id on the server.
-        server: Which server holds it.
+        server: Index of the server that holds it.
         update: The update's name.
-        operands: The arrays it takes.
+        operands: Its operands.
         body: A pickled ``ServerFunction`` for updates that are not methods of ``Variable``.
     """
 
@@ -64,18 +64,18 @@ class UpdateRequest(NamedTuple):
 
 
 def encode_fields(arrays: Sequence[Array] = (), **fields: Any) -> Message:
-    """Returns a message of named values."""
+    """Returns a message with named JSON fields, and arrays."""
     return Message(json.dumps(fields).encode(), tuple(arrays))
 
 
 def decode_fields(message: Message) -> dict[str, Any]:
-    """Returns the named values of a message."""
+    """Returns the named fields of a message."""
     fields: dict[str, Any] = json.loads(message.body)
     return fields
 
 
 def encode_reads(reads: Iterable[ReadRequest]) -> Message:
-    """Returns the message that asks for ``reads``."""
+    """Returns the message that requests ``reads``."""
     lines: list[str] = []
     arrays: list[Array] = []
     for variable, _, rows, _ in reads:
@@ -105,8 +105,10 @@ def decode_reads(message: Message) -> Iterator[tuple[str, RowSelection]]:
 def encode_updates(groups: Iterable[Iterable[tuple[UpdateRequest, str]]]) -> Message:
     """Returns the message for updates, each with the digest of its function or ``""``.
 
+    A line per update: variable, update, number of operands, digest. A blank line ends a group.
+
     Args:
-        groups: Updates that succeed or fail apart from those of other groups.
+        groups: Groups of updates; each succeeds or fails independently of the others.
     """
     paragraphs: list[str] = []
     arrays: list[Array] = []

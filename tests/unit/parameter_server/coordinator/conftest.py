@@ -6,10 +6,10 @@ import time
 import pytest
 
 import stratagem as sg
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.parameter_server.server.parameter_service import ParameterService
 from stratagem._src.parameter_server.worker.worker_service import WorkerService
-from stratagem._src.transport import Credentials, Endpoint, Identity
+from stratagem._src.transport import Credentials, Identity, TransportServer
 
 
 class OneDeviceResolver(sg.distribute.cluster_resolver.SimpleClusterResolver):
@@ -35,7 +35,7 @@ class Cluster:
         credentials = Credentials.from_environment()
         service = WorkerService(job, index, credentials) if job == "worker" else ParameterService()
         address, own = self.spec.task_address(job, index), Identity.of_task(job, index)
-        endpoint = Endpoint(address, service.handlers, credentials, own)
+        endpoint = TransportServer(address, service.handlers, credentials, own)
         endpoint.start()
         self.servers[job, index] = service, endpoint
 
@@ -64,7 +64,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster():
-    with HeldPorts(3) as ports:
+    with ReservedPorts(3) as ports:
         cluster = Cluster(ports)
         yield cluster
         cluster.close()

@@ -10,7 +10,7 @@ import pytest
 
 import stratagem as sg
 import stratagem._src.parameter_server.coordinator.periodic_checks as watch
-from stratagem._src.parameter_server.protocol.worker_messages import written
+from stratagem._src.parameter_server.protocol.worker_messages import encode
 from stratagem._src.parameter_server.worker.worker_service import WorkerService
 from stratagem._src.transport import Message
 
@@ -76,7 +76,7 @@ def test_a_check_of_deadlines_that_fails(coordinator, in_thread, monkeypatch, po
 
 
 def test_a_resolver_that_returns_nonsense(cluster, in_thread, monkeypatch, poll):
-    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
+    monkeypatch.setattr(watch, "_WORKER_DISCOVERY_INTERVAL_SECONDS", 0.02)
     coordinator = cluster.coordinator()
     outcomes = wait_in_threads(coordinator, in_thread)
     resolver = coordinator.strategy.cluster_resolver
@@ -85,11 +85,11 @@ def test_a_resolver_that_returns_nonsense(cluster, in_thread, monkeypatch, poll)
 
 
 def test_a_resolver_that_is_away_is_asked_again(cluster, monkeypatch, poll, caplog):
-    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
+    monkeypatch.setattr(watch, "_WORKER_DISCOVERY_INTERVAL_SECONDS", 0.02)
     coordinator = cluster.coordinator()
     resolver = coordinator.strategy.cluster_resolver
     monkeypatch.setattr(resolver, "cluster_spec", raise_nonsense)
-    poll(lambda: "does not say who the workers are" in caplog.text)
+    poll(lambda: "failed to list the workers" in caplog.text)
     assert coordinator.schedule(abs, (-1,)).fetch() == 1
 
 
@@ -122,8 +122,8 @@ def test_results_that_are_here_stay(cluster, monkeypatch, poll):
     ("answer", "kind", "text"),
     [
         (Message(b"not a pickle"), pickle.UnpicklingError, ""),
-        (written({"some": "object"}), sg.errors.RemoteError, "got {'some': 'object'} from"),
-        (written(["report"]), sg.errors.RemoteError, "/job:worker/task:0 at 127"),
+        (encode({"some": "object"}), sg.errors.RemoteError, "got {'some': 'object'} from"),
+        (encode(["report"]), sg.errors.RemoteError, "/job:worker/task:0 at 127"),
     ],
 )
 def test_a_worker_that_answers_with_nonsense(
@@ -175,7 +175,7 @@ def test_the_watcher_of_a_workers_sessions_that_fails(cluster, monkeypatch, poll
     coordinator = cluster.coordinator()
     assert coordinator.schedule(abs, (-2,)).fetch() == 2
     monkeypatch.setattr(
-        "stratagem._src.parameter_server.worker.worker_service._silence", raise_nonsense
+        "stratagem._src.parameter_server.worker.worker_service._seconds_since_heard", raise_nonsense
     )
     poll(lambda: not cluster.service(0)._background.alive())
     with pytest.raises(Nonsense) as caught:

@@ -35,7 +35,7 @@ def test_functions_that_take_the_place_of_others(definitions):
         for i in range(100)
     }
     assert len(methods) == 100
-    assert not definitions._of_functions
+    assert not definitions._by_function
 
 
 @pytest.mark.parametrize("refers_to_itself", [False, True])

@@ -95,7 +95,7 @@ def test_what_cannot_be_sent_is_named(coordinator):
 
     with pytest.raises(TypeError, match=r"'lock', which .*captures uses"):
         coordinator.schedule(captures)
-    with pytest.raises(TypeError, match=r"args\[1\] must be something that cloudpickle can send"):
+    with pytest.raises(TypeError, match=r"args\[1\] must be picklable with cloudpickle"):
         coordinator.schedule(max, args=(1, lock))
     with pytest.raises(TypeError, match=r"kwargs\['key'\]"):
         coordinator.schedule(max, args=(1,), kwargs={"key": lock})
@@ -229,7 +229,7 @@ def test_workers_that_do_not_trust_the_coordinator(cluster, monkeypatch, caplog,
     cluster.stop("worker", 1)
     cluster.start("worker", 1)
     poll(lambda: coordinator._dispatcher.state.workers == {1})
-    poll(lambda: "/job:worker/task:0 does not work" in caplog.text)
+    poll(lambda: "/job:worker/task:0 refuses work" in caplog.text)
     with contextlib.suppress(sg.errors.UnauthenticatedError):  # noted before worker 1 came
         coordinator.join()
     assert coordinator.schedule(abs, (-1,)).fetch() == 1

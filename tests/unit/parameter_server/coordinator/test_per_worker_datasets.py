@@ -56,7 +56,7 @@ def test_of_what_is_no_dataset(coordinator):
         coordinator.create_per_worker_dataset(3)
     mirrored = sg.distribute.MirroredStrategy(["CPU:0"])
     foreign = mirrored.experimental_distribute_dataset(sg.data.Dataset.range(4).batch(2))
-    with pytest.raises(ValueError, match="must be made by the coordinator's own strategy"):
+    with pytest.raises(ValueError, match="must be created by the coordinator's own strategy"):
         coordinator.create_per_worker_dataset(foreign)
 
 
@@ -68,7 +68,7 @@ def test_element_specs(coordinator):
     assert of_dataset.element_spec == spec
     assert coordinator.done()
     of_iterable = coordinator.create_per_worker_dataset(lambda: [1, 2])
-    with pytest.raises(NotImplementedError, match="element_spec is known of a Dataset"):
+    with pytest.raises(NotImplementedError, match="element_spec needs a Dataset"):
         of_iterable.element_spec  # noqa: B018
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stratagem._src.parameter_server.protocol.shipping import KeptValue, pack
+from stratagem._src.parameter_server.protocol.serialization import ResultSnapshot, pack
 from stratagem.distribute.coordinator import PerWorkerValues
 
 # Up to 64 kB an array travels inside of the pickle, beyond that beside it.
@@ -114,5 +114,5 @@ def test_only_memory_that_somebody_can_write_to_is_copied():
     for given, shares in ((writable, False), (fixed, True), (array, True)):
         (buffer,) = pack(given).buffers
         assert np.shares_memory(buffer, np.asarray(given)) == shares
-    assert KeptValue({"x": array}).get()["x"] is array
-    assert isinstance(KeptValue((array, 1)).get()[0], jax.Array)
+    assert ResultSnapshot({"x": array}).get()["x"] is array
+    assert isinstance(ResultSnapshot((array, 1)).get()[0], jax.Array)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.parameter_server.client.parameter_client import ParameterClient, ServerSign
+from stratagem._src.cluster.reserved_ports import ReservedPorts
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient, ServerStatus
 from stratagem.distribute.coordinator import (
     ClusterCoordinator,
     PerWorkerValues,
@@ -205,7 +205,9 @@ def test_a_lost_result_of_a_result_that_was_dropped_is_an_error(cluster, coordin
     del first
     poll(lambda: not session._values)
     cluster.stop("worker", 1)
-    with pytest.raises(sg.errors.UnavailableError, match="keep the RemoteValue arguments"):
+    with pytest.raises(
+        sg.errors.UnavailableError, match="keep references to the RemoteValue arguments"
+    ):
         second.fetch()
 
 
@@ -219,7 +221,7 @@ def test_functions_are_forgotten(cluster, coordinator, poll):
 def test_workers_that_join_later(cluster, monkeypatch, poll):
     import stratagem._src.parameter_server.coordinator.periodic_checks as watch
 
-    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
+    monkeypatch.setattr(watch, "_WORKER_DISCOVERY_INTERVAL_SECONDS", 0.02)
     both = cluster.spec
     first = sg.train.ClusterSpec({**both.as_dict(), "worker": [both.task_address("worker", 0)]})
     cluster.spec = first
@@ -235,11 +237,11 @@ def test_workers_that_join_later(cluster, monkeypatch, poll):
 def test_a_worker_that_comes_back_elsewhere(cluster, monkeypatch):
     import stratagem._src.parameter_server.coordinator.periodic_checks as watch
 
-    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
+    monkeypatch.setattr(watch, "_WORKER_DISCOVERY_INTERVAL_SECONDS", 0.02)
     coordinator = cluster.coordinator()
     assert coordinator.schedule(index, worker=1).fetch() == 1
     cluster.stop("worker", 1)
-    with HeldPorts(1) as ports:
+    with ReservedPorts(1) as ports:
         (port,) = ports
         jobs = cluster.spec.as_dict()
         jobs["worker"][1] = f"127.0.0.1:{port}"
@@ -353,7 +355,7 @@ def test_one_timeout_counts_for_workers_and_parameter_servers(cluster, monkeypat
 
     def check(client, server, timeout):
         asked.append(timeout)
-        return ServerSign(is_same=True, num_updates=0)
+        return ServerStatus(is_same=True, num_updates=0)
 
     monkeypatch.setattr(ParameterClient, "check", check)
     cluster.coordinator(worker_timeout=7.0)

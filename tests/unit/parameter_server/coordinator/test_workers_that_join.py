@@ -21,7 +21,7 @@ def _wait_for_event():
 @pytest.fixture
 def growing(cluster, monkeypatch):
     """Makes a coordinator that knows some of the workers; ``grow`` tells it of others."""
-    monkeypatch.setattr(watch, "_SECONDS_BETWEEN_WORKERS", 0.02)
+    monkeypatch.setattr(watch, "_WORKER_DISCOVERY_INTERVAL_SECONDS", 0.02)
     jobs = cluster.spec.as_dict()
 
     def spec_of(indices):
@@ -46,7 +46,7 @@ def test_without_workers_patience_ends(growing, in_thread, poll):
     fetched = in_thread(lambda: coordinator.schedule(abs, (-1,)).fetch())
     error = poll(lambda: fetched)[0]
     assert isinstance(error, sg.errors.UnavailableError)
-    assert "for 0.5 s there was none. The cluster resolver names no worker." in str(error)
+    assert "none was available for 0.5 s. The cluster resolver reports no worker." in str(error)
 
 
 def test_without_workers_the_queue_is_bounded_and_patience_ends(growing, in_thread, poll):

@@ -65,7 +65,7 @@ def test_how_many_shards_a_variable_gets(partitions, shape, num_shards):
         ([1, 2], (10, 3), "Only axis 0"),
         ([2, 2], (10, 3), r"Only axis 0 .* got \[2, 2\]"),
         ([2, 0], (10, 3), r"Only axis 0 .* got \[2, 0\]"),
-        ([], (10,), r"list of whole numbers.* got \[\] for the shape \[10\]"),
+        ([], (10,), r"list of integers.* got \[\] for the shape \[10\]"),
         ([0, 1], (10, 3), "at least one"),
     ],
 )

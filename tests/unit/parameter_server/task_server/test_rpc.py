@@ -12,8 +12,11 @@ from stratagem._src.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from stratagem._src.parameter_server.protocol.shipping import pack, unpack
-from stratagem._src.parameter_server.protocol.worker_messages import read_parcel, written_parcel
+from stratagem._src.parameter_server.protocol.serialization import pack, unpack
+from stratagem._src.parameter_server.protocol.worker_messages import (
+    payload_from_message,
+    payload_to_message,
+)
 from stratagem._src.parameter_server.rpc.rpc_server import _answer
 
 rpc = sg.distribute.experimental.rpc
@@ -169,13 +172,13 @@ def test_arguments_are_those_of_the_call(server, connect, size, monkeypatch):
     server.register("mean", lambda x: float(x.mean()))
     server.start()
     client = connect()
-    changed, send = threading.Event(), client._caller.call
+    changed, send = threading.Event(), client._transport.call
 
     def send_late(*args, **options):
         assert changed.wait(30)
         return send(*args, **options)
 
-    monkeypatch.setattr(client._caller, "call", send_late)
+    monkeypatch.setattr(client._transport, "call", send_late)
     buffer = np.zeros(size)
     calls = []
     for number in range(3):
@@ -188,6 +191,6 @@ def test_arguments_are_those_of_the_call(server, connect, size, monkeypatch):
 @pytest.mark.parametrize("size", [100, 100_000], ids=["small", "large"])
 def test_an_answer_is_what_was_returned(size):
     buffer = np.zeros(size)
-    answer = _answer(lambda: buffer, written_parcel(pack(())))  # sent when this has returned
+    answer = _answer(lambda: buffer, payload_to_message(pack(())))  # sent when this has returned
     buffer[:] = 1
-    assert unpack(read_parcel(answer)).max() == 0
+    assert unpack(payload_from_message(answer)).max() == 0

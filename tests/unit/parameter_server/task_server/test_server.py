@@ -14,7 +14,7 @@ from stratagem._src.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from stratagem._src.transport import Caller, Credentials, Identity, Message
+from stratagem._src.transport import Credentials, Identity, Message, TransportClient
 
 CLUSTER = {"worker": ["127.0.0.1:0", "127.0.0.1:0"], "ps": ["127.0.0.1:0"]}
 PS, TESTER = Identity.of_task("ps", 0), Identity("tester")
@@ -131,10 +131,10 @@ def test_the_secret_of_the_environment_is_demanded(serve, monkeypatch):
     monkeypatch.setenv("STRATAGEM_CLUSTER_SECRET", "correct horse battery staple")
     server = serve(CLUSTER, "ps")
     for credentials in (Credentials(), Credentials(secret="wrong donkey battery staple")):
-        caller = Caller(address(server), credentials, wanted=PS, own=TESTER)
+        caller = TransportClient(address(server), credentials, wanted=PS, own=TESTER)
         with pytest.raises(UnauthenticatedError):
             caller.call("ps/ping", Message(), timeout=10)
-    caller = Caller(address(server), Credentials.from_environment(), wanted=PS, own=TESTER)
+    caller = TransportClient(address(server), Credentials.from_environment(), wanted=PS, own=TESTER)
     caller.call("ps/ping", Message(), timeout=10)
     caller.close()
 

@@ -1,1 +1,1 @@
-"""A client's side: variables that live on parameter servers, and the way there."""
+"""Client side of parameter servers: remote variables and the connections to their servers."""

@@ -1,28 +1,28 @@
-"""What a coordinator and those that take over from it have in common."""
+"""The lineage id: shared by a coordinator and every coordinator that takes over from it."""
 
 from __future__ import annotations
 
 import uuid
 
-from stratagem._src.process.fork import in_child
+from stratagem._src.process.fork import run_in_child
 
-__all__ = ["continue_lineage", "lineage"]
+__all__ = ["adopt_lineage", "lineage_id"]
 
-_lineage: str | None = None
-
-
-def lineage() -> str:
-    """Returns the name of the line of coordinators that this process is the latest of."""
-    global _lineage
-    if _lineage is None:
-        _lineage = uuid.uuid4().hex
-    return _lineage
+_lineage_id: str | None = None
 
 
-def continue_lineage(name: str | None) -> None:
-    """Makes this process the latest of a line of coordinators; of a new one with ``None``."""
-    global _lineage
-    _lineage = name
+def lineage_id() -> str:
+    """Returns the lineage id of this process's coordinator; a new one on the first call."""
+    global _lineage_id
+    if _lineage_id is None:
+        _lineage_id = uuid.uuid4().hex
+    return _lineage_id
 
 
-in_child(lambda: continue_lineage(None))
+def adopt_lineage(name: str | None) -> None:
+    """Sets the lineage id, when this process takes over from a coordinator; ``None`` starts a new one."""
+    global _lineage_id
+    _lineage_id = name
+
+
+run_in_child(lambda: adopt_lineage(None))

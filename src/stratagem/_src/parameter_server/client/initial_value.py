@@ -1,4 +1,4 @@
-"""What a variable on parameter servers starts with, and how it gets there."""
+"""Initial values of variables on parameter servers, computed here or on the servers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from stratagem._src.core.errors import ContextError, ShapeMismatchError, VariableError
 from stratagem._src.core.int64_guard import check_fits
+from stratagem._src.core.types import DTypeLike, Initializer
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.parameter_server.client.part_initializer import PartInitializer
+from stratagem._src.parameter_server.client.shard_initializer import ShardInitializer
 from stratagem._src.parameter_server.server.server_function import ServerFunction
 from stratagem._src.parameter_server.server.stored_array import Array, StoredArray
 from stratagem._src.values.array_operators import ArrayOperators, array_of
@@ -26,17 +27,17 @@ _BLOCK_BYTES = 32 << 20
 
 
 class RowInitializer:
-    """An initial value that the parameter servers compute, each for its own rows.
+    """An initial value that each parameter server computes for its own rows.
 
-    So a table can be larger than the memory of the coordinator, and none of it is sent. What a row
-    starts with depends on its number alone, not on how many shards there are. In the scope of other
-    strategies the rows are all computed at once.
+    A table can therefore exceed the coordinator's memory, and no rows are sent. The value of a row
+    depends only on its index, not on the number of shards. Under other strategies, all rows are
+    computed at once.
 
     Args:
-        fn: From a vector of row numbers to the rows with these numbers. It is called on the servers,
-            for some rows at a time.
-        shape: The shape of the whole variable.
-        dtype: Its element type.
+        fn: Maps a vector of row indices to the rows at these indices. The servers call it for one
+            block of rows at a time.
+        shape: The shape of the unsharded variable.
+        dtype: Its dtype.
 
     >>> import numpy as np
     >>> import stratagem as sg
@@ -49,7 +50,7 @@ class RowInitializer:
     """
 
     def __init__(
-        self, fn: Callable[[Array], Any], shape: Sequence[int], dtype: Any = np.float32
+        self, fn: Callable[[Array], Any], shape: Sequence[int], dtype: DTypeLike = np.float32
     ) -> None:
         if not shape:
             raise ShapeMismatchError("RowInitializer needs a shape with rows, got ().")
@@ -62,44 +63,44 @@ class RowInitializer:
         return self.rows(0, self.shape[0])
 
     def rows(self, start: int, stop: int) -> Array:
-        """Returns some consecutive rows.
+        """Returns the rows from ``start`` to ``stop``.
 
         Raises:
-            ShapeMismatchError: If ``fn`` returns something else.
+            ShapeMismatchError: If ``fn`` returns another shape.
         """
         rows = np.asarray(self.fn(np.arange(start, stop)))
         if rows.shape != (stop - start, *self.shape[1:]):
             raise ShapeMismatchError(
-                f"The function of a RowInitializer must return {stop - start} rows, shape "
-                f"{(stop - start, *self.shape[1:])}, for as many row numbers, got {rows.shape}."
+                f"The function of a RowInitializer must return one row per row index, shape "
+                f"{(stop - start, *self.shape[1:])}, got {rows.shape}."
             )
         return rows.astype(self.dtype, copy=False)
 
 
 class InitialValue:
-    """An array, or something that computes rows, from which each server gets its part.
+    """An array, or an initializer of rows, that provides each server's shard.
 
     Args:
-        source: Where the rows come from.
+        source: The array or initializer.
     """
 
-    def __init__(self, source: Array | RowInitializer | PartInitializer) -> None:
+    def __init__(self, source: Array | RowInitializer | ShardInitializer) -> None:
         self._source = source
         self.shape: tuple[int, ...] = source.shape
         self.dtype: np.dtype[Any] = source.dtype
 
     @classmethod
-    def of(cls, initial_value: Any, dtype: Any = None) -> InitialValue:
-        """Returns what ``Variable(initial_value, dtype=dtype)`` starts with.
+    def of(cls, initial_value: Initializer, dtype: DTypeLike = None) -> InitialValue:
+        """Returns the initial value of ``Variable(initial_value, dtype=dtype)``.
 
         Raises:
-            VariableError: If it is not numbers or booleans.
+            VariableError: If it is neither numeric nor boolean.
             ContextError: If it is traced.
         """
         if isinstance(initial_value, RowInitializer):
             wanted = initial_value.dtype if dtype is None else dtype
             return cls(RowInitializer(initial_value.fn, initial_value.shape, wanted))
-        if isinstance(initial_value, PartInitializer):
+        if isinstance(initial_value, ShardInitializer):
             return cls(initial_value)
         if callable(initial_value) and not isinstance(initial_value, ArrayOperators):
             initial_value = evaluate_now(initial_value)
@@ -108,7 +109,7 @@ class InitialValue:
             raise VariableError("A variable needs an initial_value, got None.")
         if any(map(is_tracer, jax.tree.leaves(value))):
             raise ContextError(
-                "A variable on parameter servers is created with a traced initial value. Create it "
+                "A variable on parameter servers cannot be created from a traced initial value. Create it "
                 "outside of functions and JAX transformations."
             )
         if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
@@ -125,35 +126,37 @@ class InitialValue:
         return cls(value.astype(dtype, copy=False))
 
     @property
-    def comes_in_order(self) -> bool:
-        """Whether shards must be filled one after the other, because a function is called for each."""
-        return isinstance(self._source, PartInitializer)
+    def must_fill_in_order(self) -> bool:
+        """Whether shards must be filled in order, because a user function is called for each."""
+        return isinstance(self._source, ShardInitializer)
 
-    def on_server(self, start: int) -> bytes | None:
-        """Returns the pickled function that fills rows from ``start`` on a server, if there is one."""
+    def server_function(self, start: int) -> bytes | None:
+        """Returns the pickled ``ServerFunction`` that fills a shard from row ``start``, or ``None``."""
         if isinstance(self._source, RowInitializer):
             return cloudpickle.dumps(_FillRows(self._source, start))
         return None
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, Array]]:
-        """Yields the rows from ``start`` to ``stop`` in pieces, each with its place from ``start``."""
+        """Yields the rows from ``start`` to ``stop`` in blocks, each with its offset from ``start``."""
         source = self._source
         assert not isinstance(source, RowInitializer)
-        rows = source[start:stop] if isinstance(source, np.ndarray) else source.part(start, stop)
+        rows = (
+            source[start:stop] if isinstance(source, np.ndarray) else source.shard_rows(start, stop)
+        )
         for begin, end in row_blocks(self.shape, self.dtype, 0, stop - start):
             yield begin, np.ascontiguousarray(rows[begin:end])
 
-    def whole(self) -> Array | None:
-        """Returns the array, if it is small enough to be sent in one piece."""
+    def small_array(self) -> Array | None:
+        """Returns the full array if one message can hold it, else ``None``."""
         small = math.prod(self.shape) * self.dtype.itemsize <= _BLOCK_BYTES
         return self._source if small and isinstance(self._source, np.ndarray) else None
 
 
 class _FillRows(ServerFunction):
-    """Computes all rows of a shard.
+    """Computes all rows of a shard on its server.
 
     Args:
-        initializer: Computes rows of the whole variable.
+        initializer: Computes rows of the unsharded variable.
         start: The first row of the shard.
     """
 
@@ -173,7 +176,7 @@ class _FillRows(ServerFunction):
 def row_blocks(
     shape: Sequence[int], dtype: np.dtype[Any], start: int, stop: int
 ) -> Iterator[tuple[int, int]]:
-    """Yields the first and last row of pieces that are small enough to be held in memory."""
+    """Yields the start and stop row of blocks of at most ``_BLOCK_BYTES``."""
     row_bytes = max(1, math.prod(shape[1:]) * dtype.itemsize)
     step = max(1, _BLOCK_BYTES // row_bytes)
     for begin in range(start, stop, step):

@@ -1,4 +1,4 @@
-"""``ParameterClient``: one process's way to the parameter servers of a cluster."""
+"""``ParameterClient``: one process's RPC client of all parameter servers of a cluster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ import numpy as np
 
 from stratagem._src.core.errors import DeadlineExceededError, PSUnavailableError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
-from stratagem._src.parameter_server.client.holdings import HeldVariable, Holdings
-from stratagem._src.parameter_server.client.ownership import Ownership
-from stratagem._src.parameter_server.client.request_coalescing import JointSending
+from stratagem._src.parameter_server.client.request_coalescing import RequestCoalescer
+from stratagem._src.parameter_server.client.unclaimed_variables import (
+    UnclaimedVariables,
+    VariableRecord,
+)
+from stratagem._src.parameter_server.client.variable_registry import VariableRegistry
 from stratagem._src.parameter_server.parameter_messages import (
     ReadRequest,
     UpdateRequest,
@@ -32,28 +35,28 @@ from stratagem._src.parameter_server.parameter_messages import (
 )
 from stratagem._src.parameter_server.server.stored_array import Array
 from stratagem._src.telemetry.measurement.recorder import span
-from stratagem._src.transport import Caller, Credentials, Identity, Message
+from stratagem._src.transport import Credentials, Identity, Message, TransportClient
 from stratagem._src.transport.remote_error import exception_from_bytes
 
 __all__ = ["ParameterClient", "ReadRequest", "UpdateRequest", "client_for"]
 
 T = TypeVar("T")
 
-_PATIENCE_SECONDS = 60.0
-_SLOWEST_BYTES_PER_SECOND = 10e6
-_ATTACH_SECONDS = 60.0
+_RPC_TIMEOUT_SECONDS = 60.0
+_MIN_BYTES_PER_SECOND = 10e6
+_ATTACH_TIMEOUT_SECONDS = 60.0
 _log = logging.getLogger("stratagem")
-_RETRY_SECONDS = 0.1
-_SMALL = 64 << 10
+_RETRY_INTERVAL_SECONDS = 0.1
+_MAX_COALESCED_BYTES = 64 << 10
 _OWN = Identity("parameter-client")
 
 
-class ServerSign(NamedTuple):
-    """A sign of life of a server.
+class ServerStatus(NamedTuple):
+    """A server's reply to a heartbeat.
 
     Attributes:
-        is_same: Whether it holds what it held when this client attached; else it was started anew.
-        num_updates: How many updates it has carried out since it was started.
+        is_same: Whether it is the incarnation that this client attached to; else it was restarted.
+        num_updates: Number of updates that it has applied since it started.
     """
 
     is_same: bool
@@ -63,86 +66,88 @@ class ServerSign(NamedTuple):
 class ParameterClient:
     """Reads and updates variables on the parameter servers of one cluster.
 
-    All methods may be called by several threads. A server that is gone, does not answer in time or
-    has lost its variables: ``PSUnavailableError``, which names it. Nothing is tried twice, because an
-    update might then take place twice.
+    All methods are thread-safe. If a server is lost, times out or has lost its variables, they raise
+    ``PSUnavailableError`` with its name. No request is retried, because an update could then be applied
+    twice.
 
     Args:
         servers: The addresses, in the order of their task indices.
-        credentials: How to prove who we are.
+        credentials: The credentials of this process.
 
     Attributes:
-        ownership: What the servers hold for the coordinator, if this is its process.
-        when_lost: Called with the number of a server before ``PSUnavailableError`` is raised for it.
+        registry: The variables of the coordinator, if this is its process.
+        on_server_lost: Called with the index of a server before ``PSUnavailableError`` is raised for it.
     """
 
     def __init__(self, servers: Sequence[str], credentials: Credentials) -> None:
         self.servers: tuple[str, ...] = tuple(servers)
-        self.ownership: Ownership = Ownership(len(self.servers))
-        self._callers = [
-            Caller(address, credentials, wanted=Identity.of_task("ps", index), own=_OWN)
+        self.registry: VariableRegistry = VariableRegistry(len(self.servers))
+        self._clients_by_server = [
+            TransportClient(address, credentials, wanted=Identity.of_task("ps", index), own=_OWN)
             for index, address in enumerate(servers)
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(
             max_workers=8 * len(self.servers), thread_name_prefix="parameter-client"
         )
         self._submitting: set[int] = set()
-        self._joint = [
-            JointSending(functools.partial(self._push_groups, index))
+        self._coalescers = [
+            RequestCoalescer(functools.partial(self._push_groups, index))
             for index in range(len(self.servers))
         ]
         self._garbage: collections.deque[tuple[int, str]] = collections.deque()
-        self.when_lost: Callable[[int], None] = lambda server: None
+        self.on_server_lost: Callable[[int], None] = lambda server: None
         self._closed = False
-        self._end = weakref.finalize(self, _end, self._threads, self._callers)
-        self._end.atexit = False  # connections end with the process
+        self._finalizer = weakref.finalize(
+            self, _close_connections, self._threads, self._clients_by_server
+        )
+        self._finalizer.atexit = False  # connections end with the process
 
     @property
     def num_servers(self) -> int:
         """Number of parameter servers."""
         return len(self.servers)
 
-    # --- the coordinator's part -----------------------------------------------------------------
+    # --- called by the coordinator --------------------------------------------------------------
 
-    def attach(self, timeout: float = _ATTACH_SECONDS) -> None:
-        """Waits for every server and makes this client the one whose variables they hold.
+    def attach(self, timeout: float = _ATTACH_TIMEOUT_SECONDS) -> None:
+        """Waits for every server and attaches: from now on they hold this coordinator's variables.
 
         Raises:
-            PSUnavailableError: If a server does not answer in ``timeout`` seconds.
+            PSUnavailableError: If a server does not reply within ``timeout`` seconds.
         """
-        signs = self._ask_all("ps/attach", timeout, **self.ownership.introduction())
-        self.ownership.attach([sign["incarnation"] for sign in signs])
+        statuses = self._call_all("ps/attach", timeout, **self.registry.identification())
+        self.registry.attach([status["incarnation"] for status in statuses])
 
-    def take_over(self, timeout: float = _ATTACH_SECONDS) -> bool:
-        """Waits for every server and makes what they hold for an earlier coordinator that of this one.
+    def take_over(self, timeout: float = _ATTACH_TIMEOUT_SECONDS) -> bool:
+        """Waits for every server and takes over the variables of an earlier coordinator.
 
         Returns:
-            Whether they hold something that belongs together. If not, because one of them was started
-            anew or never had a coordinator, nothing has changed.
+            Whether the servers hold variables of one and the same coordinator. If not, because one was
+            restarted or never had a coordinator, nothing has changed.
 
         Raises:
-            PSUnavailableError: If a server does not answer in ``timeout`` seconds.
-            VariableError: If another coordinator does the same.
+            PSUnavailableError: If a server does not reply within ``timeout`` seconds.
+            VariableError: If another coordinator takes over at the same time.
         """
-        answers = self._ask_all("ps/holdings", timeout)
-        holdings = Holdings.of(answers)
-        if holdings is None:
+        replies = self._call_all("ps/holdings", timeout)
+        unclaimed = UnclaimedVariables.from_replies(replies)
+        if unclaimed is None:
             return False
-        fields = {"owner": self.ownership.owner, "previous": holdings.owner}
-        signs = self._ask_all("ps/take_over", timeout, **fields)
-        self.ownership.take_over(holdings, [sign["incarnation"] for sign in signs])
+        fields = {"owner": self.registry.owner, "previous": unclaimed.owner}
+        statuses = self._call_all("ps/take_over", timeout, **fields)
+        self.registry.take_over(unclaimed, [status["incarnation"] for status in statuses])
         return True
 
-    def note(self, variable: HeldVariable) -> None:
-        """Lets the servers know of a variable that is complete, for a coordinator that takes over."""
-        self._note(self.ownership.add(variable))
+    def publish_record(self, variable: VariableRecord) -> None:
+        """Stores the record of an initialized variable on its server, for a coordinator that takes over."""
+        self._publish_record(self.registry.add(variable))
 
-    def _note(self, held: HeldVariable) -> None:
-        first = held.shards[0]
-        self.ask(first.server, "ps/note", variable=first.id, record=held)
+    def _publish_record(self, record: VariableRecord) -> None:
+        first = record.shards[0]
+        self.request(first.server, "ps/note", variable=first.id, record=record)
 
-    def _ask_all(self, method: str, timeout: float, **fields: Any) -> list[dict[str, Any]]:
-        """Returns the answers of all servers, waiting for those that are not there yet."""
+    def _call_all(self, method: str, timeout: float, **fields: Any) -> list[dict[str, Any]]:
+        """Calls a method on all servers and returns their replies; retries servers that are not up yet."""
         deadline = time.monotonic() + timeout
 
         def ask(server: int) -> dict[str, Any]:
@@ -151,24 +156,24 @@ class ParameterClient:
                 remaining = deadline - time.monotonic()
                 try:
                     message = encode_fields(**fields)
-                    answer = self._callers[server].call(
+                    reply = self._clients_by_server[server].call(
                         method, message, timeout=max(remaining, 0.1)
                     )
-                    return decode_fields(answer)
+                    return decode_fields(reply)
                 except (UnavailableError, DeadlineExceededError) as error:
-                    if remaining <= _RETRY_SECONDS:
+                    if remaining <= _RETRY_INTERVAL_SECONDS:
                         raise PSUnavailableError(
-                            f"Waited {timeout:g} s for {self._name(server)}, which does not answer: "
-                            f"{error} Start its Server, or look at why it ended."
+                            f"Timed out after {timeout:g} s waiting for {self._name(server)}: {error} "
+                            "Start its Server, or look in its log for why it ended."
                         ) from error
                     if notice.is_due():
                         waited = f"{notice.seconds:.0f} s of {timeout:g}"
                         _log.warning("waiting for %s (%s): %s", self._name(server), waited, error)
-                    time.sleep(_RETRY_SECONDS)
+                    time.sleep(_RETRY_INTERVAL_SECONDS)
 
         servers = dict.fromkeys(range(self.num_servers))
-        answers = self.in_parallel(servers, lambda server, _: ask(server))
-        return [answers[server] for server in servers]
+        replies = self.in_parallel(servers, lambda server, _: ask(server))
+        return [replies[server] for server in servers]
 
     def create(
         self,
@@ -179,53 +184,55 @@ class ParameterClient:
         dtype: np.dtype[Any],
         value: Array | None = None,
     ) -> None:
-        """Makes a variable or shard on ``server``; without a value it must be filled before it is used."""
+        """Creates a variable or shard on ``server``; without a value, it must be filled before use."""
         self._collect_garbage()
         fields = {"variable": variable, "name": name, "shape": list(shape), "dtype": dtype.name}
         arrays = () if value is None else (value,)
-        owner = self.ownership.owner
+        owner = self.registry.owner
         self._call(server, "ps/create", encode_fields(arrays, owner=owner, **fields))
 
-    def create_again(self, server: int) -> None:
-        """Makes what this client has created on a server that was started anew, without the values.
+    def recreate_shards(self, server: int) -> None:
+        """Creates this client's shards again on a restarted server, uninitialized.
 
-        Until they have a value again, whoever uses them gets ``PSUnavailableError``.
+        Until a shard has a value again, using it raises ``PSUnavailableError``.
         """
-        sign = self.ask(server, "ps/attach", to_restore=True, **self.ownership.introduction())
-        for shard in self.ownership.shards_on(server):
-            self.ask(server, "ps/create", owner=self.ownership.owner, **shard)
-        self.ownership.restarted(server, sign["incarnation"])
+        status = self.request(
+            server, "ps/attach", to_restore=True, **self.registry.identification()
+        )
+        for shard in self.registry.shards_on(server):
+            self.request(server, "ps/create", owner=self.registry.owner, **shard)
+        self.registry.mark_restarted(server, status["incarnation"])
 
-    def restored(self, server: int) -> None:
-        """Lets a server that was started anew know that all is complete again, for whoever takes over."""
-        for held in self.ownership.noted_on(server):
-            self._note(held)
-        self.ask(server, "ps/restored")
+    def mark_restored(self, server: int) -> None:
+        """Tells a restarted server that its shards are restored, so another coordinator can take over."""
+        for record in self.registry.records_on(server):
+            self._publish_record(record)
+        self.request(server, "ps/restored")
 
-    def ask(self, server: int, method: str, **fields: Any) -> dict[str, Any]:
-        """Sends named values to a method of a server and returns those that it answers with."""
-        answer = self._call(server, method, encode_fields(**fields))
-        return decode_fields(answer) if answer.body else {}
+    def request(self, server: int, method: str, **fields: Any) -> dict[str, Any]:
+        """Calls a method of a server with named fields and returns the fields of its reply."""
+        reply = self._call(server, method, encode_fields(**fields))
+        return decode_fields(reply) if reply.body else {}
 
-    def have_done(
+    def request_work(
         self, server: int, method: str, work_bytes: int, fields: Mapping[str, Any]
     ) -> None:
-        """Sends named values to a method of a server that may take its time.
+        """Calls a long-running method of a server; the timeout grows with ``work_bytes``.
 
         Args:
             server: The server.
             method: The method.
-            work_bytes: How much the server has to read or write.
-            fields: The values.
+            work_bytes: Number of bytes that the server reads or writes.
+            fields: The fields to send.
         """
         self._call(server, method, encode_fields(**fields), work_bytes)
 
     def fill(self, variable: str, server: int, start: int, rows: Array) -> None:
-        """Sets consecutive rows of a variable or shard that no one else knows yet."""
+        """Sets consecutive rows of a variable or shard that is not published yet."""
         self._call(server, "ps/fill", encode_fields((rows,), variable=variable, start=start))
 
     def discard(self, variable: str, server: int) -> None:
-        """Notes that a variable is not needed any more; its server hears of it some time later."""
+        """Queues a variable for deletion; a later request deletes it on its server."""
         self._garbage.append((server, variable))
 
     def _collect_garbage(self) -> None:
@@ -234,40 +241,40 @@ class ParameterClient:
             server, variable = self._garbage.popleft()
             by_server.setdefault(server, []).append(variable)
         for server, variables in by_server.items():
-            # A server that is gone has nothing left to free.
+            # A lost server has nothing left to free.
             with contextlib.suppress(PSUnavailableError):
                 self._call(server, "ps/delete", encode_fields(variables=variables))
 
-    def check(self, server: int, timeout: float) -> ServerSign:
-        """Asks a server for a sign of life.
-
-        Returns:
-            Whether it is the one that this client knows, and how many updates it has carried out.
+    def check(self, server: int, timeout: float) -> ServerStatus:
+        """Sends a heartbeat to a server and returns its status.
 
         Raises:
-            PSUnavailableError: If it gives none in ``timeout`` seconds.
+            PSUnavailableError: If it does not reply within ``timeout`` seconds.
         """
         fields = decode_fields(self._call(server, "ps/ping", Message(), timeout=timeout))
-        is_same = self.ownership.is_same(server, fields["incarnation"])
-        return ServerSign(is_same, fields["num_updates"])
+        is_same = self.registry.is_same(server, fields["incarnation"])
+        return ServerStatus(is_same, fields["num_updates"])
 
     def check_held(self, shards: Iterable[tuple[int, str]]) -> None:
-        """Checks that servers, given by number, hold shards, given by id, be it without a value.
+        """Checks that servers hold shards, initialized or not.
+
+        Args:
+            shards: Pairs of server index and shard id.
 
         Raises:
-            PSUnavailableError: If one is gone, or does not hold a shard.
+            PSUnavailableError: If a server is lost, or does not hold a shard.
         """
         by_server: dict[int, list[str]] = {}
         for server, shard in shards:
             by_server.setdefault(server, []).append(shard)
         self.in_parallel(
-            by_server, lambda server, those: self.ask(server, "ps/check_held", variables=those)
+            by_server, lambda server, those: self.request(server, "ps/check_held", variables=those)
         )
 
     # --- reading and updating -------------------------------------------------------------------
 
     def pull(self, requests: Sequence[ReadRequest]) -> list[Array]:
-        """Returns what each request reads, with one message to each server."""
+        """Reads the requested rows, with one message per server; returns one array per request."""
         by_server = _by_server(requests)
 
         def ask(server: int, positions: list[int]) -> tuple[Array, ...]:
@@ -277,21 +284,24 @@ class ParameterClient:
 
         results: list[Any] = [None] * len(requests)
         with span("pull", "pull", reads=len(requests), servers=len(by_server)):
-            answers = self.in_parallel(by_server, ask)
-        for server, arrays in answers.items():
+            replies = self.in_parallel(by_server, ask)
+        for server, arrays in replies.items():
             for position, array in zip(by_server[server], arrays, strict=True):
                 results[position] = array
         return results
 
     def push(self, requests: Sequence[UpdateRequest]) -> None:
-        """Carries out updates, those of one server in order, with one message to each server."""
+        """Applies updates with one message per server; those of one server are applied in order."""
         if self._garbage:
             self._collect_garbage()
 
         def send(server: int, positions: list[int]) -> None:
             updates = [requests[position] for position in positions]
-            if sum(array.nbytes for update in updates for array in update.operands) < _SMALL:
-                self._joint[server].submit(updates)
+            if (
+                sum(array.nbytes for update in updates for array in update.operands)
+                < _MAX_COALESCED_BYTES
+            ):
+                self._coalescers[server].submit(updates)
             else:
                 (error,) = self._push_groups(server, [updates])
                 if error is not None:
@@ -304,9 +314,9 @@ class ParameterClient:
     def _push_groups(
         self, server: int, groups: Sequence[Sequence[UpdateRequest]]
     ) -> list[BaseException | None]:
-        """Carries out groups of updates in one message; returns what went wrong with each."""
-        answer = self._send_updates(server, "ps/push", groups)
-        errors: dict[int, bytes] = pickle.loads(answer.body) if answer.body else {}
+        """Sends groups of updates in one message; returns the error of each group, or ``None``."""
+        reply = self._send_updates(server, "ps/push", groups)
+        errors: dict[int, bytes] = pickle.loads(reply.body) if reply.body else {}
         return [
             self._remote_error(server, errors[index]) if index in errors else None
             for index in range(len(groups))
@@ -319,16 +329,16 @@ class ParameterClient:
         return error
 
     def call(self, requests: Sequence[UpdateRequest], work_bytes: int = 0) -> list[Any]:
-        """Carries out function updates and returns what each function returned.
+        """Applies function updates and returns the result of each function.
 
         Args:
             requests: The updates.
-            work_bytes: How much one of the functions has to write, which may take its time.
+            work_bytes: Number of bytes that a function writes; the timeout grows with it.
         """
 
         def send(_: int, request: UpdateRequest) -> Any:
-            answer = self._send_updates(request.server, "ps/call", [[request]], work_bytes)
-            return pickle.loads(answer.body)
+            reply = self._send_updates(request.server, "ps/call", [[request]], work_bytes)
+            return pickle.loads(reply.body)
 
         return list(self.in_parallel(dict(enumerate(requests)), send).values())
 
@@ -349,14 +359,14 @@ class ParameterClient:
             return update, digest
 
         message = encode_updates([map(with_digest, group) for group in groups])
-        answer = self._call(server, method, message, work_bytes)
-        if answer.body.startswith(b"{"):
-            # Nothing has happened yet: the server does not know these functions.
-            for digest in decode_fields(answer)["missing"]:
+        reply = self._call(server, method, message, work_bytes)
+        if reply.body.startswith(b"{"):
+            # The server did not apply anything: it lacks these functions. Send them, then retry once.
+            for digest in decode_fields(reply)["missing"]:
                 function = Message(pickle.dumps((digest, functions[digest])))
                 self._call(server, "ps/add_function", function)
-            answer = self._call(server, method, message, work_bytes)
-        return answer
+            reply = self._call(server, method, message, work_bytes)
+        return reply
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -370,11 +380,11 @@ class ParameterClient:
     ) -> Message:
         if timeout is None:
             nbytes = work_bytes + sum(array.nbytes for array in message.arrays)
-            timeout = _PATIENCE_SECONDS + nbytes / _SLOWEST_BYTES_PER_SECOND
+            timeout = _RPC_TIMEOUT_SECONDS + nbytes / _MIN_BYTES_PER_SECOND
         try:
-            return self._callers[server].call(method, message, timeout=timeout)
+            return self._clients_by_server[server].call(method, message, timeout=timeout)
         except (UnavailableError, DeadlineExceededError) as error:
-            self.when_lost(server)
+            self.on_server_lost(server)
             raise PSUnavailableError(f"Lost {self._name(server)}: {error}") from error
 
     def _name(self, server: int) -> str:
@@ -389,7 +399,8 @@ class ParameterClient:
         (first, argument), *others = work.items()
         thread = threading.get_ident()
         if thread in self._submitting:
-            # A signal handler interrupts what follows, and with it a lock of the executor.
+            # This is a signal handler that interrupted submit() below in the same thread, which may hold
+            # the executor's lock: submitting here would deadlock, so run everything on this thread.
             return {key: call(key, value) for key, value in work.items()}
         try:
             self._submitting.add(thread)
@@ -405,15 +416,17 @@ class ParameterClient:
         return results
 
     def close(self) -> None:
-        """Closes the connections, as happens too when nobody uses the client any more."""
+        """Closes the connections. Garbage collection of the client does the same."""
         self._closed = True
-        self._end()
+        self._finalizer()
 
 
-def _end(threads: concurrent.futures.Executor, callers: Sequence[Caller]) -> None:
+def _close_connections(
+    threads: concurrent.futures.Executor, clients: Sequence[TransportClient]
+) -> None:
     threads.shutdown(wait=False)
-    for caller in callers:
-        caller.close()
+    for client in clients:
+        client.close()
 
 
 def _task(index: int) -> str:
@@ -435,13 +448,14 @@ def _digest(pickled: bytes) -> str:
 _clients: weakref.WeakValueDictionary[tuple[str, ...], ParameterClient] = (
     weakref.WeakValueDictionary()
 )
-_clients_lock = threading.RLock()  # reentrant for the sake of signal handlers
+_clients_lock = threading.RLock()  # reentrant: a signal handler may interrupt its holder
 
 
 def client_for(servers: Sequence[str]) -> ParameterClient:
     """Returns this process's client of the cluster with these parameter servers.
 
-    It lasts as long as somebody uses it. Credentials come from the environment when it is first needed.
+    All callers share it, and it is closed with the last reference. Its credentials come from the
+    environment on the first call.
     """
     key = tuple(servers)
     with _clients_lock:

@@ -1,4 +1,4 @@
-"""Variables on parameter servers, and the state of optimizers beside them, as arrays of checkpoints."""
+"""Variables on parameter servers and their optimizer state, as arrays of a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from stratagem._src.parameter_server.client.state_actions import (
     WriteState,
     call_on_state,
 )
-from stratagem._src.parameter_server.server.checkpoint_pieces import Piece
+from stratagem._src.parameter_server.server.checkpoint_service import Piece
 from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction, StateLeaf
 from stratagem._src.parameter_server.server.stored_array import Array
 
-__all__ = ["RemoteArray", "StateArray", "WholeVariable", "check_held", "state_arrays"]
+__all__ = ["RemoteArray", "StateArray", "VariableArray", "check_held", "state_arrays"]
 
 
 class RemoteArray(Protocol):
-    """An array on parameter servers."""
+    """An array whose rows are on parameter servers."""
 
     variable: RemoteVariable
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     def pieces(self) -> list[tuple[int, Piece]]:
-        """Returns the rows that servers hold, and which server; nothing if they cannot be told apart."""
+        """Returns each shard's rows and the index of its server; empty if the array is not split by row."""
 
     def read_rows(self, begin: int, end: int) -> Array:
-        """Returns consecutive rows as they are at one moment; everything of a scalar."""
+        """Returns a snapshot of consecutive rows; the full value of a scalar."""
 
     def write_rows(self, begin: int, rows: Array) -> None:
-        """Sets consecutive rows; everything of what has none."""
+        """Sets consecutive rows; the full value of an array without rows."""
 
 
-class WholeVariable:
-    """A variable over all its shards."""
+class VariableArray:
+    """The value of a variable, over all its shards."""
 
     def __init__(self, variable: RemoteVariable) -> None:
         self.variable = variable
@@ -49,20 +49,20 @@ class WholeVariable:
         self.dtype: np.dtype[Any] = np.dtype(variable.dtype)
 
     def pieces(self) -> list[tuple[int, Piece]]:
-        """Returns the shards."""
+        """Returns one piece per shard."""
         return [
             (shard.server, Piece(shard.id, None, 0, shard.start, 0, shard.stop - shard.start))
             for shard in self.variable.shards
         ]
 
     def read_rows(self, begin: int, end: int) -> Array:
-        """Returns consecutive rows as they are at one moment; everything of a scalar."""
+        """Returns a snapshot of consecutive rows; the full value of a scalar."""
         if not self.shape:
             return self.variable.pull()
         parts = self.variable.storage.pull(
             [
                 ReadRequest(shard.id, shard.server, range(first, last))
-                for shard, first, last in _shards_of(self.variable, begin, end)
+                for shard, first, last in _shards_with_rows(self.variable, begin, end)
             ]
         )
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -72,13 +72,13 @@ class WholeVariable:
         if not self.shape:
             self.variable.assign(rows)
             return
-        for shard, first, last in _shards_of(self.variable, begin, begin + len(rows)):
+        for shard, first, last in _shards_with_rows(self.variable, begin, begin + len(rows)):
             offset = shard.start + first - begin
             part = rows[offset : offset + last - first]
             self.variable.storage.fill(shard.id, shard.server, first, part)
 
     def misfit(self, saved: Any) -> str | None:
-        """Returns why it cannot be set to what was saved; ``None`` if it can."""
+        """Returns why the saved array does not fit this variable; ``None`` if it does."""
         if (saved.shape, saved.dtype) == (self.shape, self.dtype):
             return None
         ours, theirs = (f"{x.dtype.name}{list(x.shape)}" for x in (self, saved))
@@ -86,14 +86,14 @@ class WholeVariable:
 
 
 class StateArray:
-    """One array of the state that an optimizer keeps for a variable, over all its shards.
+    """One array of the optimizer state of a variable, over all its shards.
 
     Args:
         variable: The variable.
         function: The optimizer's pickled ``OptimizerFunction``.
         optimizer: The optimizer's id on the servers.
-        index: Which array of the state.
-        leaf: What it is like for the whole variable.
+        index: The index of the array in the state's leaves.
+        leaf: Its name, shape and dtype for the unsharded variable.
     """
 
     def __init__(
@@ -113,35 +113,35 @@ class StateArray:
         self.dtype = leaf.dtype
 
     def pieces(self) -> list[tuple[int, Piece]]:
-        """Returns the shards of what has rows."""
+        """Returns one piece per shard; empty if the array does not have the variable's rows."""
         if not self.leaf.by_row:
             return []
         return [
             (server, piece._replace(optimizer=self._optimizer, leaf=self._index))
-            for server, piece in WholeVariable(self.variable).pieces()
+            for server, piece in VariableArray(self.variable).pieces()
         ]
 
     def read_rows(self, begin: int, end: int) -> Array:
-        """Returns consecutive rows; of what has none, one value for all shards."""
+        """Returns consecutive rows; an array without rows is combined to one value for all shards."""
         if self.leaf.by_row:
             parts = [
                 self._read(shard, first, last)
-                for shard, first, last in _shards_of(self.variable, begin, end)
+                for shard, first, last in _shards_with_rows(self.variable, begin, end)
             ]
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
         values = np.stack([self._read(shard) for shard in self.variable.shards])
-        # A count of steps is that of the busiest shard.
-        whole = np.issubdtype(self.dtype, np.integer) or self.dtype == np.bool_
-        value = (values.max(axis=0) if whole else values.mean(axis=0)).astype(self.dtype)
+        # Integers are step counts: take that of the shard with the most steps.
+        is_count = np.issubdtype(self.dtype, np.integer) or self.dtype == np.bool_
+        value = (values.max(axis=0) if is_count else values.mean(axis=0)).astype(self.dtype)
         return value[begin:end] if self.shape else value
 
     def write_rows(self, begin: int, rows: Array) -> None:
-        """Sets consecutive rows; what has none, on all shards."""
+        """Sets consecutive rows; an array without rows is set on all shards."""
         if not self.leaf.by_row:
             for shard in self.variable.shards:
                 self._call(shard, WriteState(), self._place(0, -1), rows)
             return
-        for shard, first, last in _shards_of(self.variable, begin, begin + len(rows)):
+        for shard, first, last in _shards_with_rows(self.variable, begin, begin + len(rows)):
             offset = shard.start + first - begin
             part = rows[offset : offset + last - first]
             self._call(shard, WriteState(), self._place(first, last), part)
@@ -158,7 +158,7 @@ class StateArray:
 
 
 def state_arrays(variable: RemoteVariable, function: bytes) -> list[StateArray]:
-    """Returns the arrays of the state that an optimizer keeps for a variable, made or not.
+    """Returns the arrays of a variable's optimizer state, whether or not the state exists yet.
 
     Args:
         variable: The variable.
@@ -173,10 +173,10 @@ def state_arrays(variable: RemoteVariable, function: bytes) -> list[StateArray]:
 
 
 def check_held(variables: Iterable[RemoteVariable]) -> None:
-    """Checks that all servers are there and hold these variables.
+    """Checks that all servers are up and hold these variables.
 
     Raises:
-        PSUnavailableError: If one is gone, or has lost a variable.
+        PSUnavailableError: If a server is lost, or does not hold a variable.
     """
     shards: dict[ParameterClient, list[VariableShard]] = {}
     for variable in variables:
@@ -185,10 +185,10 @@ def check_held(variables: Iterable[RemoteVariable]) -> None:
         client.check_held([(shard.server, shard.id) for shard in held])
 
 
-def _shards_of(
+def _shards_with_rows(
     variable: RemoteVariable, begin: int, end: int
 ) -> Iterator[tuple[VariableShard, int, int]]:
-    """Yields the shards that have some of these rows, and which of their own rows these are."""
+    """Yields the shards that contain some of these rows, with the range of local rows."""
     shards: Sequence[VariableShard] = variable.shards
     if begin == end:
         yield shards[0], 0, 0

@@ -1,4 +1,4 @@
-"""Checkpoints of what is on parameter servers, which write and read their own rows."""
+"""Saves and restores arrays on parameter servers; each server writes and reads its own rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stratagem._src.parameter_server.client.initial_value import row_blocks
 from stratagem._src.parameter_server.client.parameter_client import ParameterClient
 from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, StateArray
 from stratagem._src.parameter_server.client.state_actions import make_state
-from stratagem._src.parameter_server.server.checkpoint_pieces import Piece
+from stratagem._src.parameter_server.server.checkpoint_service import Piece
 
 __all__ = ["RemoteRestore", "RemoteSave"]
 
@@ -25,7 +25,7 @@ Pieces = Iterable[tuple[int, Piece]]
 
 
 class _Work(NamedTuple):
-    """What one server has to do: arrays with the pieces of them, and how much that is."""
+    """The work of one server: its pieces of each array, and their size."""
 
     client: ParameterClient
     server: int
@@ -36,12 +36,12 @@ class _Work(NamedTuple):
 class RemoteSave:
     """A save of arrays on parameter servers.
 
-    Servers write the chunks of which they hold all rows. The others come to this process and are written
-    here: of a table in shards these are few.
+    A server writes the chunks whose rows it holds completely. Chunks that span two shards are sent to
+    this process and written here; a sharded table has few of them.
 
     Args:
         arrays: The arrays, by their keys in the checkpoint.
-        directory: The checkpoint's.
+        directory: The checkpoint's directory.
     """
 
     def __init__(self, arrays: Mapping[str, RemoteArray], directory: Path) -> None:
@@ -51,11 +51,11 @@ class RemoteSave:
             (
                 array,
                 {"key": key, "shape": list(array.shape), "dtype": array.dtype.name},
-                _with_whole_chunks(array),
+                _complete_chunks(array),
             )
             for key, array in arrays.items()
         ]
-        # A server that still writes what somebody else gave up does not write into this one's part.
+        # The id keeps a server that is still writing for an abandoned save out of this save's directory.
         self._work = {f"ps_{work.server}_{self._id[:8]}": work for work in _by_server(described)}
         self._directories = {
             part: str(part_directory(directory, part).absolute()) for part in self._work
@@ -63,82 +63,82 @@ class RemoteSave:
 
     @property
     def parts(self) -> list[str]:
-        """The names of the parts of the checkpoint that servers write."""
+        """The names of the checkpoint parts that servers write."""
         return list(self._work)
 
     def take(self, writer: ArrayWriter) -> None:
-        """Has the servers take everything as it is now, and writes what is written here."""
-        _make_states(self._arrays.values())
+        """Makes the servers snapshot their rows, and writes the chunks that span several shards."""
+        _create_missing_states(self._arrays.values())
         self._ask("ps/take", lambda work: {"work": work.arrays})
         for key, array in self._arrays.items():
-            for begin, end in _rows_written_here(array):
+            for begin, end in _locally_written_rows(array):
                 writer.write(key, array.shape, array.dtype, begin, array.read_rows(begin, end))
 
     def write(self) -> None:
-        """Has the servers write what they have taken."""
+        """Makes the servers write their snapshots."""
         self._ask("ps/write", lambda work: {})
 
     def forget(self) -> None:
-        """Has the servers drop what they have taken."""
+        """Makes the servers drop their snapshots."""
         for work in self._work.values():
-            # One that is gone has nothing left.
+            # A lost server has nothing left to drop.
             with contextlib.suppress(PSUnavailableError):
-                work.client.ask(work.server, "ps/forget", save=self._id)
+                work.client.request(work.server, "ps/forget", save=self._id)
 
     def _ask(self, method: str, fields: Callable[[_Work], dict[str, Any]]) -> None:
         def ask(part: str, work: _Work) -> None:
-            said = {"save": self._id, "directory": self._directories[part], **fields(work)}
-            work.client.have_done(work.server, method, work.num_bytes, said)
+            fields_sent = {"save": self._id, "directory": self._directories[part], **fields(work)}
+            work.client.request_work(work.server, method, work.num_bytes, fields_sent)
 
-        _at_once(self._work, ask)
+        _in_parallel(self._work, ask)
 
 
 class RemoteRestore:
-    """Arrays on parameter servers that are to be set to what was saved.
+    """A restore of arrays on parameter servers.
 
     Args:
-        pairs: The arrays, and what was saved of them.
+        pairs: The arrays, each with its saved array.
     """
 
     def __init__(self, pairs: Sequence[tuple[RemoteArray, SavedArray]]) -> None:
         self._arrays = [array for array, _ in pairs]
-        self._from_here: list[tuple[RemoteArray, SavedArray]] = []
+        self._local: list[tuple[RemoteArray, SavedArray]] = []
         by_servers = []
         for array, saved in pairs:
             pieces = array.pieces()
             if isinstance(saved, ArrayOnDisk) and pieces:
                 by_servers.append((array, {"place": saved.place}, pieces))
             else:
-                self._from_here.append((array, saved))
+                self._local.append((array, saved))
         self._work = _by_server(by_servers)
 
     def verify(self) -> None:
-        """Checks that everything can be read where it is needed; nothing changes.
+        """Checks that each server, and this process, can read the rows it needs; changes nothing.
 
         Raises:
-            DataLossError: If a file is damaged.
+            DataLossError: If a file is corrupt.
         """
         self._ask("ps/verify")
-        for _, saved in self._from_here:
+        for _, saved in self._local:
             saved.verify()
 
     def load(self) -> None:
-        """Sets everything, the servers their own rows."""
-        _make_states(self._arrays)
+        """Restores all arrays; each server reads its own rows."""
+        _create_missing_states(self._arrays)
         self._ask("ps/load")
-        for array, saved in self._from_here:
+        for array, saved in self._local:
             for begin, end in _blocks(array):
                 array.write_rows(begin, saved.rows(begin, end))
 
     def _ask(self, method: str) -> None:
         def ask(_: int, work: _Work) -> None:
-            work.client.have_done(work.server, method, work.num_bytes, {"work": work.arrays})
+            work.client.request_work(work.server, method, work.num_bytes, {"work": work.arrays})
 
-        _at_once(dict(enumerate(self._work)), ask)
+        _in_parallel(dict(enumerate(self._work)), ask)
 
 
-def _at_once(work: Mapping[Any, _Work], ask: Callable[[Any, _Work], None]) -> None:
-    """Asks all servers at the same time, and waits for all of them."""
+def _in_parallel(work: Mapping[Any, _Work], ask: Callable[[Any, _Work], None]) -> None:
+    """Sends the requests to all servers in parallel, and waits for all of them."""
     if work:
         keys = list(work)
         client = work[keys[0]].client
@@ -164,8 +164,8 @@ def _by_server(
     return list(found.values())
 
 
-def _make_states(arrays: Iterable[RemoteArray]) -> None:
-    """Has optimizers make their state on all shards of the variables of which it is on some."""
+def _create_missing_states(arrays: Iterable[RemoteArray]) -> None:
+    """Creates missing optimizer state on the shards of all state arrays."""
     made = set()
     for array in arrays:
         if isinstance(array, StateArray):
@@ -176,7 +176,7 @@ def _make_states(arrays: Iterable[RemoteArray]) -> None:
 
 
 def _blocks(array: RemoteArray) -> Iterable[tuple[int, int]]:
-    """Returns the rows of an array in parts that are moved at once; ``(0, -1)`` for all."""
+    """Returns the row ranges to transfer one at a time; ``(0, -1)`` for the full array."""
     if not array.shape or not array.pieces():
         return [(0, -1)]
     return row_blocks(array.shape, array.dtype, 0, array.shape[0])
@@ -186,8 +186,8 @@ def _step(array: RemoteArray) -> int:
     return chunk_shape(array.shape, array.dtype.itemsize)[0] if array.shape else 1
 
 
-def _with_whole_chunks(array: RemoteArray) -> Iterator[tuple[int, Piece]]:
-    """Yields what is left of the pieces without the chunks of which they have only some rows."""
+def _complete_chunks(array: RemoteArray) -> Iterator[tuple[int, Piece]]:
+    """Yields the pieces trimmed to the chunks that they contain completely."""
     step, num_rows = _step(array), array.shape[0] if array.shape else 1
     for server, piece in array.pieces():
         first, last = piece.start + piece.begin, piece.start + piece.end
@@ -197,10 +197,10 @@ def _with_whole_chunks(array: RemoteArray) -> Iterator[tuple[int, Piece]]:
             yield server, piece._replace(begin=first - piece.start, end=last - piece.start)
 
 
-def _rows_written_here(array: RemoteArray) -> Iterator[tuple[int, int]]:
-    """Yields the chunks, as rows, that no server writes."""
+def _locally_written_rows(array: RemoteArray) -> Iterator[tuple[int, int]]:
+    """Yields the row ranges of the chunks that no server writes."""
     step, num_rows = _step(array), array.shape[0] if array.shape else 1
-    theirs = [(p.start + p.begin, p.start + p.end) for _, p in _with_whole_chunks(array)]
+    theirs = [(p.start + p.begin, p.start + p.end) for _, p in _complete_chunks(array)]
     ends = iter(sorted(theirs))
     begin = 0
     for first, last in [*ends, (num_rows, num_rows)]:

@@ -1,4 +1,4 @@
-"""``RemoteVariable``: a variable that lives on a parameter server."""
+"""``RemoteVariable``: a variable on a parameter server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.current_strategy.protocols import StrategyProtocol
-from stratagem._src.parameter_server.client.holdings import HeldVariable
 from stratagem._src.parameter_server.client.initial_value import InitialValue
 from stratagem._src.parameter_server.client.parameter_client import (
     ParameterClient,
@@ -22,10 +22,11 @@ from stratagem._src.parameter_server.client.parameter_client import (
     client_for,
 )
 from stratagem._src.parameter_server.client.shards import ShardedRows, VariableShard, make_shards
+from stratagem._src.parameter_server.client.unclaimed_variables import VariableRecord
 from stratagem._src.parameter_server.server.server_function import INITIALIZE
 from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
-from stratagem._src.variables import access as state
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables import frames
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
@@ -33,11 +34,11 @@ from stratagem._src.variables.variable_options import VariableAggregation, Varia
 __all__ = ["UNNAMED", "RemoteVariable"]
 
 UNNAMED = "Variable"
-"""What a variable is called that got no name."""
+"""The default name of a variable."""
 
 
 class Handle(NamedTuple):
-    """What a process must know to use a variable; this is what travels."""
+    """The description of a variable that is sent to other processes; enough to use it there."""
 
     id: str
     owner: str
@@ -51,23 +52,23 @@ class Handle(NamedTuple):
     aggregation: VariableAggregation
 
 
-class RemoteVariable(RemotelyHeldVariable):
+class RemoteVariable(BaseRemoteVariable):
     """A variable on one parameter server.
 
-    Made by ``Variable(...)`` in the scope of a ``ParameterServerStrategy``. Sent to another process it
-    is a small handle, and a process has one object for a variable however often it arrives. When the
-    object that created it is gone, the server frees the memory.
+    ``Variable(...)`` in the scope of a ``ParameterServerStrategy`` returns one. It is pickled as a small
+    handle, and a process has one object per variable however often the handle arrives. The server frees
+    the memory when the object that created the variable is garbage-collected.
 
     Args:
         strategy: The strategy in whose scope it is created.
-        client: The way to the servers.
-        initial: The first value.
-        servers: Index of the server that is to hold it.
+        client: The client of the parameter servers.
+        initial: The initial value.
+        servers: Index of the server that holds it.
         sizes: Number of rows on each of ``servers``.
         name: Its name.
         trainable: Whether optimizers should update it.
-        synchronization: Kept for the caller to see: there is one value for all.
-        aggregation: How updates of one worker's replicas become one.
+        synchronization: Stored, without effect: there is one value for all workers.
+        aggregation: How updates of one worker's replicas are combined.
     """
 
     __slots__ = ("_client", "_handle")
@@ -85,16 +86,16 @@ class RemoteVariable(RemotelyHeldVariable):
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
     ) -> None:
-        if state.current_frame() is not None:
+        if frames.current_frame() is not None:
             raise ContextError(
-                f"Variable {name or 'Variable'!r} is created on a parameter server inside of a "
+                f"Variable {name or 'Variable'!r} cannot be created on a parameter server inside of a "
                 "function. Create it outside."
             )
         identity = uuid.uuid4().hex
         rows = initial.shape[0] if initial.shape else 1
         handle = Handle(
             identity,
-            client.ownership.owner,
+            client.registry.owner,
             client.servers,
             make_shards(identity, servers, [rows] if sizes is None else sizes),
             name or UNNAMED,
@@ -111,45 +112,47 @@ class RemoteVariable(RemotelyHeldVariable):
             name, shape = self._shard_name(index), self._shard_shape(shard)
             _create(client, initial, shard, name, shape)
 
-        if initial.comes_in_order:
+        if initial.must_fill_in_order:
             for index, shard in enumerate(handle.shards):
                 create(index, shard)
         else:
             client.in_parallel(dict(enumerate(handle.shards)), create)
-        client.note(HeldVariable(identity, handle.name, handle.shape, handle.dtype, handle.shards))
+        client.publish_record(
+            VariableRecord(identity, handle.name, handle.shape, handle.dtype, handle.shards)
+        )
 
     @classmethod
-    def of_held(
+    def from_record(
         cls,
         strategy: StrategyProtocol,
         client: ParameterClient,
-        held: HeldVariable,
+        record: VariableRecord,
         *,
         name: str | None,
         trainable: bool | None,
         synchronization: VariableSynchronization,
         aggregation: VariableAggregation,
     ) -> Self:
-        """Returns a variable that an earlier coordinator has created, with the value that it has.
+        """Returns a variable that an earlier coordinator created, with its current value.
 
         Args:
-            strategy: The strategy in whose scope it is created again.
-            client: The way to the servers.
-            held: What the servers hold.
-            name: As of ``RemoteVariable``, like the rest.
+            strategy: The strategy in whose scope the program creates it again.
+            client: The client of the parameter servers.
+            record: The record of the variable on the servers.
+            name: As in ``RemoteVariable``, like the rest.
             trainable: Whether optimizers should update it.
-            synchronization: Kept for the caller to see.
-            aggregation: How updates of one worker's replicas become one.
+            synchronization: Stored, without effect.
+            aggregation: How updates of one worker's replicas are combined.
         """
         variable = cls.__new__(cls)
         handle = Handle(
-            held.id,
-            client.ownership.owner,
+            record.id,
+            client.registry.owner,
             client.servers,
-            held.shards,
+            record.shards,
             name or UNNAMED,
-            held.shape,
-            held.dtype,
+            record.shape,
+            record.dtype,
             _is_trainable(trainable, synchronization),
             synchronization,
             aggregation,
@@ -159,7 +162,7 @@ class RemoteVariable(RemotelyHeldVariable):
         return variable
 
     def _own(self) -> None:
-        """Makes this the object that created it: when it is gone, so is the variable."""
+        """Ties the variable's lifetime to this object: the server frees it with this object."""
         weakref.finalize(self, _discard, self._client, self._handle).atexit = False
         with _known_lock:
             _known[_key(self._handle)] = self
@@ -192,21 +195,21 @@ class RemoteVariable(RemotelyHeldVariable):
     def __reduce__(self) -> tuple[Any, ...]:
         return receive, (type(self), self._strategy, self._handle)
 
-    # --- what it is -----------------------------------------------------------------------------
+    # --- attributes -----------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """What all processes call it."""
+        """Its id in all processes."""
         return self._handle.id
 
     @property
     def shards(self) -> tuple[VariableShard, ...]:
-        """Where its rows are."""
+        """Its shards: one for a variable that is not sharded."""
         return self._handle.shards
 
     @property
     def storage(self) -> ParameterClient:
-        """The way to the servers."""
+        """The client of the parameter servers."""
         return self._client
 
     @property
@@ -225,20 +228,20 @@ class RemoteVariable(RemotelyHeldVariable):
 
     def numpy(self) -> Array:
         """Returns the value as a NumPy array."""
-        if state.current_frame() is not None:
+        if frames.current_frame() is not None:
             return super().numpy()
         return self.pull()
 
-    def array_to_keep(self, operand: Any) -> Array:
-        """Returns an operand as an array whose memory nobody changes before it is sent."""
-        # Outside of functions it is sent before anyone can change it.
-        eager = state.current_frame() is None
+    def array_to_keep(self, operand: ArrayLike) -> Array:
+        """Returns an operand as an array whose memory cannot change before it is sent."""
+        # Outside of functions, the array is sent before the call returns, so no copy is needed.
+        eager = frames.current_frame() is None
         return np.asarray(operand) if eager else super().array_to_keep(operand)
 
     # --- requests -------------------------------------------------------------------------------
 
     def read_requests(self, rows: Array | None = None) -> list[ReadRequest]:
-        """Returns the requests for the whole value, or for rows by number."""
+        """Returns the requests that read the full value, or the rows at these indices."""
         if rows is None:
             return [self._read(shard, None, shard.stop - shard.start) for shard in self.shards]
         return [
@@ -250,17 +253,17 @@ class RemoteVariable(RemotelyHeldVariable):
         return ReadRequest(shard.id, shard.server, rows, count * self._row_bytes)
 
     def assemble(self, parts: Sequence[Array], rows: Array | None = None) -> Array:
-        """Returns the value, or the rows, from the answers to ``read_requests``."""
+        """Returns the value, or the rows, from the replies to ``read_requests``."""
         if rows is None:
             if len(parts) == 1:
                 return parts[0]
             return np.concatenate(parts, out=aligned_empty(self.program_shape, self.dtype))
         if not len(rows):
             return np.empty((0, *self.row_shape), self.dtype)
-        return ShardedRows(self.shards, rows).join(parts, self.row_shape, self.dtype)
+        return ShardedRows(self.shards, rows).combine(parts, self.row_shape, self.dtype)
 
     def update_requests(self, update: Update, operands: tuple[Array, ...]) -> list[UpdateRequest]:
-        """Returns the requests that carry out ``update``, for each shard that it concerns."""
+        """Returns the requests that apply ``update``, one for each shard that it changes."""
         (shard,) = self.shards
         return [UpdateRequest(shard.id, shard.server, update.name, operands, update.body)]
 
@@ -287,13 +290,13 @@ def _create(
     name: str,
     shape: Sequence[int],
 ) -> None:
-    whole = initial.whole()
-    if whole is not None:
-        value = whole[shard.start : shard.stop] if whole.ndim else whole
+    full = initial.small_array()
+    if full is not None:
+        value = full[shard.start : shard.stop] if full.ndim else full
         client.create(shard.id, shard.server, name, shape, initial.dtype, value)
         return
     client.create(shard.id, shard.server, name, shape, initial.dtype)
-    function = initial.on_server(shard.start)
+    function = initial.server_function(shard.start)
     if function is not None:
         request = UpdateRequest(shard.id, shard.server, INITIALIZE, (), function)
         client.call([request], work_bytes=math.prod(shape) * initial.dtype.itemsize)
@@ -303,7 +306,7 @@ def _create(
 
 
 def _discard(client: ParameterClient, handle: Handle) -> None:
-    client.ownership.drop(handle.id)
+    client.registry.drop(handle.id)
     for shard in handle.shards:
         client.discard(shard.id, shard.server)
 
@@ -314,11 +317,11 @@ def device_of(shard: VariableShard) -> str:
 
 
 _known: weakref.WeakValueDictionary[tuple[str, str], RemoteVariable] = weakref.WeakValueDictionary()
-_known_lock = threading.RLock()  # reentrant for the sake of signal handlers
+_known_lock = threading.RLock()  # reentrant: a signal handler may interrupt its holder
 
 
 def _key(handle: Handle) -> tuple[str, str]:
-    # A coordinator that takes over has a strategy of its own, and so have its variables.
+    # A coordinator that takes over has its own strategy object, so its variables are other objects.
     return handle.id, handle.owner
 
 
@@ -328,7 +331,7 @@ def receive(
     handle: Handle,
     client: ParameterClient | None = None,
 ) -> RemoteVariable:
-    """Returns this process's object for a variable that another, or another variable, made."""
+    """Returns this process's object for the variable of a handle."""
     with _known_lock:
         variable = _known.get(_key(handle))
         if variable is None:

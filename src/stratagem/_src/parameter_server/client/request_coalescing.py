@@ -1,4 +1,4 @@
-"""``JointSending``: requests that several threads send at the same time travel in one message."""
+"""``RequestCoalescer``: sends the concurrent requests of several threads in one message."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stratagem._src.core.errors import UnavailableError
 from stratagem._src.core.fair_lock import FairLock
 from stratagem._src.mesh.dispatch_queue import interrupting_error
 
-__all__ = ["JointSending"]
+__all__ = ["RequestCoalescer"]
 
 T = TypeVar("T")
 
 
 class _Request(Generic[T]):
-    """What one thread wants to send, and what became of it."""
+    """The request of one thread, and its outcome."""
 
     __slots__ = ("content", "error", "is_sent")
 
@@ -28,7 +28,7 @@ class _Request(Generic[T]):
         self.error: BaseException | None = None
 
 
-class JointSending(Generic[T]):
+class RequestCoalescer(Generic[T]):
     """Sends one message at a time. Requests that arrive meanwhile share the next one.
 
     The thread that holds the lock sends all pending requests. The others find their requests sent when
@@ -72,7 +72,8 @@ class JointSending(Generic[T]):
                 request = self._pending.popleft()
                 if request is not own and not request.is_sent:
                     requests.append(request)
-        # Before it is sent: after an interrupt nobody knows whether it was, and nothing is sent twice.
+        # Set before sending: if an interrupt hits the send, it is unknown whether the server applied the
+        # requests, so they count as sent (never sent twice) and fail with this error.
         for request in requests:
             request.error = _interrupted()
             request.is_sent = True
@@ -87,6 +88,6 @@ class JointSending(Generic[T]):
 
 def _interrupted() -> UnavailableError:
     return UnavailableError(
-        "The thread that sent this request together with its own was interrupted, so it is not known "
-        "whether the server carried it out. Read the variables before you repeat the step."
+        "The thread that sent this request together with its own was interrupted, so it is unknown "
+        "whether the server applied it. Read the variables before you repeat the step."
     )

@@ -1,4 +1,4 @@
-"""``ShardedVariable``: a variable whose rows are spread over parameter servers."""
+"""``ShardedVariable``: a variable whose rows are sharded over parameter servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stratagem._src.parameter_server.client.remote_variable import (
 )
 from stratagem._src.parameter_server.client.shards import VariableShard, shard_name, split_operands
 from stratagem._src.parameter_server.partitioners import shard_sizes
-from stratagem._src.parameter_server.server.server_function import concerns_rows
+from stratagem._src.parameter_server.server.server_function import is_row_update
 from stratagem._src.parameter_server.server.stored_array import Array
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
@@ -26,16 +26,16 @@ __all__ = ["ShardedVariable"]
 class ShardedVariable(RemoteVariable):
     """A variable split along its first axis, each shard on a parameter server.
 
-    Made by ``Variable(...)`` in the scope of a ``ParameterServerStrategy`` with a partitioner. It is used
-    as one variable: whole reads join the shards, row reads and row updates go to the shards that have
-    the rows. An update is atomic on each shard, not over all of them.
+    ``Variable(...)`` in the scope of a ``ParameterServerStrategy`` with a partitioner returns one. It is
+    used as one variable: full reads concatenate the shards; row reads and row updates go to the shards
+    that contain the rows. An update is atomic on each shard, not over all of them.
 
     Args:
         strategy: The strategy in whose scope it is created.
-        client: The way to the servers.
-        initial: The first value.
+        client: The client of the parameter servers.
+        initial: The initial value.
         servers: Index of the server of each shard.
-        **options: As of ``RemoteVariable``.
+        **options: As in ``RemoteVariable``.
 
     >>> import numpy as np
     >>> import stratagem as sg
@@ -72,7 +72,7 @@ class ShardedVariable(RemoteVariable):
 
     @property
     def variables(self) -> list[RemoteVariable]:
-        """The shards, as variables of their own."""
+        """The shards, each as a variable."""
         return [self._shard_variable(index) for index in range(len(self.shards))]
 
     @property
@@ -81,11 +81,11 @@ class ShardedVariable(RemoteVariable):
         return ", ".join(dict.fromkeys(device_of(shard) for shard in self.shards))
 
     def update_requests(self, update: Update, operands: tuple[Array, ...]) -> list[UpdateRequest]:
-        """Returns the requests that carry out ``update``, for each shard that it concerns."""
+        """Returns the requests that apply ``update``, one for each shard that it changes."""
         return [
             UpdateRequest(shard.id, shard.server, update.name, part, update.body)
             for shard, part in split_operands(
-                self.shards, self.program_shape, operands, rows=concerns_rows(update)
+                self.shards, self.program_shape, operands, rows=is_row_update(update)
             )
         ]
 

@@ -1,4 +1,4 @@
-"""Which rows of a variable are where, and how values are split and joined along them."""
+"""The shards of a variable: which rows are where, and how to split and combine values by shard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stratagem._src.parameter_server.server.row_updates import within
+from stratagem._src.core.types import DTypeLike
+from stratagem._src.parameter_server.server.row_updates import drop_out_of_range
 from stratagem._src.parameter_server.server.stored_array import Array, aligned_empty
 
 __all__ = ["ShardedRows", "VariableShard", "make_shards", "shard_name", "split_operands"]
@@ -17,7 +18,7 @@ class VariableShard(NamedTuple):
     """Consecutive rows of a variable on one server.
 
     Attributes:
-        id: What the server calls it.
+        id: Its id on the server.
         server: Index of the server.
         start: The first row.
         stop: One past the last row.
@@ -32,7 +33,7 @@ class VariableShard(NamedTuple):
 def make_shards(
     variable: str, servers: Sequence[int], sizes: Sequence[int]
 ) -> tuple[VariableShard, ...]:
-    """Returns shards with these numbers of rows on these servers.
+    """Returns shards of the given sizes on the given servers.
 
     >>> [(shard.server, shard.start, shard.stop) for shard in make_shards("w", [0, 1, 0], [3, 2, 2])]
     [(0, 0, 3), (1, 3, 5), (0, 5, 7)]
@@ -45,16 +46,16 @@ def make_shards(
 
 
 def shard_name(variable: str, index: int) -> str:
-    """Returns what a shard of a variable is called."""
+    """Returns the name of a shard."""
     return f"{variable}/part_{index}"
 
 
 class ShardedRows:
-    """Rows with numbers in any order, sorted by the shard they belong to.
+    """Row indices in any order, grouped by shard.
 
     Args:
         shards: All shards of the variable.
-        rows: Row numbers, each of them in some shard.
+        rows: Row indices, each of them in some shard.
     """
 
     def __init__(self, shards: Sequence[VariableShard], rows: Array) -> None:
@@ -69,7 +70,7 @@ class ShardedRows:
         self._stops = np.cumsum(np.bincount(owner, minlength=len(shards))).tolist()
 
     def parts(self) -> Iterator[tuple[VariableShard, Array, Any]]:
-        """Yields each shard that has some, the numbers of its rows in it, and their positions."""
+        """Yields each shard that contains some of the rows, their local indices, and their positions."""
         start = 0
         for shard, stop in zip(self._shards, self._stops, strict=True):
             if stop > start:
@@ -77,14 +78,14 @@ class ShardedRows:
                 yield shard, self._rows[positions] - shard.start, positions
             start = stop
 
-    def join(self, parts: Sequence[Array], row_shape: Sequence[int], dtype: Any) -> Array:
-        """Returns the rows in the order of their numbers, from those of each shard."""
+    def combine(self, parts: Sequence[Array], row_shape: Sequence[int], dtype: DTypeLike) -> Array:
+        """Returns the rows in the order of their indices, from those of each shard."""
         if len(self._shards) == 1:
             return parts[0]
-        joined = aligned_empty((len(self._rows), *row_shape), np.dtype(dtype))
+        combined = aligned_empty((len(self._rows), *row_shape), np.dtype(dtype))
         for (_, _, positions), part in zip(self.parts(), parts, strict=True):
-            joined[positions] = part
-        return joined
+            combined[positions] = part
+        return combined
 
 
 def split_operands(
@@ -94,18 +95,18 @@ def split_operands(
     *,
     rows: bool,
 ) -> Iterator[tuple[VariableShard, tuple[Array, ...]]]:
-    """Yields the part of an update's operands for each shard that it concerns.
+    """Yields an update's operands for each shard that it changes.
 
     Args:
         shards: All shards of the variable.
         shape: The variable's shape.
-        operands: With ``rows``, values and indices, which go to the shards that have the rows; else
-            arrays, which are cut up if they have the variable's shape, and go to all shards if not.
-        rows: Whether the update is one of rows.
+        operands: With ``rows``, values and indices, which go to the shards that contain the rows; else
+            arrays, which are split if they have the variable's shape, and go to all shards otherwise.
+        rows: Whether the update is a row update.
     """
     if rows:
         values, indices = operands
-        indices, values = within(indices, values, shards[-1].stop)
+        indices, values = drop_out_of_range(indices, values, shards[-1].stop)
         for shard, local, positions in ShardedRows(shards, indices).parts():
             yield shard, (values[positions], local)
         return

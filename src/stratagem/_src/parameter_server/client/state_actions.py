@@ -1,4 +1,4 @@
-"""What is done with the state that an optimizer keeps beside a variable on a parameter server."""
+"""Operations on the optimizer state of a variable on a parameter server: read, write, make, drop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratagem._src.parameter_server.client.parameter_client import UpdateReques
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.shards import VariableShard
 from stratagem._src.parameter_server.server.server_computation import on_server
-from stratagem._src.parameter_server.server.server_function import WHOLE_FUNCTION, ServerFunction
+from stratagem._src.parameter_server.server.server_function import DENSE_FUNCTION, ServerFunction
 from stratagem._src.parameter_server.server.server_optimizer import (
     OptimizerFunction,
     OptimizerState,
@@ -22,19 +22,19 @@ __all__ = ["ReadState", "WriteState", "call_on_state", "drop_state", "has_state"
 
 
 def has_state(variable: RemoteVariable, function: bytes) -> bool:
-    """Returns whether an optimizer has made state for some shard of a variable."""
+    """Returns whether an optimizer has state for any shard of a variable."""
     return any(
         call_on_state(variable, shard, function, _HasState(), ()) for shard in variable.shards
     )
 
 
 def make_state(variable: RemoteVariable, shard: VariableShard, function: bytes) -> None:
-    """Has an optimizer make state for a shard, if it has none yet."""
+    """Creates an optimizer's state for a shard, if there is none yet."""
     call_on_state(variable, shard, function, _MakeState(), ())
 
 
 def drop_state(variable: RemoteVariable, function: bytes) -> None:
-    """Makes an optimizer begin anew with a variable."""
+    """Drops an optimizer's state for a variable; the next step starts from the initial state."""
     for shard in variable.shards:
         call_on_state(variable, shard, function, _DropState(), ())
 
@@ -46,22 +46,22 @@ def call_on_state(
     action: _StateAction,
     operands: tuple[Array, ...],
 ) -> Any:
-    """Does something with the state that an optimizer keeps for a shard.
+    """Runs an action on the optimizer state of a shard, on the shard's server.
 
     Args:
         variable: The variable.
         shard: The shard.
         function: The optimizer's pickled ``OptimizerFunction``.
-        action: What to do.
-        operands: With what.
+        action: The action.
+        operands: The action's operands.
     """
     body = cloudpickle.dumps(_OnState(function, action))
-    request = UpdateRequest(shard.id, shard.server, WHOLE_FUNCTION, operands, body)
+    request = UpdateRequest(shard.id, shard.server, DENSE_FUNCTION, operands, body)
     return variable.storage.call([request])[0]
 
 
 class _StateAction:
-    """Something to do with the state that an optimizer keeps for a stored array."""
+    """An action on the optimizer state of a stored array."""
 
     makes_state = True
     drops_state = False
@@ -91,10 +91,10 @@ class _DropState(_StateAction):
 
 
 class ReadState(_StateAction):
-    """Returns rows of an array of it, or all of one without rows."""
+    """Reads rows of one array of the state; all of an array without rows."""
 
     def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> Array:
-        """Returns them."""
+        """Returns the rows."""
         assert state is not None
         index, begin, end = operands[0].tolist()
         leaf = np.asarray(state.leaves[index])
@@ -102,10 +102,10 @@ class ReadState(_StateAction):
 
 
 class WriteState(_StateAction):
-    """Sets rows of an array of it, or all of one without rows."""
+    """Sets rows of one array of the state; all of an array without rows."""
 
     def act(self, state: OptimizerState | None, operands: tuple[Array, ...]) -> None:
-        """Sets them."""
+        """Sets the rows."""
         assert state is not None
         place, values = operands
         index, begin, end = place.tolist()
@@ -117,11 +117,11 @@ class WriteState(_StateAction):
 
 
 class _OnState(ServerFunction):
-    """Finds, or makes, the state of an optimizer and does something with it.
+    """Finds or creates the optimizer state of a stored array, and runs an action on it.
 
     Args:
         optimizer: The pickled ``OptimizerFunction``.
-        action: What to do.
+        action: The action.
     """
 
     is_update = False
@@ -135,7 +135,7 @@ class _OnState(ServerFunction):
         return _OnState, (self._pickled, self._action)
 
     def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> Any:
-        """Does it."""
+        """Runs the action."""
         with stored.lock, on_server(stored.dtype):
             states = stored.optimizer_states
             state = states.get(self._optimizer.optimizer)

@@ -1,1 +1,1 @@
-"""The coordinator of a parameter-server cluster: schedules functions on workers and survives their loss."""
+"""The coordinator of a parameter-server cluster: schedules functions on workers, tolerates their loss."""

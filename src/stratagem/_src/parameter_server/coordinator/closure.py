@@ -1,4 +1,4 @@
-"""``Closure``: one scheduled call of a function, as the scheduling rules see it."""
+"""``Closure``: the scheduling state of one scheduled function call."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Closure", "Status"]
 
 
 class Status(enum.Enum):
-    """Where a closure stands."""
+    """The state of a closure."""
 
     WAITING = "waits for results that it needs"
     QUEUED = "queued"
-    IN_FLIGHT = "given to a worker"
+    IN_FLIGHT = "assigned to a worker"
     SUCCEEDED = "succeeded, and its result is here"
     HELD = "succeeded, and a worker holds its result"
-    LOST = "succeeded, but the worker that held its result is gone"
+    LOST = "succeeded, but the worker that held its result is lost"
     FAILED = "failed or cancelled"
 
 
@@ -26,23 +26,23 @@ class Closure:
     """One scheduled call.
 
     Args:
-        number: Counts the closures; earlier ones go first.
-        payload: What to send to a worker; the rules do not look at it.
+        number: Its sequence number; lower numbers run first.
+        spec: Its ``ClosureSpec``; opaque to the scheduling rules.
         needs: The closures whose results are arguments of this one.
-        workers: The only workers that may run it, or ``None`` for any.
-        priority: Closures with a higher one go first.
+        workers: The workers that may run it, or ``None`` for any.
+        priority: Closures with a higher priority run first.
     """
 
     __slots__ = (
         "__weakref__",
         "_kept",
-        "_needed_before",
+        "_released_needs",
         "error",
         "losses",
         "needs",
         "number",
         "owner",
-        "payload",
+        "spec",
         "priority",
         "scheduled_at",
         "status",
@@ -55,13 +55,13 @@ class Closure:
     def __init__(
         self,
         number: int,
-        payload: Any = None,
+        spec: Any = None,
         needs: Sequence[Closure] = (),
         workers: frozenset[int] | None = None,
         priority: float = 0,
     ) -> None:
         self.number: int = number
-        self.payload: Any = payload
+        self.spec: Any = spec
         self.needs: tuple[Closure, ...] = tuple(needs)
         self.workers: frozenset[int] | None = workers
         self.priority: float = priority
@@ -70,19 +70,19 @@ class Closure:
         """The worker that runs it or holds its result."""
         self.error: BaseException | None = None
         self.losses: int = 0
-        """How many workers were lost that had it."""
+        """Number of workers that were lost while they had it."""
         self.unmet: int = 0
         self.waiters: list[Closure] = []
         self.owner: weakref.ref[Any] | None = None
-        """Without whom nobody has the result, if there is one."""
+        """Weak reference to the ``RemoteValue``; once it is dead, the result is unreachable."""
         self.scheduled_at: float = 0.0
-        """When, on the monotonic clock; the rules do not look at it."""
+        """Time on the monotonic clock, for latency metrics only."""
         self._kept: tuple[Any, ...] = ()
-        self._needed_before: tuple[weakref.ref[Closure], ...] = ()
+        self._released_needs: tuple[weakref.ref[Closure], ...] = ()
 
     @property
     def order(self) -> tuple[float, int]:
-        """Sorts closures in the order in which they are to start."""
+        """Sort key: the order in which closures start."""
         return (-self.priority, self.number)
 
     @property
@@ -90,27 +90,27 @@ class Closure:
         """Whether the outcome is known."""
         return self.status not in (Status.WAITING, Status.QUEUED, Status.IN_FLIGHT)
 
-    def let_needs_go(self) -> None:
-        """Keeps the results that it needed no longer, so that a chain of results is not kept by its end."""
-        self._needed_before = tuple(map(weakref.ref, self.needs))
+    def release_needs(self) -> None:
+        """Drops the strong references to its inputs, so a result does not keep a chain of inputs alive."""
+        self._released_needs = tuple(map(weakref.ref, self.needs))
         self.needs, self._kept = (), ()
 
-    def needed_before(self) -> list[Closure] | None:
-        """Returns what it needed before it let go; ``None`` if one of these results has gone since."""
-        needed = [reference() for reference in self._needed_before]
-        there = [each for each in needed if each is not None and each.is_owned]
-        return there if len(there) == len(needed) else None
+    def released_needs(self) -> list[Closure] | None:
+        """Returns the inputs after ``release_needs``; ``None`` if one was garbage-collected since."""
+        needs = [reference() for reference in self._released_needs]
+        alive = [need for need in needs if need is not None and need.is_owned]
+        return alive if len(alive) == len(needs) else None
 
-    def take_needs_back(self) -> None:
-        """Keeps again what it let go; all of it must still be there."""
-        needs = self.needed_before()
+    def reacquire_needs(self) -> None:
+        """Restores the strong references to its inputs; all of them must still be alive."""
+        needs = self.released_needs()
         assert needs is not None
-        self.needs, self._needed_before = tuple(needs), ()
+        self.needs, self._released_needs = tuple(needs), ()
         self._kept = tuple(need.owner() for need in needs if need.owner is not None)
 
     @property
     def is_owned(self) -> bool:
-        """Whether somebody can still ask for the result."""
+        """Whether the result is still reachable."""
         return self.owner is None or self.owner() is not None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""``ClosureQueue``: closures that are ready to run, in order, each for the workers it suits."""
+"""``ClosureQueue``: the closures that are ready to run, by priority and eligible workers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _Heap = list[tuple[tuple[float, int], Closure]]
 class ClosureQueue:
     """Closures by priority, then by age.
 
-    A closure that is meant for some workers waits for one of them. One that would find an argument
-    on a worker is offered to that worker first, and to the others when they have nothing else to do.
+    A closure that is restricted to some workers waits for one of them. A closure whose argument is on a
+    worker prefers that worker; the others run it only when they have nothing else to do.
 
     >>> queue = ClosureQueue()
     >>> queue.put(Closure(1)); queue.put(Closure(2, workers=frozenset({1, 2})))
@@ -37,12 +37,12 @@ class ClosureQueue:
         return self._length
 
     def put(self, closure: Closure) -> None:
-        """Adds a closure in its place."""
+        """Adds a closure."""
         self._length += 1
         heapq.heappush(self._heap_of(closure), (closure.order, closure))
 
     def pop(self, worker: int) -> Closure | None:
-        """Returns the closure that ``worker`` is to run next, if there is one."""
+        """Removes and returns the next closure for ``worker``, or ``None``."""
         heaps = [heap for heap in self._heaps_for(worker) if heap]
         if not heaps:
             heaps = [heap for heap in self._preferred.values() if heap]
@@ -52,15 +52,15 @@ class ClosureQueue:
         return heapq.heappop(min(heaps))[1]
 
     def has_work_for(self, worker: int) -> bool:
-        """Returns whether ``pop`` would give a closure."""
+        """Returns whether ``pop`` would return a closure."""
         return any(self._heaps_for(worker)) or any(self._preferred.values())
 
     def meant_for(self) -> list[frozenset[int]]:
-        """Returns the groups of workers that closures wait for."""
+        """Returns the worker groups that queued closures are restricted to."""
         return [workers for workers, heap in self._for_some.items() if heap]
 
     def clear(self) -> list[Closure]:
-        """Takes out everything, in order."""
+        """Removes and returns all closures, in order."""
         taken = sorted(item for heap in self._heaps() for item in heap)
         for heap in self._heaps():
             heap.clear()

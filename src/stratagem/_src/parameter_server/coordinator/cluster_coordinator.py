@@ -11,23 +11,28 @@ from typing import Any
 import jax
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import Dataset, PyTree
 from stratagem._src.parameter_server.coordinator.dispatcher import Dispatcher
 from stratagem._src.parameter_server.coordinator.per_worker import PerWorkerValues
 from stratagem._src.parameter_server.coordinator.per_worker_dataset import PerWorkerDataset
 from stratagem._src.parameter_server.coordinator.per_worker_variable import PerWorkerVariable
-from stratagem._src.parameter_server.coordinator.periodic_checks import watch
+from stratagem._src.parameter_server.coordinator.periodic_checks import start_periodic_checks
 from stratagem._src.parameter_server.coordinator.remote_value import RemoteValue
 from stratagem._src.parameter_server.coordinator.server_recovery import ServerRecovery
 from stratagem._src.parameter_server.coordinator.server_restorer import (
     CheckpointSource,
     ServerRestorer,
 )
-from stratagem._src.parameter_server.protocol.shipping import Parcel, check_parts, pack
+from stratagem._src.parameter_server.protocol.serialization import (
+    Payload,
+    pack,
+    unpicklable_part_error,
+)
 from stratagem._src.process.fork import at_exit
 from stratagem._src.strategies.parameter_server import ParameterServerStrategy
 from stratagem._src.transport import Credentials
 
-__all__ = ["ClusterCoordinator", "DirectedTask", "directed_tasks"]
+__all__ = ["ClusterCoordinator", "CoordinatedTask", "coordinated_tasks"]
 
 _NO_ARGUMENTS = pack(((), {}))
 
@@ -36,55 +41,54 @@ _coordinators: weakref.WeakSet[ClusterCoordinator] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
-class DirectedTask:
-    """A worker or parameter server of a coordinator in this process, and where it is."""
+class CoordinatedTask:
+    """A worker or parameter server of a coordinator in this process, with its address."""
 
     job: str
     index: int
     address: str
 
 
-def directed_tasks() -> list[DirectedTask]:
+def coordinated_tasks() -> list[CoordinatedTask]:
     """Returns the tasks of all coordinators in this process."""
     return [task for coordinator in list(_coordinators) for task in coordinator.tasks()]
 
 
 @at_exit
 def _stop_all() -> None:
-    """Tells the workers that this process ends, so that they need not find out."""
+    """Closes the sessions with the workers, so that they need not wait for a timeout."""
     for dispatcher in list(_dispatchers):
         dispatcher.stop()
 
 
 class ClusterCoordinator:
-    """Schedules functions on the workers of a ``ParameterServerStrategy``, and survives their loss.
+    """Schedules functions on the workers of a ``ParameterServerStrategy``, and tolerates their loss.
 
-    There is one for each strategy: a second call returns the same.
+    There is one coordinator per strategy: a second call returns the same object.
 
-    A function is sent to a worker once, with what it captured by then, and called by number from
-    then on. A worker that is lost is replaced by the others: what it ran runs again elsewhere, so a
-    function runs at least once. When it comes back, it is used again, and its per-worker datasets
-    begin anew. A worker that the cluster resolver names only later is used from then on.
+    A function is sent to a worker once, with its current captures, and called by number from then on.
+    When a worker is lost, its functions run again on other workers, so a function runs at least once.
+    When the worker comes back, it gets work again, and its per-worker datasets start from the beginning.
+    A worker that the cluster resolver reports later joins then.
 
-    If a function raises, functions that have not started are cancelled, and the error is raised from
-    ``schedule``, ``join`` or ``done``, once, when everything that runs has ended. If a parameter
-    server is lost, ``PSUnavailableError`` is raised from there and from ``fetch``, unless
-    ``recover_servers_from`` was called.
+    If a function raises, functions that have not started are cancelled. ``schedule``, ``join`` or
+    ``done`` raises the error, once, after all running functions have ended. If a parameter server is
+    lost, these methods and ``fetch`` raise ``PSUnavailableError``, unless ``recover_servers_from`` was
+    called.
 
-    Differs from tf.distribute: several functions run on a worker at the same time, results can be
-    arguments of other functions, functions can have a worker or a priority.
+    Differs from tf.distribute: a worker runs several functions concurrently, results can be arguments of
+    other functions, functions can have a worker or a priority.
 
     Args:
         strategy: The strategy.
-        closures_per_worker: How many functions a worker runs at the same time, so that one computes
-            while another waits for a parameter server. Use 1 for functions that must not meet.
-        worker_timeout: After how many seconds without an answer a worker or a parameter server counts as
-            lost.
-        patience: How many seconds to wait for a worker when there is none, and for parameter servers that
-            ``recover_servers_from`` is to restore.
+        closures_per_worker: Number of functions that a worker runs concurrently, so that one computes
+            while another waits for a parameter server. Use 1 for functions that must not overlap.
+        worker_timeout: Seconds without a reply after which a worker or parameter server counts as lost.
+        patience: Seconds to wait for a worker when there is none, and for parameter servers that
+            ``recover_servers_from`` restores.
 
     Raises:
-        ValueError: If ``strategy`` is of another kind.
+        ValueError: If ``strategy`` is not a ``ParameterServerStrategy``.
     """
 
     strategy: ParameterServerStrategy
@@ -97,7 +101,7 @@ class ClusterCoordinator:
         worker_timeout: float = 10.0,
         patience: float = 300.0,
     ) -> ClusterCoordinator:
-        """Returns the coordinator of a strategy, made on the first call."""
+        """Returns the coordinator of a strategy, created on the first call."""
         if not isinstance(strategy, ParameterServerStrategy):
             raise InvalidArgumentError(
                 "strategy must be a ParameterServerStrategy, the only one whose workers take functions "
@@ -119,19 +123,19 @@ class ClusterCoordinator:
         elif known._options != options:
             raise InvalidArgumentError(
                 f"The coordinator of a strategy must get the same options again, got {options}, but "
-                f"it was made with {known._options}."
+                f"it was created with {known._options}."
             )
         return known
 
     def _begin(self, strategy: ParameterServerStrategy, options: Mapping[str, Any]) -> None:
         self.strategy = strategy
         self._options = options
-        ownership = strategy.client.ownership
+        registry = strategy.client.registry
         dispatcher = Dispatcher(
             Credentials.from_environment(),
             pack(strategy),
-            owner=ownership.owner,
-            replaces=ownership.replaces,
+            owner=registry.owner,
+            replaces=registry.replaces,
             **options,
         )
         self._dispatcher = dispatcher
@@ -142,44 +146,44 @@ class ClusterCoordinator:
             functools.partial(_make_per_worker_variable, weakref.ref(self))
         )
         timeout = options["worker_timeout"]
-        watch(dispatcher, strategy.client, strategy.cluster_resolver, timeout)
+        start_periodic_checks(dispatcher, strategy.client, strategy.cluster_resolver, timeout)
 
     @property
     def workers(self) -> list[int]:
-        """The indices of the workers that the cluster resolver has named so far."""
+        """The indices of all workers that the cluster resolver has reported so far."""
         return self._dispatcher.workers
 
-    def tasks(self) -> list[DirectedTask]:
-        """Returns the workers that are there now, and the parameter servers."""
+    def tasks(self) -> list[CoordinatedTask]:
+        """Returns the connected workers and the parameter servers."""
         present = self.present_workers
         workers = self._dispatcher.addresses()
         servers = enumerate(self.strategy.client.servers)
         return [
-            *(DirectedTask("worker", index, workers[index]) for index in present),
-            *(DirectedTask("ps", index, address) for index, address in servers),
+            *(CoordinatedTask("worker", index, workers[index]) for index in present),
+            *(CoordinatedTask("ps", index, address) for index, address in servers),
         ]
 
     @property
     def present_workers(self) -> list[int]:
-        """The indices of the workers that are there now."""
+        """The indices of the connected workers."""
         with self._dispatcher.lock:
             return sorted(self._dispatcher.state.workers)
 
     def recover_servers_from(self, checkpoint_manager: CheckpointSource) -> None:
-        """Lets training survive the loss of parameter servers, from now on.
+        """Enables recovery from the loss of parameter servers.
 
-        A server that is started again, at the same address, is empty. *All* variables in the checkpoint, on
-        all servers, then go back to the last one that ``checkpoint_manager`` has saved, so that they belong
-        together, and with them whatever else is in the checkpoint. ``schedule``, ``join`` and ``done`` see
-        nothing of it but that it takes time: up to ``patience``, after which they raise
-        ``PSUnavailableError``. Functions that ran or waited when the server was lost run (again)
-        afterwards. ``recoveries`` says what was lost: the work since the checkpoint.
+        A server that is restarted at the same address is empty. *All* variables in the checkpoint, on all
+        servers, are then restored from the latest checkpoint of ``checkpoint_manager``, so that they are
+        consistent, together with everything else in the checkpoint. ``schedule``, ``join`` and ``done``
+        block meanwhile, for at most ``patience`` seconds; then they raise ``PSUnavailableError``.
+        Functions that were running or queued when the server was lost run (again) afterwards.
+        ``recoveries`` reports what was lost: the work since the checkpoint.
 
-        What this process itself reads, updates or saves while a server is lost raises
-        ``PSUnavailableError``; call ``join``, which waits, and do it again.
+        A read, update or save by this process while a server is lost raises ``PSUnavailableError``; call
+        ``join``, which waits, and retry.
 
-        Every variable on the servers must be in the checkpoint; if one is not, and its server is lost, that
-        is an error. The state of an optimizer that is not in the checkpoint begins anew there.
+        Every variable on the servers must be in the checkpoint; losing the server of one that is not is an
+        error. Optimizer state that is not in the checkpoint starts from its initial value there.
 
         Args:
             checkpoint_manager: An ``sg.train.CheckpointManager``.
@@ -197,12 +201,12 @@ class ClusterCoordinator:
         )
         self._checkpoint_manager = checkpoint_manager
         checkpoint_manager.after_saves(restorer.note_saved)
-        client.when_lost = functools.partial(_lose, weakref.ref(restorer))
+        client.on_server_lost = functools.partial(_lose, weakref.ref(restorer))
         self._dispatcher.restorer = restorer
 
     @property
     def recoveries(self) -> list[ServerRecovery]:
-        """What was recovered from the loss of parameter servers, and what was lost, oldest first."""
+        """The recoveries from lost parameter servers, each with the work that was lost, oldest first."""
         restorer = self._dispatcher.restorer
         return [] if restorer is None else list(restorer.recoveries)
 
@@ -215,21 +219,21 @@ class ClusterCoordinator:
         worker: int | None = None,
         priority: float = 0,
     ) -> RemoteValue:
-        """Queues a function to run on a worker, and returns its result-to-be without waiting for it.
+        """Queues a function to run on a worker, and returns a future of its result.
 
-        Waits only while the queue is full: 256 functions for each worker.
+        Blocks only while the queue is full: 256 functions per worker.
 
         Args:
             fn: A function, plain or ``sg.function``.
-            args: Its positional arguments: anything that can be pickled, per-worker datasets,
-                iterators and values, and results of earlier calls, all of them nested as one likes.
+            args: Its positional arguments: any nest of picklable objects, per-worker datasets, iterators
+                and values, and results of earlier calls.
             kwargs: Its keyword arguments.
-            worker: The index of the worker that is to run it. Any, if ``None``.
+            worker: The index of the worker to run it on; any worker if ``None``.
             priority: Functions with a higher priority start first; the default is 0.
 
         Raises:
-            ShippingError: If the function, or an argument, cannot be sent to a worker.
-            Exception: What an earlier function raised; it is raised once. No function runs then.
+            ShippingError: If the function or an argument cannot be pickled.
+            Exception: The error of an earlier function; it is raised once, when no function runs.
         """
         if not callable(fn):
             raise InvalidArgumentError(f"fn must be a function, got {fn!r}.")
@@ -247,7 +251,7 @@ class ClusterCoordinator:
         """Waits until every scheduled function has ended.
 
         Raises:
-            Exception: What a function raised; it is raised once. No function runs then.
+            Exception: The error of a function; it is raised once, when no function runs.
         """
         self._dispatcher.join()
 
@@ -255,38 +259,38 @@ class ClusterCoordinator:
         """Returns whether every scheduled function has ended.
 
         Raises:
-            Exception: What a function raised; it is raised once. No function runs then.
+            Exception: The error of a function; it is raised once, when no function runs.
         """
         return self._dispatcher.done()
 
-    def fetch(self, val: Any) -> Any:
+    def fetch(self, val: PyTree) -> Any:
         """Returns a structure with every ``RemoteValue`` in it replaced by its result.
 
         Args:
-            val: A ``RemoteValue``, or any nest of tuples, lists and dictionaries with some in it.
+            val: A ``RemoteValue``, or any nest of tuples, lists and dictionaries that contains some.
 
         Raises:
             CancelledError: If a function did not run because another one failed.
-            Exception: What a function raised.
+            Exception: The error of a function.
         """
         return jax.tree.map(
             lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf, val
         )
 
-    def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """Returns a dataset that every worker makes for itself, by calling a function there.
+    def create_per_worker_dataset(self, dataset_fn: Dataset) -> PerWorkerDataset:
+        """Returns a dataset that each worker creates for itself, by calling a function.
 
-        ``iter`` of it gives an iterator to pass to ``schedule``: the function gets the iterator of
-        the worker that runs it. A worker that comes back after a failure begins anew.
+        ``iter`` of it returns an iterator to pass to ``schedule``: the function gets the iterator of the
+        worker that runs it. A worker that comes back after a failure starts from the beginning.
 
         Args:
             dataset_fn: A function without arguments that returns a ``Dataset``, a distributed dataset,
                 or an iterable; or one of these, which is sent to every worker. A distributed dataset
-                must be the coordinator's own strategy's, and is for the replicas of each worker there.
+                must be created by the coordinator's strategy; it is for the replicas of each worker.
 
         Raises:
-            ValueError: If it is something else.
-            ShippingError: If it cannot be sent to a worker.
+            ValueError: If it is anything else.
+            ShippingError: If it cannot be pickled.
         """
         return PerWorkerDataset(self, self._dispatcher.definitions, dataset_fn)
 
@@ -297,7 +301,7 @@ class ClusterCoordinator:
 def _make_per_worker_variable(
     coordinator: weakref.ref[ClusterCoordinator], **options: Any
 ) -> PerWorkerVariable:
-    """Returns a variable of a coordinator's workers; the strategy, which calls it, keeps that alive."""
+    """Returns a per-worker variable; the calling strategy keeps the coordinator alive."""
     known = coordinator()
     assert known is not None
     return PerWorkerVariable(known, known._dispatcher.definitions, **options)
@@ -309,7 +313,7 @@ def _lose(restorer: weakref.ref[ServerRestorer], server: int) -> None:
         known.lose(server)
 
 
-def _pack_arguments(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Parcel:
+def _pack_arguments(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Payload:
     if not args and not kwargs:
         return _NO_ARGUMENTS
     if not isinstance(args or (), Sequence) or isinstance(args, str | bytes):
@@ -322,12 +326,12 @@ def _pack_arguments(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
     except Exception as error:
         parts = [(f"args[{index}]", value) for index, value in enumerate(positional)]
         parts += [(f"kwargs[{name!r}]", value) for name, value in named.items()]
-        fix = "Pass plain data, or make it in the function."
-        raise check_parts(parts, error, fix) from error
+        fix = "Pass plain data, or create it in the function."
+        raise unpicklable_part_error(parts, error, fix) from error
 
 
 def _allowed_workers(
-    arguments: Parcel, worker: int | None, workers: Sequence[int]
+    arguments: Payload, worker: int | None, workers: Sequence[int]
 ) -> frozenset[int] | None:
     """Returns which workers may run a function with these arguments; ``None`` for any."""
     allowed = None if worker is None else frozenset({worker})
@@ -338,7 +342,7 @@ def _allowed_workers(
                 raise InvalidArgumentError(
                     f"A function must be able to run on a worker that has a value for it, got "
                     f"PerWorkerValues for the workers {sorted(bound)} where only {sorted(allowed)} may "
-                    "run it. Make new PerWorkerValues, with one value for each worker."
+                    "run it. Create new PerWorkerValues, with one value for each worker."
                 )
             allowed = bound if allowed is None else allowed & bound
     return allowed

@@ -1,4 +1,4 @@
-"""``Dispatcher``: threads and connections around the coordinator's rules."""
+"""``Dispatcher``: runs the coordinator's scheduling rules with threads and worker connections."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stratagem._src.core.errors import CancelledError, ContextError, PSUnavailableError
 from stratagem._src.parameter_server.coordinator.closure import Closure, Status
+from stratagem._src.parameter_server.coordinator.closure_spec import ClosureSpec
 from stratagem._src.parameter_server.coordinator.mean_latency import MeanLatency
-from stratagem._src.parameter_server.coordinator.payload import Payload
+from stratagem._src.parameter_server.coordinator.no_worker_timeout import NoWorkerTimeout
 from stratagem._src.parameter_server.coordinator.references import (
     SentReference,
     closures_needed,
@@ -24,11 +25,10 @@ from stratagem._src.parameter_server.coordinator.references import (
 )
 from stratagem._src.parameter_server.coordinator.remote_value import RemoteValue
 from stratagem._src.parameter_server.coordinator.state import CoordinatorPhase, CoordinatorState
-from stratagem._src.parameter_server.coordinator.worker_absence import WorkerAbsence
 from stratagem._src.parameter_server.coordinator.worker_link import WorkerLink
 from stratagem._src.parameter_server.coordinator.worker_links import WorkerLinks
 from stratagem._src.parameter_server.protocol.definition import Definition, Definitions
-from stratagem._src.parameter_server.protocol.shipping import ByReference, Parcel, unpack
+from stratagem._src.parameter_server.protocol.serialization import ByReference, Payload, unpack
 from stratagem._src.process.background import Background
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.transport import Credentials
@@ -42,31 +42,31 @@ Result = TypeVar("Result")
 
 _logger = logging.getLogger("stratagem")
 _QUEUED_PER_WORKER = 256
-_SECONDS_TO_DRAIN = 5.0
-_POLL_SECONDS = 1.0
+_DRAIN_TIMEOUT_SECONDS = 5.0
+_POLL_INTERVAL_SECONDS = 1.0
 _HAS_ENDED = "The coordinator has ended."
 
 
 class Dispatcher:
-    """Carries out what ``CoordinatorState`` decides, and waits on behalf of the user.
+    """Executes the decisions of ``CoordinatorState``, and blocks the user's calls until they are done.
 
-    If one of its threads ends by an error that nobody expected, everything stops, and that error is
-    what every call raises from then on: nobody can say what the thread would still have done.
+    If an unexpected error ends one of its threads, everything stops, and every later call raises that
+    error, because the thread's remaining work is lost.
 
     Args:
-        credentials: What the coordinator proves to them.
+        credentials: The coordinator's credentials.
         strategy: The pickled strategy.
-        owner: What the parameter servers call the coordinator.
-        replaces: What they called the one that it took over from; empty if it did not.
-        closures_per_worker: How many closures a worker runs at the same time.
-        worker_timeout: After how many seconds without an answer a worker is lost.
-        patience: How many seconds to wait for a worker when there is none.
+        owner: The coordinator's id on the parameter servers.
+        replaces: The id of the coordinator that it took over from; empty if there is none.
+        closures_per_worker: Number of closures that a worker runs concurrently.
+        worker_timeout: Seconds without a reply after which a worker is lost.
+        patience: Seconds to wait for a worker when there is none.
     """
 
     def __init__(
         self,
         credentials: Credentials,
-        strategy: Parcel,
+        strategy: Payload,
         *,
         owner: str,
         replaces: str,
@@ -80,12 +80,14 @@ class Dispatcher:
         self.replaces = replaces
         self.closures_per_worker = closures_per_worker
         self.worker_timeout = worker_timeout
-        # Reentrant: a signal handler may interrupt a call of the same thread, see _as_user.
+        # Reentrant: a signal handler may interrupt a call in the same thread, see _run_locked.
         self.lock: threading.RLock = threading.RLock()
         self._is_changing = False
         self.state: CoordinatorState = CoordinatorState()
         self.ended: threading.Event = threading.Event()
-        self.background: Background = Background("the coordinator", on_failure=self._break_down)
+        self.background: Background = Background(
+            "the coordinator", on_failure=self._stop_on_failure
+        )
         self.abandoned = False
         self.dropped: collections.deque[Closure] = collections.deque()
         self._links = WorkerLinks()
@@ -97,16 +99,16 @@ class Dispatcher:
         self._refusals: set[int] = set()
         self._drain_until: float | None = None
         self.patience = patience
-        self._absence: WorkerAbsence = WorkerAbsence(patience)
+        self._no_worker_timeout: NoWorkerTimeout = NoWorkerTimeout(patience)
         self.restorer: ServerRestorer | None = None
         self._waiters: weakref.WeakSet[threading.Condition] = weakref.WeakSet()
         self._latency = MeanLatency()
         observer = recorder()
         if observer is not None:
-            observer.add_source("coordinator", self.figures)
+            observer.add_source("coordinator", self.metrics)
 
-    def figures(self) -> dict[str, float]:
-        """Returns how long the queue is, how quickly functions return, and how many ran again."""
+    def metrics(self) -> dict[str, float]:
+        """Returns the queue length, the mean latency of functions, and the number of retries."""
         with self.lock:
             state = self.state
             return {
@@ -124,10 +126,10 @@ class Dispatcher:
         return self.ended.is_set()
 
     def set_workers(self, workers: Mapping[int, str]) -> None:
-        """Takes in where the workers are: begins to look for new ones, and for others elsewhere.
+        """Sets the workers' addresses: connects to new workers, and reconnects to moved ones.
 
         Args:
-            workers: The workers' addresses, by index. One that is missing is not forgotten.
+            workers: The addresses by index. A worker that is missing here stays known.
         """
         with self.lock:
             if self.stopped:
@@ -146,15 +148,15 @@ class Dispatcher:
         return sorted(self._links)
 
     def addresses(self) -> dict[int, str]:
-        """Returns where each worker is, by its index."""
+        """Returns the address of each worker, by index."""
         return {index: link.address for index, link in self._links.items()}
 
     @property
-    def _most_queued(self) -> int:
+    def _max_queued(self) -> int:
         return _QUEUED_PER_WORKER * max(1, len(self._links))
 
     def stop(self) -> None:
-        """Ends the threads and tells the workers."""
+        """Stops the threads and closes the sessions with the workers."""
         if not self.background.process.is_here:
             return
         with self.lock:
@@ -165,8 +167,8 @@ class Dispatcher:
             self._settle(self.state.stop_draining())
         self._links.close()
 
-    def _break_down(self, error: BaseException) -> None:
-        """Stops because a thread did; ``error`` is what those who wait raise."""
+    def _stop_on_failure(self, error: BaseException) -> None:
+        """Stops after a thread failed; blocked calls raise ``error``."""
         error.add_note("Raised in a thread of the coordinator, which has stopped because of it.")
         with self.lock:
             self.ended.set()
@@ -176,16 +178,16 @@ class Dispatcher:
                 condition.notify_all()
         self._links.close()
 
-    # What users do.
+    # --- called by users ------------------------------------------------------------------------
 
     def schedule(
         self,
         definition: Definition,
-        arguments: Parcel,
+        arguments: Payload,
         workers: frozenset[int] | None,
         priority: float,
     ) -> RemoteValue:
-        """Queues a closure; waits while the queue is full.
+        """Queues a closure; blocks while the queue is full.
 
         Raises:
             BaseException: The error of an earlier closure.
@@ -195,10 +197,10 @@ class Dispatcher:
         closure.scheduled_at = time.monotonic()
         value = RemoteValue(self, closure)
         closure.owner = weakref.ref(value)
-        closure.payload = Payload(definition, arguments, closure.owner)
+        closure.spec = ClosureSpec(definition, arguments, closure.owner)
 
         def queue() -> None:
-            while self._raise_error() and self.state.num_queued >= self._most_queued:
+            while self._raise_error() and self.state.num_queued >= self._max_queued:
                 self._wait(self._has_room)
             for needed in needs:
                 if needed.status is Status.FAILED:
@@ -208,7 +210,7 @@ class Dispatcher:
             self._settle(self.state.schedule(closure))
             self._wake_for(closure)
 
-        self._as_user(queue)
+        self._run_locked(queue)
         return value
 
     def join(self) -> None:
@@ -222,7 +224,7 @@ class Dispatcher:
             while self._raise_error() and not self.state.is_at_rest:
                 self._wait(self._has_ended)
 
-        self._as_user(wait)
+        self._run_locked(wait)
 
     def done(self) -> bool:
         """Returns whether every closure has ended.
@@ -230,47 +232,47 @@ class Dispatcher:
         Raises:
             BaseException: The first error of a closure.
         """
-        return self._as_user(lambda: self._raise_error() and self.state.is_at_rest)
+        return self._run_locked(lambda: self._raise_error() and self.state.is_at_rest)
 
     def fetch(self, value: RemoteValue, *, as_jax: bool) -> Any:
         """Waits for a result and returns it."""
 
-        def wait() -> tuple[Closure, Parcel | None, int | None]:
+        def wait() -> tuple[Closure, Payload | None, int | None]:
             closure = self._wait_for(value)
             if closure.status is Status.FAILED:
                 assert closure.error is not None
                 raise closure.error
-            return closure, value._parcel, closure.where
+            return closure, value._payload, closure.where
 
         def lose(closure: Closure, holder: int | None) -> None:
             if closure.where == holder:
                 self.state.value_lost(closure)
 
         while True:
-            closure, parcel, holder = self._as_user(wait)
-            if parcel is None:
+            closure, payload, holder = self._run_locked(wait)
+            if payload is None:
                 assert holder is not None
-                parcel = self._links[holder].fetch(closure.number)
-            if parcel is not None:
-                return unpack(parcel, as_jax=as_jax)
-            self._as_user(functools.partial(lose, closure, holder))
+                payload = self._links[holder].fetch(closure.number)
+            if payload is not None:
+                return unpack(payload, as_jax=as_jax)
+            self._run_locked(functools.partial(lose, closure, holder))
 
-    def _as_user(self, call: Callable[[], Result]) -> Result:
-        """Returns what ``call`` returns, which is called with the lock held.
+    def _run_locked(self, call: Callable[[], Result]) -> Result:
+        """Calls ``call`` with the lock held and returns its result.
 
-        A signal handler runs in the middle of whatever the main thread does, also while that holds the
-        lock and has changed half of the state.
+        A signal handler interrupts the main thread anywhere, also while it holds the (reentrant) lock and
+        has changed only half of the state.
 
         Raises:
-            ContextError: In a handler that interrupts another such call, unless that one waits.
+            ContextError: In a signal handler that interrupts another such call, unless that one waits.
         """
         self.background.process.check()
         with self.lock:
             if self._is_changing:
                 raise ContextError(
                     "A signal handler cannot schedule functions, or wait for them, while it interrupts a "
-                    "call of the same coordinator in the same thread. Set a flag in the handler, and do "
-                    "it in the loop when the flag is set."
+                    "call of the same coordinator in the same thread. Set a flag in the handler, and check "
+                    "the flag in the training loop."
                 )
             self._is_changing = True
             try:
@@ -279,38 +281,38 @@ class Dispatcher:
                 self._is_changing = False
 
     def _wait(self, condition: threading.Condition) -> None:
-        """Waits, in a call of ``_as_user``, until the condition may have become true."""
+        """Waits, in a call of ``_run_locked``, until the condition may have become true."""
         self._is_changing = False
         try:
-            # For a while: it may become true in a handler that runs before this begins to wait.
-            condition.wait(_POLL_SECONDS)
+            # With a timeout: a signal handler that runs just before wait() may notify, and be missed.
+            condition.wait(_POLL_INTERVAL_SECONDS)
         finally:
             self._is_changing = True
 
-    # What links report. All of it with the lock.
+    # --- called by worker links, with the lock --------------------------------------------------
 
     def take(self, worker: int, limit: int) -> list[Closure]:
         """Returns closures for a worker to run."""
         taken, settled = self.state.take(worker, limit)
         self._settle(settled)
-        # Not for every closure: who waits for room then has work for a while.
-        if taken and self.state.num_queued <= 3 * self._most_queued // 4:
+        # Only below three quarters, not for every closure: a blocked schedule() then has room for many.
+        if taken and self.state.num_queued <= 3 * self._max_queued // 4:
             self._has_room.notify_all()
         return taken
 
     def refer(self, reference: ByReference, worker: int) -> tuple[Definition | None, SentReference]:
-        """Returns how a worker finds what an argument refers to, and a definition that it needs."""
+        """Returns how a worker finds an argument's referent, and the definition that it needs for it."""
         return refer(reference, worker, self._links)
 
-    def succeeded(self, worker: int, number: int, parcel: Parcel | None) -> None:
-        """Takes in a result, or that the worker holds it."""
-        settled = self.state.succeeded(worker, number, held=parcel is None)
+    def succeeded(self, worker: int, number: int, payload: Payload | None) -> None:
+        """Handles the success of a closure; ``payload`` is ``None`` if the worker holds the result."""
+        settled = self.state.succeeded(worker, number, held=payload is None)
         for closure in settled:
             self._latency.add(time.monotonic() - closure.scheduled_at)
-            value = closure.payload.value()
+            value = closure.spec.value()
             if value is not None:
-                value._parcel = parcel
-            elif parcel is None:
+                value._payload = payload
+            elif payload is None:
                 self.dropped.append(closure)
         had_waiters = self.state.num_queued > 0
         self._settle(settled)
@@ -318,7 +320,7 @@ class Dispatcher:
             self._links.wake_all()
 
     def failed(self, worker: int, number: int, error: BaseException) -> None:
-        """Takes in what a closure raised."""
+        """Handles the exception of a closure."""
         was_open = self.state.phase is CoordinatorPhase.OPEN
         if isinstance(error, PSUnavailableError):
             if self.restorer is not None:
@@ -331,64 +333,64 @@ class Dispatcher:
             self._links.recall_all()
 
     def put_back(self, worker: int, number: int, missing: int | None) -> None:
-        """Takes in that a closure was not started."""
+        """Requeues a closure that was not started."""
         if missing is not None:
             for closure in self.state.in_flight_on(worker):
                 if closure.number == number:
                     self.dropped.extend(n for n in closure.needs if n.number == missing)
-            self.take_dropped()
+            self.release_dropped()
         self._settle(self.state.put_back(worker, number))
         self._links.wake_all()
 
     def worker_joined(self, worker: int) -> None:
-        """Takes in that a worker is there."""
+        """Handles a worker that has connected."""
         self.state.worker_joined(worker)
         self._refusals.discard(worker)
-        _logger.info("%s is there.", self._links[worker].task)
+        _logger.info("%s is connected.", self._links[worker].task)
 
     def worker_lost(self, worker: int, error: Exception) -> None:
-        """Takes in that a worker is gone."""
+        """Handles the loss of a worker."""
         count = self.state.num_in_flight_on(worker)
-        again = f" Its {count} functions run again elsewhere." if count else ""
+        again = f" Its {count} functions run again on other workers." if count else ""
         _logger.warning("Lost a worker: %s%s", error, again)
         self._settle(self.state.worker_lost(worker, error))
         self._links.wake_all()
 
-    def take_dropped(self) -> None:
-        """Lets workers drop results that nobody can ask for."""
+    def release_dropped(self) -> None:
+        """Tells workers to drop results that are no longer referenced."""
         while self.dropped:
             closure = self.dropped.popleft()
             holder = self.state.release(closure)
             if holder is not None:
                 self._links[holder].released.append(closure.number)
 
-    # What is reported from elsewhere, without the lock.
+    # --- called by other threads, without the lock ----------------------------------------------
 
     def worker_refused(self, worker: int, error: Exception, *, is_proven: bool) -> None:
-        """Takes in that a worker is there, but does not want or is not able to work.
+        """Handles a worker that is reachable but rejects the coordinator or fails.
 
-        The others go on without it. It is an error if there are none; or, unless the worker has proved
-        who it is, when all have refused: whoever listens on the port of a worker that is dead or late
-        can refuse.
+        The other workers continue. If there is no other worker, this is an error: immediately if the
+        worker is authenticated (``is_proven``), else only when all workers have refused, because any
+        process that listens on the port of a dead or late worker can refuse.
         """
         with self.lock:
             if self.stopped:
                 return
             if worker not in self._refusals:
                 self._refusals.add(worker)
-                _logger.warning("%s does not work: %s", self._links[worker].task, error)
+                _logger.warning("%s refuses work: %s", self._links[worker].task, error)
             if not self.state.workers and (is_proven or self._refusals.issuperset(self._links)):
                 self._abort(error)
 
     def withdraw(self, error: BaseException) -> None:
-        """Takes in that what was given to ``server_lost`` has passed."""
+        """Withdraws an error that was reported to ``server_lost``: the server is back."""
         with self.lock:
             self.state.withdraw(error)
             if self.state.phase is CoordinatorPhase.OPEN:
                 self._drain_until = None
 
     def check(self) -> None:
-        """Looks whether something has been waited for too long; called every now and then."""
+        """Checks the deadlines; called periodically."""
         if self.abandoned:
             self.stop()
         now = time.monotonic()
@@ -399,11 +401,11 @@ class Dispatcher:
             missing: list[frozenset[int] | None] = [*self.state.missing_workers()]
             if not self.state.workers and not self.state.is_idle:
                 missing.append(None)
-            if error := self._absence.error(missing, now, self._links.values()):
+            if error := self._no_worker_timeout.error(missing, now, self._links.values()):
                 self._abort(error)
 
     def server_lost(self, error: PSUnavailableError) -> bool:
-        """Takes in that a server is gone; returns whether ``withdraw`` may take that back."""
+        """Handles the loss of a server; returns whether ``withdraw`` may undo it."""
         with self.lock:
             if self.restorer is None:
                 is_news = self.state.phase is CoordinatorPhase.OPEN
@@ -413,12 +415,12 @@ class Dispatcher:
             return False
 
     def pause(self) -> None:
-        """Gives no closures to workers, and asks for those back that have not started; with the lock."""
+        """Stops assigning closures to workers, and recalls those that have not started; with the lock."""
         self.state.pause()
         self._links.recall_all()
 
     def resume(self, error: BaseException | None) -> None:
-        """Gives closures to workers again, or takes in that nothing can go on."""
+        """Assigns closures to workers again; with an error, fails all closures."""
         with self.lock:
             self.state.resume()
             if error is not None:
@@ -429,14 +431,14 @@ class Dispatcher:
     def _abort(self, error: BaseException) -> None:
         settled = self.state.abort(error)
         if self.state.phase is CoordinatorPhase.DRAINING and self._drain_until is None:
-            self._drain_until = time.monotonic() + _SECONDS_TO_DRAIN
+            self._drain_until = time.monotonic() + _DRAIN_TIMEOUT_SECONDS
         self._settle(settled)
         self._links.recall_all()
 
-    # What all of them share, with the lock.
+    # --- shared, with the lock ------------------------------------------------------------------
 
     def _raise_error(self) -> bool:
-        """Raises the error of a closure if there is one, once all closures have ended."""
+        """Raises a closure's error, if there is one, after all closures have ended; else returns true."""
         self.background.check()
         while self.state.phase is CoordinatorPhase.DRAINING and not self.state.has_error:
             self._wait(self._has_ended)
@@ -467,13 +469,13 @@ class Dispatcher:
 
     def _settle(self, closures: Iterable[Closure]) -> None:
         for closure in closures:
-            value = closure.payload.value()
+            value = closure.spec.value()
             if value is not None and value._waiter is not None:
                 value._waiter.notify_all()
             if closure.status is Status.HELD:
-                closure.payload = closure.payload.without_values()
+                closure.spec = closure.spec.without_values()
             else:
-                closure.payload = closure.payload.emptied()
+                closure.spec = closure.spec.emptied()
         if self.state.is_idle:
             self._has_ended.notify_all()
             self._has_room.notify_all()

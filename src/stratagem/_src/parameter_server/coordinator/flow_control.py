@@ -1,42 +1,42 @@
-"""``Pace``: how many closures a worker is given ahead of time."""
+"""``FlowControl``: limits the number of closures in flight on a worker."""
 
 from __future__ import annotations
 
-__all__ = ["Pace"]
+__all__ = ["FlowControl"]
 
-_SECONDS_AHEAD = 0.02
-_MOST_AHEAD = 256
-_WEIGHT_OF_NEWEST = 0.1
+_LOOKAHEAD_SECONDS = 0.02
+_MAX_AHEAD = 256
+_EWMA_WEIGHT = 0.1
 
 
-class Pace:
-    """Lets a worker have what it runs, and as much again as it will have finished in a moment.
+class FlowControl:
+    """Allows a worker its running closures, plus those that it will finish within 20 ms.
 
-    Quick closures so travel many at a time; slow ones stay in the queue, for whoever is free first.
+    Short closures are therefore sent in batches; long ones stay in the queue, for the first free worker.
 
-    >>> pace = Pace(num_threads=2)
-    >>> pace.most_in_flight
+    >>> flow = FlowControl(num_threads=2)
+    >>> flow.max_in_flight
     2
     >>> for _ in range(50):
-    ...     pace.note(seconds=0.001)
-    >>> pace.most_in_flight
+    ...     flow.record(seconds=0.001)
+    >>> flow.max_in_flight
     20
     """
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
-        self._seconds = _SECONDS_AHEAD
-        self.most_in_flight = num_threads
+        self._seconds = _LOOKAHEAD_SECONDS
+        self.max_in_flight = num_threads
 
-    def note(self, seconds: float) -> None:
-        """Takes in how long a closure took."""
-        self._seconds += _WEIGHT_OF_NEWEST * (seconds - self._seconds)
-        ahead = int(_SECONDS_AHEAD / max(self._seconds, 1e-6))
-        self.most_in_flight = self._num_threads + min(ahead, _MOST_AHEAD)
+    def record(self, seconds: float) -> None:
+        """Records the duration of a closure."""
+        self._seconds += _EWMA_WEIGHT * (seconds - self._seconds)
+        ahead = int(_LOOKAHEAD_SECONDS / max(self._seconds, 1e-6))
+        self.max_in_flight = self._num_threads + min(ahead, _MAX_AHEAD)
 
-    def stand_still(self) -> bool:
-        """Takes in that nothing was finished for long; returns whether closures wait in vain."""
-        waited_in_vain = self.most_in_flight > self._num_threads
-        self._seconds = _SECONDS_AHEAD
-        self.most_in_flight = self._num_threads
-        return waited_in_vain
+    def on_stall(self) -> bool:
+        """Resets the limit when no closure has finished for long; returns whether to recall some."""
+        has_excess = self.max_in_flight > self._num_threads
+        self._seconds = _LOOKAHEAD_SECONDS
+        self.max_in_flight = self._num_threads
+        return has_excess

@@ -1,4 +1,4 @@
-"""``MeanLatency``: how long functions take from being scheduled to having returned."""
+"""``MeanLatency``: the mean time from scheduling a function to its return."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["MeanLatency"]
 
 
 class MeanLatency:
-    """The mean since it was last asked for; the one before if nothing came since.
+    """The mean latency since the last ``take``; the previous mean if there was none since.
 
     >>> from stratagem._src.parameter_server.coordinator.mean_latency import MeanLatency
     >>> latency = MeanLatency()
@@ -22,12 +22,12 @@ class MeanLatency:
         self._mean = 0.0
 
     def add(self, seconds: float) -> None:
-        """Takes in how long one took."""
+        """Adds the latency of one function."""
         self._seconds += seconds
         self._number += 1
 
     def take(self) -> float:
-        """Returns the mean, and begins anew."""
+        """Returns the mean, and resets it."""
         if self._number:
             self._mean = self._seconds / self._number
         self._seconds, self._number = 0.0, 0

@@ -1,4 +1,4 @@
-"""``PerWorkerValues``: values that are different on every worker."""
+"""``PerWorkerValues``: one value for each worker."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.owned_memory import owned
+from stratagem._src.core.types import Leaf
 from stratagem._src.parameter_server.coordinator.remote_value import RemoteValue
 from stratagem._src.parameter_server.protocol.definition import DefinedOnWorker
-from stratagem._src.parameter_server.protocol.shipping import ByReference, Parcel, check_parts, pack
+from stratagem._src.parameter_server.protocol.serialization import (
+    ByReference,
+    Payload,
+    pack,
+    unpicklable_part_error,
+)
 
 __all__ = ["PerWorkerValues"]
 
 
 class PerWorkerValues(ByReference):
-    """One value for each worker; a scheduled function gets the one of the worker that runs it.
+    """One value for each worker; a scheduled function gets the value of the worker that runs it.
 
-    The values are taken as they are now, for the workers that are known when it is first scheduled. A
-    worker that joins later has none, and runs no function that is given it.
+    The values are copied now, and belong to the workers that are known when it is first scheduled. A
+    worker that joins later has no value, and does not run functions with this argument.
 
     Args:
-        values: ``RemoteValue`` objects, per-worker datasets or any others, in the order of the workers.
+        values: ``RemoteValue`` objects, per-worker datasets or other values, in the order of the workers.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -38,31 +44,32 @@ class PerWorkerValues(ByReference):
         return self._values
 
     @functools.cached_property
-    def packed(self) -> tuple[ByReference | Parcel, ...]:
-        """The values as they travel.
+    def packed(self) -> tuple[ByReference | Payload, ...]:
+        """The serialized values.
 
         Raises:
-            ShippingError: If one cannot be sent to a worker.
+            ShippingError: If a value cannot be pickled.
         """
-        packed: list[ByReference | Parcel] = []
+        packed: list[ByReference | Payload] = []
         for index, value in enumerate(self._values):
             try:
                 stays = isinstance(value, RemoteValue | DefinedOnWorker)
                 packed.append(value if stays else pack(value))
             except Exception as error:
                 name = f"Value {index} of PerWorkerValues"
-                raise check_parts([(name, value)], error, "Use plain data.") from error
+                raise unpicklable_part_error([(name, value)], error, "Use plain data.") from error
         return tuple(packed)
 
     def bind(self, workers: Sequence[int]) -> frozenset[int]:
-        """Returns the workers whose values these are; the first call decides.
+        """Returns the workers that the values belong to; the first call decides.
 
         Args:
-            workers: The workers that are known now, in order.
+            workers: The known workers, in order.
 
         Raises:
-            InvalidArgumentError: If there are more or fewer than values, or others than the first time.
-            ShippingError: If a value cannot be sent.
+            InvalidArgumentError: If their number differs from the number of values, or a bound worker is
+                missing.
+            ShippingError: If a value cannot be pickled.
         """
         if self._workers is None:
             if len(self.packed) != len(workers):
@@ -75,12 +82,12 @@ class PerWorkerValues(ByReference):
         if not bound <= set(workers):
             raise InvalidArgumentError(
                 f"PerWorkerValues were first used with the workers {sorted(bound)} and must be used "
-                f"with these, got the workers {list(workers)}. Make new ones for another coordinator."
+                f"with these, got the workers {list(workers)}. Create new ones for another coordinator."
             )
         return bound
 
-    def on(self, worker: int) -> ByReference | Parcel:
-        """Returns the value of a worker as it travels."""
+    def on(self, worker: int) -> ByReference | Payload:
+        """Returns the serialized value of a worker."""
         assert self._workers is not None, "bound when it was scheduled"
         return self.packed[self._workers.index(worker)]
 
@@ -88,5 +95,5 @@ class PerWorkerValues(ByReference):
         return f"PerWorkerValues({self._values!r})"
 
 
-def _owned_leaf(leaf: Any) -> Any:
+def _owned_leaf(leaf: Leaf) -> Any:
     return owned(leaf) if isinstance(leaf, np.ndarray) else leaf

@@ -1,4 +1,4 @@
-"""Datasets and iterators that every worker makes for itself."""
+"""Per-worker datasets and iterators, which each worker creates for itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratagem._src.parameter_server.protocol.definition import (
     Definitions,
 )
 from stratagem._src.strategies.deferred_dataset import DeferredDataset
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
 
 if TYPE_CHECKING:
     from stratagem._src.parameter_server.coordinator.cluster_coordinator import ClusterCoordinator
@@ -25,23 +25,23 @@ __all__ = ["PerWorkerDataset", "PerWorkerIterator"]
 
 
 class PerWorkerDataset(DefinedOnWorker):
-    """A dataset that every worker makes for itself; made by ``create_per_worker_dataset``.
+    """A dataset that each worker creates for itself; returned by ``create_per_worker_dataset``.
 
-    ``iter`` gives the iterators. When a worker comes back after a failure, its dataset and iterators
-    are made again there and begin anew. As an argument of a scheduled function it is the dataset of
-    the worker that runs it.
+    ``iter`` returns the iterators. When a worker comes back after a failure, its dataset and iterators
+    are created again there and start from the beginning. As an argument of a scheduled function, it is
+    the dataset of the worker that runs the function.
 
     Args:
-        coordinator: Whose workers they are.
-        definitions: What workers are sent once.
+        coordinator: The coordinator of the workers.
+        definitions: The coordinator's definitions.
         dataset: A function that returns a dataset, or a dataset.
 
     Raises:
-        ValueError: If ``dataset`` is neither, or belongs to the devices of another strategy.
+        ValueError: If ``dataset`` is neither, or belongs to another strategy.
     """
 
     def __init__(
-        self, coordinator: ClusterCoordinator, definitions: Definitions, dataset: Any
+        self, coordinator: ClusterCoordinator, definitions: Definitions, dataset: object
     ) -> None:
         _check_dataset(dataset, coordinator)
         super().__init__(definitions.make("dataset", dataset))
@@ -50,7 +50,7 @@ class PerWorkerDataset(DefinedOnWorker):
         self._known_spec = dataset.element_spec if isinstance(dataset, Dataset) else None
 
     def __iter__(self) -> PerWorkerIterator:
-        if state.current_frame() is not None:
+        if frames.current_frame() is not None:
             raise ContextError(
                 "iter() of a per-worker dataset must be called outside of functions, so that the "
                 "workers can be told. Pass the iterator to a function: schedule(fn, args=(iterator,))."
@@ -59,18 +59,18 @@ class PerWorkerDataset(DefinedOnWorker):
 
     @functools.cached_property
     def element_spec(self) -> Any:
-        """The structure of specs of an element. If only a worker can tell, one is asked.
+        """The structure of specs of an element; evaluated on a worker if it is not known here.
 
         Raises:
             NotImplementedError: If it is an iterable without specs.
-            Exception: What making the dataset raised, or an earlier function, as from ``schedule``.
+            Exception: An error of creating the dataset, or of an earlier function, as from ``schedule``.
         """
         if self._known_spec is not None:
             return self._known_spec
         return self._coordinator.schedule(_element_spec_of, args=(self,)).fetch()
 
     def build(self) -> PerWorkerValues:
-        """Lets the workers that are there make the dataset now, without iterating over it.
+        """Creates the dataset on the connected workers now, without iterating over it.
 
         Returns:
             The dataset of each worker, to pass to ``schedule``; the function then calls ``iter``.
@@ -81,7 +81,7 @@ class PerWorkerDataset(DefinedOnWorker):
 
 
 class PerWorkerIterator(DefinedOnWorker):
-    """An iterator on every worker; pass it to ``schedule``, and call ``next`` in the function."""
+    """An iterator on each worker; pass it to ``schedule``, and call ``next`` in the function."""
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
@@ -100,12 +100,12 @@ class PerWorkerIterator(DefinedOnWorker):
         self.__next__()
 
 
-def _check_dataset(dataset: Any, coordinator: ClusterCoordinator) -> None:
+def _check_dataset(dataset: object, coordinator: ClusterCoordinator) -> None:
     if isinstance(dataset, DistributedDataset):
         if not isinstance(dataset, DeferredDataset) or dataset.strategy is not coordinator.strategy:
             raise InvalidArgumentError(
-                "A distributed dataset must be made by the coordinator's own strategy to be sent to "
-                "its workers, got one that another strategy made. Use "
+                "A distributed dataset must be created by the coordinator's own strategy to be sent to "
+                "its workers, got one of another strategy. Use "
                 "coordinator.strategy.experimental_distribute_dataset(dataset)."
             )
     elif not callable(dataset) and not isinstance(dataset, Iterable):
@@ -115,14 +115,14 @@ def _check_dataset(dataset: Any, coordinator: ClusterCoordinator) -> None:
         )
 
 
-def _make(dataset: Any) -> None:
-    """Called on a worker, whose dataset is made when something refers to it."""
+def _make(dataset: object) -> None:
+    """Does nothing: the reference to the argument makes the worker create its dataset."""
 
 
-def _element_spec_of(dataset: Any) -> Any:
+def _element_spec_of(dataset: object) -> Any:
     spec = getattr(dataset, "element_spec", None)
     if spec is None:
         raise OnWorkersOnlyError(
-            f"element_spec is known of a Dataset, but the worker's dataset is a {type(dataset)}."
+            f"element_spec needs a Dataset, but the worker's dataset is a {type(dataset)}."
         )
     return spec

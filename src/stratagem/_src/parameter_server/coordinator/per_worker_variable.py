@@ -1,9 +1,10 @@
-"""``PerWorkerVariable``: a variable that every worker has for itself."""
+"""``PerWorkerVariable``: a variable with a separate value on each worker."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stratagem._src.core.types import ArrayLike, Initializer
 from stratagem._src.parameter_server.protocol.definition import DefinedOnWorker, Definitions
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.variable import Variable, _register
@@ -11,23 +12,23 @@ from stratagem._src.variables.variable import Variable, _register
 if TYPE_CHECKING:
     from stratagem._src.parameter_server.coordinator.cluster_coordinator import ClusterCoordinator
 
-__all__ = ["PerWorkerVariable", "VariableOfWorker"]
+__all__ = ["PerWorkerVariable", "WorkerLocalVariable"]
 
 
 class PerWorkerVariable(MirroredVariable, DefinedOnWorker):
-    """A variable with a value of its own on every worker, which nothing synchronizes.
+    """A variable with a separate, unsynchronized value on each worker.
 
-    Made by ``Variable(..., per_worker_variable=True)`` in the scope of a ``ParameterServerStrategy``
-    that has a ``ClusterCoordinator``. In a scheduled function, which captures it or gets it as an
-    argument, it is the variable of the worker that runs it; in the coordinator it is the coordinator's
-    own. It is made from the initial value when a worker first uses it, and again when a worker comes
-    back after a failure. Optimizers do not update it.
+    ``Variable(..., per_worker_variable=True)`` in the scope of a ``ParameterServerStrategy`` that has a
+    ``ClusterCoordinator`` returns one. In a scheduled function, as a capture or argument, it is the
+    variable of the worker that runs the function; in the coordinator, it is the coordinator's own. A
+    worker creates it from the initial value on first use, and again when it comes back after a failure.
+    Optimizers do not update it.
 
     Args:
-        coordinator: Whose workers they are.
-        definitions: What workers are sent once.
-        initial_value: Array, number, or a function without arguments, which every worker calls.
-        trainable: Without effect: it never is.
+        coordinator: The coordinator of the workers.
+        definitions: The coordinator's definitions.
+        initial_value: Array, number, or a function without arguments, which each worker calls.
+        trainable: Without effect: it is never trainable.
         **options: The other arguments of ``Variable``.
     """
 
@@ -36,7 +37,7 @@ class PerWorkerVariable(MirroredVariable, DefinedOnWorker):
         coordinator: ClusterCoordinator,
         definitions: Definitions,
         *,
-        initial_value: Any,
+        initial_value: Initializer,
         trainable: bool | None = None,
         **options: Any,
     ) -> None:
@@ -47,10 +48,10 @@ class PerWorkerVariable(MirroredVariable, DefinedOnWorker):
         self._coordinator = coordinator
 
     def read_all(self) -> list[Any]:
-        """Returns the value of every worker, in the order of the workers.
+        """Returns the value of each worker, in the order of the workers.
 
         Raises:
-            Exception: What an earlier function raised, as from ``schedule``.
+            Exception: The error of an earlier function, as from ``schedule``.
         """
         values = [
             self._coordinator.schedule(_read, args=(self,), worker=worker)
@@ -63,18 +64,18 @@ def _read(variable: Variable) -> Any:
     return variable.read_value()
 
 
-class VariableOfWorker(MirroredVariable):
-    """What a ``PerWorkerVariable`` is on a worker. What leaves the worker is its value."""
+class WorkerLocalVariable(MirroredVariable):
+    """A ``PerWorkerVariable`` on a worker. It is pickled as its value."""
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _as_it_is, (self.read_value(),)
+        return _identity, (self.read_value(),)
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: ArrayLike) -> Any:
     return value
 
 
 _register(PerWorkerVariable)
-_register(VariableOfWorker)
+_register(WorkerLocalVariable)

@@ -1,4 +1,4 @@
-"""What looks after a coordinator in the background: deadlines, parameter servers, new workers."""
+"""The coordinator's background checks: deadlines, heartbeats of parameter servers, worker discovery."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from typing import Protocol
 
 from stratagem._src.cluster import ClusterResolver, ClusterSpec
 from stratagem._src.core.errors import InvalidArgumentError, PSUnavailableError
-from stratagem._src.parameter_server.client.parameter_client import ServerSign
+from stratagem._src.parameter_server.client.parameter_client import ServerStatus
 from stratagem._src.parameter_server.coordinator.dispatcher import Dispatcher
 
-__all__ = ["watch"]
+__all__ = ["start_periodic_checks"]
 
 _logger = logging.getLogger("stratagem")
-_SECONDS_BETWEEN_LOOKS = 0.25
-_SECONDS_BETWEEN_SIGNS = 1.0
-_SECONDS_BETWEEN_WORKERS = 5.0
+_DEADLINE_CHECK_INTERVAL_SECONDS = 0.25
+_HEARTBEAT_INTERVAL_SECONDS = 1.0
+_WORKER_DISCOVERY_INTERVAL_SECONDS = 5.0
 
 
 class Servers(Protocol):
-    """The parameter servers, as far as they are watched."""
+    """The part of ``ParameterClient`` that the checks use."""
 
     @property
     def num_servers(self) -> int:
-        """How many there are."""
+        """Number of parameter servers."""
 
-    def check(self, server: int, timeout: float) -> ServerSign:
-        """Returns a sign of life; raises ``PSUnavailableError`` if one of them gives no sign of life."""
+    def check(self, server: int, timeout: float) -> ServerStatus:
+        """Sends a heartbeat; raises ``PSUnavailableError`` if the server does not reply."""
 
 
-def watch(
+def start_periodic_checks(
     dispatcher: Dispatcher, servers: Servers, resolver: ClusterResolver, timeout: float
 ) -> None:
-    """Tells the dispatcher of the workers and starts to watch, in threads that end with it.
+    """Sets the dispatcher's workers and starts the checks, in threads that end with the dispatcher.
 
     Args:
-        dispatcher: Is told what was found.
+        dispatcher: Handles the events.
         servers: The parameter servers.
-        resolver: Says who the workers are.
-        timeout: After how many seconds without an answer a server counts as lost.
+        resolver: Resolves the workers' addresses.
+        timeout: Seconds without a reply after which a server counts as lost.
     """
 
     def find_more_workers() -> None:
         try:
             spec = resolver.cluster_spec()
-        except Exception as error:  # a resolver may ask others, who may be away
-            _logger.warning("The cluster resolver does not say who the workers are: %s", error)
+        except Exception as error:  # a resolver may query a service that is temporarily down
+            _logger.warning("The cluster resolver failed to list the workers: %s", error)
         else:
             dispatcher.set_workers(_workers_in(spec))
 
@@ -55,7 +55,7 @@ def watch(
 
     def check_server(server: int) -> None:
         try:
-            sign = servers.check(server, timeout)
+            status = servers.check(server, timeout)
         except PSUnavailableError as error:
             if dispatcher.server_lost(error):
                 lost[server] = error
@@ -63,19 +63,19 @@ def watch(
             if server in lost:
                 dispatcher.withdraw(lost.pop(server))
             if dispatcher.restorer is not None:
-                dispatcher.restorer.take_sign(server, sign)
+                dispatcher.restorer.on_heartbeat(server, status)
 
     dispatcher.set_workers(_workers_in(resolver.cluster_spec()))
-    _every(_SECONDS_BETWEEN_WORKERS, find_more_workers, dispatcher, "coordinator-workers")
-    _every(_SECONDS_BETWEEN_LOOKS, dispatcher.check, dispatcher, "coordinator-deadlines")
-    # Each in a thread of its own: the client's pool ends earlier than this when a program ends.
+    _every(_WORKER_DISCOVERY_INTERVAL_SECONDS, find_more_workers, dispatcher, "coordinator-workers")
+    _every(_DEADLINE_CHECK_INTERVAL_SECONDS, dispatcher.check, dispatcher, "coordinator-deadlines")
+    # One thread per server, not the client's pool, which is shut down earlier when a program exits.
     for server in range(servers.num_servers):
         check = functools.partial(check_server, server)
-        _every(_SECONDS_BETWEEN_SIGNS, check, dispatcher, f"coordinator-server-{server}")
+        _every(_HEARTBEAT_INTERVAL_SECONDS, check, dispatcher, f"coordinator-server-{server}")
 
 
 def _workers_in(spec: ClusterSpec) -> dict[int, str]:
-    """Returns where the workers are; none if the cluster has no such job at the moment."""
+    """Returns the workers' addresses by index; empty if the cluster has no worker job at the moment."""
     if not isinstance(spec, ClusterSpec):
         raise InvalidArgumentError(
             f"A cluster resolver's cluster_spec() must return a ClusterSpec, got {spec!r}."

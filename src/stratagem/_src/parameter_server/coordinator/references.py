@@ -1,4 +1,4 @@
-"""What the arguments of a closure refer to, and how a worker finds it."""
+"""References in the arguments of a closure, and how a worker resolves them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratagem._src.parameter_server.coordinator.closure import Closure
 from stratagem._src.parameter_server.coordinator.per_worker import PerWorkerValues
 from stratagem._src.parameter_server.coordinator.remote_value import RemoteValue
 from stratagem._src.parameter_server.protocol.definition import DefinedOnWorker, Definition
-from stratagem._src.parameter_server.protocol.shipping import ByReference, Parcel
+from stratagem._src.parameter_server.protocol.serialization import ByReference, Payload
 from stratagem._src.parameter_server.protocol.worker_messages import InlineValue, Resource, ValueAt
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["SentReference", "WeakRemoteValue", "closures_needed", "refer"]
 
 SentReference: TypeAlias = Resource | InlineValue | ValueAt
-"""How a worker is told where something is."""
+"""A reference as it is sent to a worker."""
 
 
 class WeakRemoteValue(ByReference):
-    """Stands for the argument of a function that has run: only if it runs again, its closure keeps it."""
+    """A weak reference to an argument of a function that has run; it is needed only if it runs again."""
 
     def __init__(self, value: RemoteValue) -> None:
         self.value = weakref.ref(value)
 
 
 def closures_needed(references: Iterable[Any]) -> Iterable[Closure]:
-    """Yields the closures whose results are among the arguments of another."""
+    """Yields the closures whose results are among the references."""
     for reference in references:
         if isinstance(reference, RemoteValue):
             yield reference._closure
@@ -41,12 +41,12 @@ def closures_needed(references: Iterable[Any]) -> Iterable[Closure]:
 def refer(
     reference: ByReference, worker: int, links: Mapping[int, WorkerLink]
 ) -> tuple[Definition | None, SentReference]:
-    """Returns how a worker finds what an argument refers to, and a definition that it needs.
+    """Returns how a worker finds an argument's referent, and the definition that it needs for it.
 
     Args:
-        reference: Stands for the argument, whose closure, if it is the result of one, has ended.
-        worker: Who is to find it.
-        links: The links to all workers, of which one may hold it.
+        reference: The reference; if it is the result of a closure, that closure has ended.
+        worker: The index of the worker.
+        links: The links to all workers; one of them may hold the result.
     """
     found: Any = reference
     if isinstance(reference, WeakRemoteValue):
@@ -55,11 +55,11 @@ def refer(
         found = reference.on(worker)
     if isinstance(found, DefinedOnWorker):
         return found.definition, Resource(found.definition.number)
-    if isinstance(found, Parcel):
+    if isinstance(found, Payload):
         return None, InlineValue(found)
     assert isinstance(found, RemoteValue)
-    if found._parcel is not None:
-        return None, InlineValue(found._parcel)
+    if found._payload is not None:
+        return None, InlineValue(found._payload)
     closure = found._closure
     assert closure.where is not None
     link = links[closure.where]

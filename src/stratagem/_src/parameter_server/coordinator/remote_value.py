@@ -1,4 +1,4 @@
-"""``RemoteValue``: the result of a scheduled function."""
+"""``RemoteValue``: the future result of a scheduled function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from stratagem._src.parameter_server.coordinator.closure import Closure, Status
-from stratagem._src.parameter_server.protocol.shipping import ByReference, Parcel
+from stratagem._src.parameter_server.protocol.serialization import ByReference, Payload
 
 if TYPE_CHECKING:
     from stratagem._src.parameter_server.coordinator.dispatcher import Dispatcher
@@ -15,22 +15,22 @@ __all__ = ["RemoteValue"]
 
 
 class RemoteValue(ByReference):
-    """The result that a scheduled function has, or will have; made by ``ClusterCoordinator.schedule``.
+    """The future result of a scheduled function; returned by ``ClusterCoordinator.schedule``.
 
-    It may be an argument of another scheduled function, which then runs when it is there. Small
-    results come to the coordinator by themselves; a large one stays on the worker that computed it,
-    until ``fetch``, and is dropped there with the last reference to it here.
+    It may be an argument of another scheduled function, which runs when the result is available. Small
+    results are sent to the coordinator; a large one stays on the worker that computed it, until
+    ``fetch``, and is dropped there with the last reference to it here.
 
     Differs from tf.distribute: can be passed to ``schedule``.
     """
 
     def __init__(self, dispatcher: Dispatcher, closure: Closure) -> None:
         self.keeps_alive: Any = None
-        """What must not end as long as the value can be asked for."""
+        """An object that must live as long as this one."""
         self._dispatcher = dispatcher
         self._closure = closure
         # Set by the dispatcher, under its lock.
-        self._parcel: Parcel | None = None
+        self._payload: Payload | None = None
         self._waiter: threading.Condition | None = None
 
     def fetch(self) -> Any:
@@ -38,7 +38,7 @@ class RemoteValue(ByReference):
 
         Raises:
             CancelledError: If the function did not run because another one failed.
-            Exception: What the function raised, with a note that has the worker's traceback.
+            Exception: The function's error, with the worker's traceback as a note.
         """
         return self._dispatcher.fetch(self, as_jax=False)
 

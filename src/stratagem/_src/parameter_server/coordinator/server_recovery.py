@@ -1,4 +1,4 @@
-"""``ServerRecovery``: what is known of parameter servers that were lost and are back."""
+"""``ServerRecovery``: the report of a recovery from lost parameter servers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["ServerRecovery"]
 
 @dataclass(frozen=True)
 class ServerRecovery:
-    """Parameter servers were lost, came back empty, and all variables were set back to a checkpoint.
+    """Parameter servers were lost, restarted empty, and all variables were restored from a checkpoint.
 
-    What was computed after the checkpoint is lost. How much that is, is counted twice: in functions that
-    had returned, which is exact, and in updates of variables or shards that the servers had carried out.
-    Of a lost server these are known up to its last sign of life, about a second before. Functions that ran
-    or waited when the server was lost are not among them: they run (again) after the recovery.
+    The work since the checkpoint is lost. It is counted in two ways: in functions that had returned, which
+    is exact, and in updates of variables or shards that the servers had applied. The updates of a lost
+    server are known up to its last heartbeat, about a second earlier. Functions that were running or queued
+    when the server was lost are not included: they run (again) after the recovery.
 
     >>> import stratagem as sg
     >>> recovery = sg.distribute.coordinator.ServerRecovery(
@@ -24,17 +24,17 @@ class ServerRecovery:
     >>> str(recovery).partition(". ")[0]
     'Parameter servers /job:ps/task:1 were lost and are back after 2.5 s'
     >>> str(recovery).partition(". ")[2]
-    'What 20 functions with 41 updates did in the 9.0 s after /data/ckpt-3 was saved is lost.'
+    'The work of 20 functions with 41 updates in the 9.0 s after /data/ckpt-3 was saved is lost.'
 
     Attributes:
-        servers: The numbers of the servers that were lost.
+        servers: The indices of the lost servers.
         checkpoint: The path of the checkpoint.
-        since: When it was saved, in seconds since the epoch; when this coordinator began to count, if it
-            was saved before that.
-        lost_at: When it was noticed that the servers were lost, in seconds since the epoch.
-        seconds: How long it took until functions could run again.
-        num_functions: How many scheduled functions had returned since then.
-        num_updates: How many updates servers had carried out since then.
+        since: When the checkpoint was saved, in seconds since the epoch; if it is older than this
+            coordinator, when the coordinator started to count.
+        lost_at: When the loss was detected, in seconds since the epoch.
+        seconds: Duration until functions could run again.
+        num_functions: Number of scheduled functions that had returned since then.
+        num_updates: Number of updates that the servers had applied since then.
     """
 
     servers: tuple[int, ...]
@@ -48,15 +48,15 @@ class ServerRecovery:
     def __str__(self) -> str:
         names = ", ".join(f"/job:ps/task:{server}" for server in self.servers)
         return (
-            f"Parameter servers {names} were lost and are back after {self.seconds:.1f} s. What "
-            f"{self.num_functions} functions with {self.num_updates} updates did in the "
+            f"Parameter servers {names} were lost and are back after {self.seconds:.1f} s. The work of "
+            f"{self.num_functions} functions with {self.num_updates} updates in the "
             f"{self.lost_at - self.since:.1f} s after {self.checkpoint} was saved is lost."
         )
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the work was at a moment, in seconds since the epoch."""
+    """The counts of functions and updates at a moment, in seconds since the epoch."""
 
     moment: float
     num_functions: int
@@ -64,5 +64,5 @@ class Progress:
 
     @classmethod
     def now(cls, num_functions: int, num_updates: tuple[int, ...]) -> Progress:
-        """Returns how far it is now."""
+        """Returns the counts with the current time."""
         return cls(time.time(), num_functions, num_updates)

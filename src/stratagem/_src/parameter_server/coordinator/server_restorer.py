@@ -1,4 +1,4 @@
-"""``ServerRestorer``: brings parameter servers that were lost back to the last checkpoint."""
+"""``ServerRestorer``: restores lost parameter servers from the latest checkpoint."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from stratagem._src.core.errors import PSUnavailableError
-from stratagem._src.parameter_server.client.parameter_client import ParameterClient, ServerSign
+from stratagem._src.parameter_server.client.parameter_client import ParameterClient, ServerStatus
 from stratagem._src.parameter_server.coordinator.dispatcher import Dispatcher
 from stratagem._src.parameter_server.coordinator.server_recovery import Progress, ServerRecovery
 
 __all__ = ["CheckpointSource", "ServerRestorer"]
 
 _logger = logging.getLogger("stratagem")
-_SECONDS_BETWEEN_LOOKS = 0.1
-_SECONDS_TO_ANSWER = 5.0
+_POLL_INTERVAL_SECONDS = 0.1
+_RESPONSE_TIMEOUT_SECONDS = 5.0
 _HAS_ENDED = "The coordinator has ended."
 
 T = TypeVar("T")
 
 
 class CheckpointSource(Protocol):
-    """Where the last checkpoint is found: a ``CheckpointManager``."""
+    """The part of ``CheckpointManager`` that recovery uses."""
 
     @property
     def checkpoint(self) -> Any:
-        """What ``restore(path)`` is called of."""
+        """The object whose ``restore(path)`` restores a checkpoint."""
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The path of the last complete checkpoint."""
+        """The path of the latest complete checkpoint."""
 
     def after_saves(self, listener: Callable[[str], None]) -> None:
-        """Has ``listener`` called with the path after each save."""
+        """Registers ``listener``, which is called with the path after each save."""
 
 
 class ServerRestorer:
-    """Waits for lost servers, and sets everything back to the last checkpoint when they are there again.
+    """Waits for lost servers to restart, and restores all variables from the latest checkpoint.
 
-    No function is given to a worker meanwhile, and those that run are waited for: they end, or fail because
-    of the lost server and run again later. If a server was only out of reach and still holds what it held,
-    nothing is set back.
+    Meanwhile no function is assigned to a worker, and running functions drain: they end, or fail because of
+    the lost server and run again later. If a server was only unreachable and still holds its variables,
+    nothing is restored.
 
     Args:
-        dispatcher: What gives functions to workers.
-        client: The way to the servers. It is not kept alive, nor is ``source``: they are the
-            coordinator's, which ends when nobody uses it any more.
-        source: Where the last checkpoint is found.
-        patience: How many seconds to wait for servers and for functions that run.
+        dispatcher: Assigns functions to workers.
+        client: The client of the servers. It is held weakly, as is ``source``: the coordinator owns both,
+            and must be collectable when the user drops it.
+        source: Provides the latest checkpoint.
+        timeout: Seconds to wait for servers, and for running functions.
 
     Attributes:
-        recoveries: What has been recovered so far.
+        recoveries: The recoveries so far.
     """
 
     def __init__(
@@ -62,49 +62,49 @@ class ServerRestorer:
         dispatcher: Dispatcher,
         client: ParameterClient,
         source: CheckpointSource,
-        patience: float,
+        timeout: float,
     ) -> None:
         self.recoveries: list[ServerRecovery] = []
         self._dispatcher = dispatcher
         self._client_if_alive = weakref.ref(client)
         self._source_if_alive = weakref.ref(source)
-        self._patience = patience
+        self._timeout = timeout
         self._is_active = False
         self._num_updates = [0] * client.num_servers
-        # A server that is away now is noticed like one that is lost later.
+        # A server that is down now is detected like one that is lost later.
         with contextlib.suppress(PSUnavailableError):
-            self._all_signs()
+            self._poll_servers()
         self._begun = self._progress()
         self._saved: dict[str, Progress] = {}
 
     def note_saved(self, path: str) -> None:
-        """Takes in that a checkpoint was saved."""
+        """Records the progress at which a checkpoint was saved."""
         try:
-            self._all_signs()
+            self._poll_servers()
         except PSUnavailableError:
-            return  # it is lost already, and what is known of it is older
-        # The one before may be the last that is complete for some time yet.
+            return  # the server is already lost, and its counts are stale
+        # Keep the previous checkpoint too: this one may not be complete yet.
         self._saved = {**dict([*self._saved.items()][-1:]), path: self._progress()}
 
-    def take_sign(self, server: int, sign: ServerSign) -> None:
-        """Takes in a sign of life."""
-        if sign.is_same:
-            self._num_updates[server] = sign.num_updates
+    def on_heartbeat(self, server: int, status: ServerStatus) -> None:
+        """Handles a heartbeat reply; starts a recovery if the server was restarted."""
+        if status.is_same:
+            self._num_updates[server] = status.num_updates
         elif not self._is_active:
             with self._dispatcher.lock:
-                self.begin(PSUnavailableError(f"/job:ps/task:{server} was started anew."))
+                self.begin(PSUnavailableError(f"/job:ps/task:{server} was restarted."))
 
     def begin(self, error: BaseException) -> None:
-        """Begins, unless it has begun; called with the dispatcher's lock."""
+        """Starts a recovery, unless one is running; called with the dispatcher's lock."""
         if self._is_active or self._dispatcher.stopped:
             return
         self._is_active = True
-        _logger.warning("%s It is waited for, and will be restored.", error)
+        _logger.warning("%s Waiting for it to restart; its variables will be restored.", error)
         self._dispatcher.pause()
         self._dispatcher.background.start(self._recover, name="coordinator-recovery")
 
     def lose(self, server: int) -> None:
-        """Takes in that a server did not answer to this process itself."""
+        """Handles a server that did not reply to a request of this process."""
         with self._dispatcher.lock:
             self.begin(PSUnavailableError(f"/job:ps/task:{server} does not answer."))
 
@@ -112,7 +112,7 @@ class ServerRestorer:
         begun = time.monotonic()
         failure: BaseException | None = None
         try:
-            self._recover_until(begun + self._patience)
+            self._recover_until(begun + self._timeout)
         except Exception as error:
             failure = error
         with self._dispatcher.lock:
@@ -125,18 +125,18 @@ class ServerRestorer:
             try:
                 self._wait_for_servers(deadline)
                 self._wait_for_functions(deadline)
-                anew = self._started_anew()
-                if not anew:
-                    _logger.warning("The parameter servers are there, with all that they held.")
+                restarted = self._restarted_servers()
+                if not restarted:
+                    _logger.warning("All parameter servers are back, with their variables.")
                     return
-                path, lost = self._restore(anew)
+                path, lost = self._restore(restarted)
             except PSUnavailableError as error:
                 if time.monotonic() >= deadline or isinstance(error, _NotRecoverable):
                     raise
-                _logger.warning("%s It is waited for again.", error)
+                _logger.warning("%s Waiting for it again.", error)
                 continue
             recovery = ServerRecovery(
-                tuple(anew),
+                tuple(restarted),
                 path,
                 lost.moment,
                 lost_at,
@@ -151,15 +151,15 @@ class ServerRestorer:
     def _wait_for_servers(self, deadline: float) -> None:
         while True:
             try:
-                self._all_signs()
+                self._poll_servers()
                 return
             except PSUnavailableError as error:
-                if self._dispatcher.ended.wait(_SECONDS_BETWEEN_LOOKS):
+                if self._dispatcher.ended.wait(_POLL_INTERVAL_SECONDS):
                     raise _NotRecoverable(_HAS_ENDED) from None
                 if time.monotonic() >= deadline:
                     raise _NotRecoverable(
-                        f"{error} It was waited for, to be restored, for {self._patience:g} s. Start it "
-                        "again at the same address; stratagem run does."
+                        f"{error} It did not come back within {self._timeout:g} s. Restart it at the same "
+                        "address, as stratagem run does."
                     ) from error
 
     def _wait_for_functions(self, deadline: float) -> None:
@@ -170,25 +170,25 @@ class ServerRestorer:
                 return
             if time.monotonic() >= deadline:
                 raise _NotRecoverable(
-                    f"A parameter server was lost, and {count} functions that ran at that time have not "
-                    f"ended within {self._patience:g} s, so it cannot be restored."
+                    f"A parameter server was lost, and {count} functions that were running then have not "
+                    f"ended within {self._timeout:g} s, so it cannot be restored."
                 )
-            if self._dispatcher.ended.wait(_SECONDS_BETWEEN_LOOKS):
+            if self._dispatcher.ended.wait(_POLL_INTERVAL_SECONDS):
                 raise _NotRecoverable(_HAS_ENDED)
 
-    def _restore(self, anew: list[int]) -> tuple[str, Progress]:
-        """Restores the last checkpoint; returns its path and what is lost since, and since when."""
+    def _restore(self, restarted: list[int]) -> tuple[str, Progress]:
+        """Restores the latest checkpoint; returns its path, and the progress since that is lost."""
         client, source = self._client, self._source
         path = source.latest_checkpoint
-        names = ", ".join(f"/job:ps/task:{server}" for server in anew)
+        names = ", ".join(f"/job:ps/task:{server}" for server in restarted)
         if path is None:
             raise _NotRecoverable(
-                f"{names} was lost with its variables, and there is no checkpoint yet to restore them from."
+                f"{names} was lost with its variables, and there is no checkpoint to restore them from."
             )
         before = self._saved.get(path, self._begun)
         now = self._progress()
-        for server in anew:
-            client.create_again(server)
+        for server in restarted:
+            client.recreate_shards(server)
         try:
             source.checkpoint.restore(path)
         except PSUnavailableError:
@@ -197,32 +197,34 @@ class ServerRestorer:
             raise _NotRecoverable(
                 f"{names} was lost with its variables, and {path} could not be restored: {error}"
             ) from error
-        missing = [name for server in anew for name in client.ask(server, "ps/blank")["names"]]
+        missing = [
+            name for server in restarted for name in client.request(server, "ps/blank")["names"]
+        ]
         if missing:
             raise _NotRecoverable(
-                f"{names} was lost with the variables {missing}, which are not in {path}. Put every "
-                "variable that lives on parameter servers into the Checkpoint."
+                f"{names} was lost with the variables {missing}, which are not in {path}. Add every "
+                "variable on parameter servers to the Checkpoint."
             )
-        for server in anew:
-            client.restored(server)
-        self._num_updates = [0 if s in anew else n for s, n in enumerate(self._num_updates)]
-        self._all_signs()
+        for server in restarted:
+            client.mark_restored(server)
+        self._num_updates = [0 if s in restarted else n for s, n in enumerate(self._num_updates)]
+        self._poll_servers()
         self._saved[path] = self._progress()
         updates = [max(0, b - a) for a, b in zip(before.num_updates, now.num_updates, strict=True)]
         functions = now.num_functions - before.num_functions
         return path, Progress(before.moment, functions, tuple(updates))
 
-    def _started_anew(self) -> list[int]:
+    def _restarted_servers(self) -> list[int]:
         client = self._client
-        signs = [client.check(s, _SECONDS_TO_ANSWER) for s in range(client.num_servers)]
-        return [server for server, sign in enumerate(signs) if not sign.is_same]
+        statuses = [client.check(s, _RESPONSE_TIMEOUT_SECONDS) for s in range(client.num_servers)]
+        return [server for server, status in enumerate(statuses) if not status.is_same]
 
-    def _all_signs(self) -> None:
+    def _poll_servers(self) -> None:
         client = self._client
         for server in range(client.num_servers):
-            sign = client.check(server, _SECONDS_TO_ANSWER)
-            if sign.is_same:
-                self._num_updates[server] = sign.num_updates
+            status = client.check(server, _RESPONSE_TIMEOUT_SECONDS)
+            if status.is_same:
+                self._num_updates[server] = status.num_updates
 
     @property
     def _client(self) -> ParameterClient:
@@ -244,4 +246,4 @@ def _alive(reference: weakref.ref[T]) -> T:
 
 
 class _NotRecoverable(PSUnavailableError):
-    """A server that will not be waited for any longer."""
+    """The recovery has failed for good; do not retry."""

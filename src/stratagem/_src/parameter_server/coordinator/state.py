@@ -1,6 +1,6 @@
-"""``CoordinatorState``: what happens to closures, as rules without I/O.
+"""``CoordinatorState``: the scheduling rules, as a state machine without I/O.
 
-Reports go in as method calls; what comes back are the closures whose outcome became known.
+Events go in as method calls; each returns the closures that were settled by it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from stratagem._src.parameter_server.coordinator.closure_queue import ClosureQue
 __all__ = ["CoordinatorPhase", "CoordinatorState"]
 
 
-_MOST_LOSSES = 16
+_MAX_LOSSES = 16
 
 
 class CoordinatorPhase(enum.Enum):
-    """What the coordinator does with closures."""
+    """Whether the coordinator schedules closures."""
 
-    OPEN = "gives closures to workers"
-    DRAINING = "has an error, and waits for the closures that workers have"
+    OPEN = "assigns closures to workers"
+    DRAINING = "has an error, and waits for the closures in flight"
 
 
 class CoordinatorState:
-    """Decides which worker runs what, and what becomes of a closure.
+    """Decides which worker runs which closure, and tracks the outcomes.
 
-    An error of a function stops everything: closures that no worker has are cancelled, those that
-    workers have are waited for, and then the first error is raised, once. The closures of a lost
-    worker go back to their place in the queue. A result that was lost with the worker that held it
-    is computed again when somebody needs it, as long as the results that it was made from are there or
-    can be computed again too.
+    An error of a function stops everything: queued closures are cancelled, those in flight drain, and
+    then the first error is raised, once. The closures of a lost worker return to their place in the
+    queue. A result that was lost with its worker is recomputed when it is needed, as long as its inputs
+    are available or can be recomputed too.
 
     >>> from stratagem._src.parameter_server.coordinator.closure import Closure
     >>> state = CoordinatorState()
@@ -60,21 +59,21 @@ class CoordinatorState:
         self._in_flight: defaultdict[int, dict[int, Closure]] = defaultdict(dict)
         self._held: defaultdict[int, dict[int, Closure]] = defaultdict(dict)
         self._error: BaseException | None = None
-        self._nobody_met: BaseException | None = None
+        self._unobserved_error: BaseException | None = None
         self._is_paused = False
         self.num_returned: int = 0
         self.num_retries: int = 0
 
-    # What is asked.
+    # --- queries --------------------------------------------------------------------------------
 
     @property
     def num_queued(self) -> int:
-        """How many closures no worker has."""
+        """Number of closures that are not assigned to a worker."""
         return len(self._queue) + len(self._waiting)
 
     @property
     def num_in_flight(self) -> int:
-        """How many closures workers have."""
+        """Number of closures that workers have."""
         return sum(map(len, self._in_flight.values()))
 
     @property
@@ -84,12 +83,12 @@ class CoordinatorState:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no closure is left to run, and nothing is waited for that closures would need."""
+        """Whether no closure is left to run, and scheduling is not paused."""
         return self.is_idle and not self._is_paused
 
     @property
     def has_error(self) -> bool:
-        """Whether ``take_error`` would give one: all closures have ended."""
+        """Whether ``take_error`` would return an error: all closures have ended."""
         return self.phase is CoordinatorPhase.DRAINING and not any(self._in_flight.values())
 
     def in_flight_on(self, worker: int) -> list[Closure]:
@@ -97,11 +96,11 @@ class CoordinatorState:
         return list(self._in_flight[worker].values())
 
     def num_in_flight_on(self, worker: int) -> int:
-        """Returns how many closures a worker has."""
+        """Returns the number of closures that a worker has."""
         return len(self._in_flight[worker])
 
     def has_work_for(self, worker: int) -> bool:
-        """Returns whether a worker could start something."""
+        """Returns whether there is a closure for a worker to start."""
         return (
             not self._is_paused
             and self.phase is CoordinatorPhase.OPEN
@@ -109,46 +108,46 @@ class CoordinatorState:
         )
 
     def missing_workers(self) -> list[frozenset[int]]:
-        """Returns the groups of workers that closures are meant for, and none of which is there."""
+        """Returns the worker groups that queued closures need and that have no connected worker."""
         return [group for group in self._queue.meant_for() if not group & self.workers]
 
     def take_error(self) -> BaseException | None:
-        """Returns the error that is to be raised, if everything has ended, and forgets it."""
+        """Returns and clears the error to raise, if all closures have ended."""
         if not self.has_error:
             return None
-        error, self._error, self._nobody_met = self._error, None, None
+        error, self._error, self._unobserved_error = self._error, None, None
         self.phase = CoordinatorPhase.OPEN
         return error
 
-    # What is reported.
+    # --- events ---------------------------------------------------------------------------------
 
     def schedule(self, closure: Closure) -> list[Closure]:
-        """Takes in a closure. There must be no error that waits to be raised."""
+        """Adds a closure. There must be no pending error."""
         assert self.phase is CoordinatorPhase.OPEN, "raise the error before scheduling more"
         return self._enqueue(closure)
 
     def worker_joined(self, worker: int) -> None:
-        """A worker is there, new or again."""
+        """A worker has connected, for the first time or again."""
         assert not self._in_flight[worker], "a worker joins after it was lost"
         self.workers.add(worker)
 
     def worker_lost(self, worker: int, reason: BaseException | None = None) -> list[Closure]:
-        """A worker is gone, with what it ran and held."""
+        """A worker is lost, with its closures in flight and its held results."""
         self.workers.discard(worker)
         for closure in self._held.pop(worker, {}).values():
             closure.status, closure.where = Status.LOST, None
         settled: list[Closure] = []
         for closure in self._in_flight.pop(worker, {}).values():
             closure.losses += 1
-            if closure.losses < _MOST_LOSSES:
+            if closure.losses < _MAX_LOSSES:
                 self.num_retries += 1
                 settled += self._put_back(closure)
             else:
-                settled += self._stop_because(closure, _deadly(closure, reason))
+                settled += self._fail_and_stop(closure, _lost_too_often_error(closure, reason))
         return settled
 
     def take(self, worker: int, limit: int) -> tuple[list[Closure], list[Closure]]:
-        """Gives a worker up to ``limit`` closures to run, and says which have failed instead."""
+        """Assigns up to ``limit`` closures to a worker; returns them, and closures that failed instead."""
         taken: list[Closure] = []
         settled: list[Closure] = []
         while not self._is_paused and self.phase is CoordinatorPhase.OPEN and len(taken) < limit:
@@ -164,7 +163,7 @@ class CoordinatorState:
         return taken, settled
 
     def succeeded(self, worker: int, number: int, *, held: bool = False) -> list[Closure]:
-        """A closure has returned; its result is here, or held by the worker."""
+        """A closure has returned; its result is here, or the worker holds it."""
         closure = self._in_flight[worker].pop(number, None)
         if closure is None:
             return []
@@ -174,7 +173,7 @@ class CoordinatorState:
         else:
             closure.status, closure.where = Status.SUCCEEDED, None
         self.num_returned += 1
-        closure.let_needs_go()
+        closure.release_needs()
         waiters, closure.waiters = closure.waiters, []
         for waiter in waiters:
             waiter.unmet -= 1
@@ -187,46 +186,46 @@ class CoordinatorState:
         closure = self._in_flight[worker].pop(number, None)
         if closure is None:
             return []
-        return self._stop_because(closure, error)
+        return self._fail_and_stop(closure, error)
 
     def pause(self) -> None:
-        """Something is missing that closures need: none is given to a worker until ``resume``."""
+        """A server is lost: assigns no closures until ``resume``."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """What was missing is there again."""
+        """The servers are back."""
         self._is_paused = False
 
     def interrupted(self, worker: int, number: int, error: BaseException) -> list[Closure]:
-        """A closure has raised because something was missing: it runs again, but not for ever."""
+        """A closure has raised because a server was lost: runs it again, a limited number of times."""
         closure = self._in_flight[worker].pop(number, None)
         if closure is None:
             return []
         closure.losses += 1
-        if closure.losses < _MOST_LOSSES:
+        if closure.losses < _MAX_LOSSES:
             self.num_retries += 1
             return self._put_back(closure)
-        return self._stop_because(closure, error)
+        return self._fail_and_stop(closure, error)
 
     def put_back(self, worker: int, number: int) -> list[Closure]:
-        """A worker gives back a closure that it could not start, or did not because of an error."""
+        """A worker returns a closure that it did not start."""
         closure = self._in_flight[worker].pop(number, None)
         return [] if closure is None else self._put_back(closure)
 
     def abort(self, error: BaseException) -> list[Closure]:
-        """Nothing can go on, for a reason outside of the functions: fails every queued closure."""
+        """Fails every queued closure, for a reason outside the functions."""
         if self.phase is not CoordinatorPhase.OPEN:
             return []
-        self._nobody_met = error if self.is_idle else None
+        self._unobserved_error = error if self.is_idle else None
         return self._stop(error, lambda _: error)
 
     def withdraw(self, error: BaseException) -> None:
-        """What ``abort`` was told has passed: it is not raised, unless a closure has failed of it."""
-        if self.has_error and self._error is error and self._nobody_met is error:
+        """Withdraws the error of ``abort``: it is not raised, unless a closure has failed with it."""
+        if self.has_error and self._error is error and self._unobserved_error is error:
             self.take_error()
 
     def stop_draining(self) -> list[Closure]:
-        """Waits no longer for closures that workers have; what they report is ignored."""
+        """Stops waiting for closures in flight; later reports about them are ignored."""
         if self.phase is not CoordinatorPhase.DRAINING:
             return []
         error = self._error
@@ -239,28 +238,28 @@ class CoordinatorState:
         return settled
 
     def value_lost(self, closure: Closure) -> None:
-        """A worker no longer has a result that it held."""
+        """A worker no longer holds a result."""
         if closure.status is Status.HELD:
             assert closure.where is not None
             self._held[closure.where].pop(closure.number, None)
             closure.status, closure.where = Status.LOST, None
 
     def demand(self, closure: Closure) -> list[Closure]:
-        """Somebody needs a result; if it is lost, the closure runs again, after others that it needs."""
+        """A result is needed: if it is lost, runs its closure again, after the closures that it needs."""
         if closure.status is not Status.LOST:
             return []
-        lost = _to_run_again(closure)
+        lost = _closures_to_rerun(closure)
         if lost is None:
-            return _fail(closure, _gone_for_good(closure))
+            return _fail(closure, _unrecoverable_error(closure))
         if self.phase is not CoordinatorPhase.OPEN:
             assert self._error is not None
             return _fail(closure, _cancelled(closure, self._error))
         for again in lost:
-            again.take_needs_back()
+            again.reacquire_needs()
         return [settled for again in lost for settled in self._enqueue(again)]
 
     def release(self, closure: Closure) -> int | None:
-        """Nobody can ask for a result any more; returns the worker that still holds it."""
+        """A result is no longer referenced; returns the worker that holds it, or ``None``."""
         if closure.status is not Status.HELD:
             return None
         assert closure.where is not None
@@ -276,7 +275,7 @@ class CoordinatorState:
         failure = next((n for n in closure.needs if n.status is Status.FAILED), None)
         if failure is not None:
             assert failure.error is not None
-            return settled + self._stop_because(closure, failure.error)
+            return settled + self._fail_and_stop(closure, failure.error)
         pending = [needed for needed in closure.needs if not needed.settled]
         closure.unmet = len(pending)
         closure.where = None
@@ -299,7 +298,7 @@ class CoordinatorState:
         assert self._error is not None
         return _fail(closure, _cancelled(closure, self._error))
 
-    def _stop_because(self, closure: Closure, error: BaseException) -> list[Closure]:
+    def _fail_and_stop(self, closure: Closure, error: BaseException) -> list[Closure]:
         settled = _fail(closure, error)
         if self.phase is CoordinatorPhase.OPEN:
             settled += self._stop(error, lambda other: _cancelled(other, error))
@@ -323,12 +322,12 @@ def _is_available(closure: Closure) -> bool:
     return closure.status in (Status.SUCCEEDED, Status.HELD)
 
 
-def _to_run_again(closure: Closure) -> list[Closure] | None:
-    """Returns the closures to run for a lost result, oldest first; ``None`` if it is gone for good."""
+def _closures_to_rerun(closure: Closure) -> list[Closure] | None:
+    """Returns the closures to rerun for a lost result, oldest first; ``None`` if it is unrecoverable."""
     lost = {closure.number: closure}
     unseen = [closure]
     while unseen:
-        needs = unseen.pop().needed_before()
+        needs = unseen.pop().released_needs()
         if needs is None or any(need.status is Status.FAILED for need in needs):
             return None
         for need in needs:
@@ -340,7 +339,7 @@ def _to_run_again(closure: Closure) -> list[Closure] | None:
 
 def _fail(closure: Closure, error: BaseException) -> list[Closure]:
     closure.status, closure.where, closure.error = Status.FAILED, None, error
-    closure.let_needs_go()
+    closure.release_needs()
     closure.waiters = []
     return [closure]
 
@@ -354,19 +353,19 @@ def _cancelled(closure: Closure, cause: BaseException) -> CancelledError:
     return error
 
 
-def _deadly(closure: Closure, reason: BaseException | None) -> UnavailableError:
+def _lost_too_often_error(closure: Closure, reason: BaseException | None) -> UnavailableError:
     last = "" if reason is None else f" The last one: {type(reason).__name__}: {reason}"
     error = UnavailableError(
-        f"Function {closure.number} was given to {closure.losses} workers that were lost, one after "
-        f"the other. It may be what ends them: look at their output.{last}"
+        f"Function {closure.number} was running on {closure.losses} workers that were lost, one after "
+        f"the other. It may be what kills them: look at their logs.{last}"
     )
     error.__cause__ = reason
     return error
 
 
-def _gone_for_good(closure: Closure) -> UnavailableError:
+def _unrecoverable_error(closure: Closure) -> UnavailableError:
     return UnavailableError(
-        f"The result of function {closure.number} was held by a worker that is gone, and cannot be "
-        "computed again, because results that the function was given are no longer there. Fetch a "
-        "result that must survive, or keep the RemoteValue arguments of its function."
+        f"The result of function {closure.number} was lost with the worker that held it, and cannot be "
+        "recomputed, because results that were its arguments are gone. Fetch a result that must "
+        "survive, or keep references to the RemoteValue arguments of its function."
     )

@@ -13,7 +13,7 @@ class WorkerLinks(Mapping[int, WorkerLink]):
     """The link to each worker, by its index."""
 
     def __init__(self) -> None:
-        # Replaced as a whole, never changed: it is also read without the coordinator's lock.
+        # Copy-on-write: replaced, never mutated, because it is also read without the coordinator's lock.
         self._links: dict[int, WorkerLink] = {}
 
     def __getitem__(self, worker: int) -> WorkerLink:
@@ -28,11 +28,11 @@ class WorkerLinks(Mapping[int, WorkerLink]):
     def update(
         self, addresses: Mapping[int, str], make: Callable[[int, str], WorkerLink]
     ) -> list[WorkerLink]:
-        """Takes in where workers are, and returns the links to new ones; with the coordinator's lock.
+        """Updates the workers' addresses, and returns links to new workers; with the coordinator's lock.
 
         Args:
-            addresses: By index. A worker that is missing is not forgotten.
-            make: Returns a link, given the index and address of a worker.
+            addresses: The addresses by index. A worker that is missing here stays known.
+            make: Creates a link from a worker's index and address.
         """
         new = {
             index: make(index, address)
@@ -45,7 +45,7 @@ class WorkerLinks(Mapping[int, WorkerLink]):
         return list(new.values())
 
     def wake_one(self, workers: frozenset[int] | None, load: Callable[[int], int]) -> None:
-        """Wakes the link with the least to do that has room, of some workers or all."""
+        """Wakes the least loaded link that has room, among some workers or all."""
         links = [
             link
             for link in self._links.values()
@@ -61,12 +61,12 @@ class WorkerLinks(Mapping[int, WorkerLink]):
                 link.wake()
 
     def recall_all(self) -> None:
-        """Asks all workers for what they have not started."""
+        """Recalls closures that have not started from all workers."""
         for link in self._links.values():
             link.recall()
 
     def forget(self, definition: int) -> None:
-        """Lets all workers forget a definition."""
+        """Tells all workers to drop a definition."""
         for link in self._links.values():
             link.forgotten.append(definition)
 

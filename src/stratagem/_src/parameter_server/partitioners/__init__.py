@@ -1,4 +1,4 @@
-"""How variables are split into shards over parameter servers."""
+"""Partitioners: how variables are sharded over parameter servers."""
 
 from stratagem._src.parameter_server.partitioners.fixed_shards_partitioner import (
     FixedShardsPartitioner,

@@ -1,4 +1,4 @@
-"""Every exception of the partitioners room.
+"""The exceptions of the partitioners.
 
 ::
 
@@ -12,4 +12,4 @@ from stratagem._src.core.errors import StratagemError
 
 
 class PartitionError(StratagemError, ValueError):
-    """A shape, axis, setting or result with which a variable cannot be partitioned."""
+    """A shape, axis, setting or partitioner result is invalid for partitioning a variable."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from stratagem._src.core.types import DTypeLike
 from stratagem._src.parameter_server.partitioners.partitioner import Partitioner
 from stratagem._src.parameter_server.partitioners.variable_size import (
     check_positive,
@@ -34,7 +34,7 @@ class FixedShardsPartitioner(Partitioner):
         check_positive(num_shards=num_shards)
         self._num_shards = num_shards
 
-    def __call__(self, shape: Iterable[int | None], dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: Iterable[int | None], dtype: DTypeLike, axis: int = 0) -> list[int]:
         """Returns the number of shards along each axis."""
         sizes, axis = known_shape(shape, axis)
         return shards_along(axis, max(1, min(self._num_shards, sizes[axis])), len(sizes))

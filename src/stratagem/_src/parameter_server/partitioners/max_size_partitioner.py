@@ -1,11 +1,11 @@
-"""``MaxSizePartitioner``: as few shards as a maximum size allows."""
+"""``MaxSizePartitioner``: the fewest shards under a maximum shard size."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
+from stratagem._src.core.types import DTypeLike
 from stratagem._src.parameter_server.partitioners.partitioner import Partitioner
 from stratagem._src.parameter_server.partitioners.variable_size import (
     bytes_per_element,
@@ -20,7 +20,7 @@ __all__ = ["MaxSizePartitioner"]
 class MaxSizePartitioner(Partitioner):
     """Splits a variable into as few shards as possible of at most ``max_shard_bytes`` each.
 
-    A shard is larger where ``max_shards`` allows no more of them, or where one row is.
+    A shard is larger if ``max_shards`` is reached, or if a single row is larger.
 
     >>> from stratagem.distribute.partitioners import MaxSizePartitioner
     >>> MaxSizePartitioner(max_shard_bytes=4)((6, 1), "float32")
@@ -31,9 +31,9 @@ class MaxSizePartitioner(Partitioner):
     [1, 1]
 
     Args:
-        max_shard_bytes: The size that shards should have at most.
-        max_shards: The largest number of shards; ``None`` for no limit.
-        bytes_per_string: The size to assume for an element that is a string.
+        max_shard_bytes: Maximum size of a shard.
+        max_shards: Maximum number of shards; ``None`` for no limit.
+        bytes_per_string: Assumed size of a string element.
 
     Raises:
         PartitionError: If an argument is not positive.
@@ -49,7 +49,7 @@ class MaxSizePartitioner(Partitioner):
         self._max_shards = max_shards
         self._bytes_per_string = bytes_per_string
 
-    def __call__(self, shape: Iterable[int | None], dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: Iterable[int | None], dtype: DTypeLike, axis: int = 0) -> list[int]:
         """Returns the number of shards along each axis."""
         sizes, axis = known_shape(shape, axis)
         num_rows = sizes[axis]

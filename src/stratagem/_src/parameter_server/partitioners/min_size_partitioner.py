@@ -1,11 +1,11 @@
-"""``MinSizePartitioner``: as many shards as a minimum size allows."""
+"""``MinSizePartitioner``: the most shards over a minimum shard size."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
+from stratagem._src.core.types import DTypeLike
 from stratagem._src.parameter_server.partitioners.partitioner import Partitioner
 from stratagem._src.parameter_server.partitioners.variable_size import (
     bytes_per_element,
@@ -20,9 +20,8 @@ __all__ = ["MinSizePartitioner"]
 class MinSizePartitioner(Partitioner):
     """Splits a variable into as many shards as possible of about ``min_shard_bytes`` each.
 
-    There is one shard for each started ``min_shard_bytes``, at most ``max_shards``, and at most one
-    per row. As in TensorFlow, a variable that does not divide evenly gets shards that are a little
-    smaller than the minimum.
+    There is one shard per ``min_shard_bytes``, rounded up, but at most ``max_shards`` and at most one per
+    row. As in TensorFlow, a variable that does not divide evenly gets shards slightly below the minimum.
 
     >>> from stratagem.distribute.partitioners import MinSizePartitioner
     >>> MinSizePartitioner(min_shard_bytes=24, max_shards=4)((10, 3), "float32")
@@ -31,9 +30,9 @@ class MinSizePartitioner(Partitioner):
     [5, 1]
 
     Args:
-        min_shard_bytes: The size that shards should have at least.
-        max_shards: The largest number of shards.
-        bytes_per_string: The size to assume for an element that is a string.
+        min_shard_bytes: Minimum size of a shard.
+        max_shards: Maximum number of shards.
+        bytes_per_string: Assumed size of a string element.
 
     Raises:
         PartitionError: If an argument is not positive.
@@ -51,7 +50,7 @@ class MinSizePartitioner(Partitioner):
         self._max_shards = max_shards
         self._bytes_per_string = bytes_per_string
 
-    def __call__(self, shape: Iterable[int | None], dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: Iterable[int | None], dtype: DTypeLike, axis: int = 0) -> list[int]:
         """Returns the number of shards along each axis."""
         sizes, axis = known_shape(shape, axis)
         total_bytes = math.prod(sizes) * bytes_per_element(dtype, self._bytes_per_string)

@@ -1,9 +1,10 @@
-"""``Partitioner``: decides into how many shards a variable is split."""
+"""``Partitioner``: decides how many shards a variable gets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+
+from stratagem._src.core.types import DTypeLike
 
 __all__ = ["Partitioner"]
 
@@ -19,12 +20,12 @@ class Partitioner:
     [2, 1]
     """
 
-    def __call__(self, shape: Iterable[int | None], dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: Iterable[int | None], dtype: DTypeLike, axis: int = 0) -> list[int]:
         """Returns the number of shards along each axis.
 
         Args:
             shape: The shape of the variable, fully defined.
             dtype: The data type of the variable.
-            axis: The axis along which to split. Strategies leave it out: they split along the first.
+            axis: The axis to split along. Strategies omit it, and split along the first axis.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__.")

@@ -1,4 +1,4 @@
-"""Which rows each shard of a variable has."""
+"""The rows of each shard of a variable."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["num_shards_along_axis_0", "shard_offsets", "shard_sizes"]
 
 
 def num_shards_along_axis_0(partitions: Any, shape: Sequence[int]) -> int:
-    """Returns how many shards a variable gets from what its partitioner returned.
+    """Returns the number of shards of a variable from the result of its partitioner.
 
-    One shard means that the variable is not split. A scalar never is.
+    One shard means that the variable is not split; a scalar never is.
 
     >>> from stratagem._src.parameter_server.partitioners import num_shards_along_axis_0
     >>> num_shards_along_axis_0([4, 1], (10, 3)), num_shards_along_axis_0([4], (10, 3))
@@ -25,20 +25,20 @@ def num_shards_along_axis_0(partitions: Any, shape: Sequence[int]) -> int:
     (10, 1)
 
     Args:
-        partitions: A list or tuple: how many shards along axis 0, and 1 for other axes, which may be
-            left out.
+        partitions: A list or tuple: the number of shards along axis 0, then 1 for each other axis, which
+            may be omitted.
         shape: The shape of the variable.
 
     Raises:
-        PartitionError: If it is anything else.
+        PartitionError: If ``partitions`` is anything else.
     """
     if not shape:
         return 1
     counts = list(partitions) if isinstance(partitions, Sequence | np.ndarray) else []
-    whole = [isinstance(count, int | np.integer) for count in counts]
-    if not counts or not all(whole) or counts[0] < 1:
+    are_integers = all(isinstance(count, int | np.integer) for count in counts)
+    if not counts or not are_integers or counts[0] < 1:
         raise PartitionError(
-            "A partitioner must return a list of whole numbers: how many shards along axis 0, at least "
+            "A partitioner must return a list of integers: the number of shards along axis 0, at least "
             f"one, and 1 for the other axes, got {partitions!r} for the shape {list(shape)}."
         )
     if any(count != 1 for count in counts[1:]):
@@ -50,9 +50,9 @@ def num_shards_along_axis_0(partitions: Any, shape: Sequence[int]) -> int:
 
 
 def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
-    """Returns the number of rows of each shard: as even as possible, larger ones first.
+    """Returns the number of rows of each shard: as even as possible, larger shards first.
 
-    With more shards than rows there is one shard per row.
+    With more shards than rows, there is one shard per row.
 
     >>> from stratagem._src.parameter_server.partitioners import shard_sizes
     >>> shard_sizes(10, 4), shard_sizes(2, 5)

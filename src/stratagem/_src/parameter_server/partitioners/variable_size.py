@@ -1,28 +1,28 @@
-"""What the partitioners need to know of a variable: its axis, and its bytes."""
+"""Shape, axis and element size of a variable, as the partitioners need them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import DTypeLike
 from stratagem._src.parameter_server.partitioners.errors import PartitionError
 
 __all__ = ["bytes_per_element", "check_positive", "known_shape", "shards_along"]
 
 
 def known_shape(shape: Iterable[int | None], axis: int) -> tuple[tuple[int, ...], int]:
-    """Returns the shape as whole numbers, and the axis counted from the front.
+    """Returns the shape as integers, and the axis as a non-negative index.
 
     Raises:
-        PartitionError: If a dimension is not known, or there is no such axis.
+        PartitionError: If a dimension is unknown, or the axis is out of range.
     """
-    whole = TensorShape(shape)
-    sizes = tuple(size for size in whole if size is not None)
-    if whole.rank is None or len(sizes) != whole.rank:
-        raise PartitionError(f"A shape must be fully defined to be partitioned, got {whole!r}.")
+    given = TensorShape(shape)
+    sizes = tuple(size for size in given if size is not None)
+    if given.rank is None or len(sizes) != given.rank:
+        raise PartitionError(f"A shape must be fully defined to be partitioned, got {given!r}.")
     if not -len(sizes) <= axis < len(sizes):
         raise PartitionError(
             f"axis must be one of the {len(sizes)} axes of the shape {list(sizes)}, got {axis}."
@@ -35,8 +35,8 @@ def shards_along(axis: int, num_shards: int, rank: int) -> list[int]:
     return [num_shards if index == axis else 1 for index in range(rank)]
 
 
-def bytes_per_element(dtype: Any, bytes_per_string: int) -> int:
-    """Returns the size of one element, for strings the given estimate."""
+def bytes_per_element(dtype: DTypeLike, bytes_per_string: int) -> int:
+    """Returns the size of one element in bytes; ``bytes_per_string`` for strings."""
     if dtype is str or dtype is bytes or dtype == "string":
         return bytes_per_string
     kind = np.dtype(dtype)

@@ -1,1 +1,1 @@
-"""What a coordinator and a worker say to each other, and what travels between them."""
+"""The protocol between coordinator and worker: messages, definitions and serialization."""

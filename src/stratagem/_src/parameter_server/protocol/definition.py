@@ -1,4 +1,4 @@
-"""``Definition``: something that workers are sent once and then told by number."""
+"""``Definition``: a function, dataset or variable that is sent to a worker once, then used by number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from stratagem._src.core.errors import ShippingError
-from stratagem._src.parameter_server.protocol.shipping import ByReference, Parcel, check_parts, pack
+from stratagem._src.core.types import Picklable
+from stratagem._src.parameter_server.protocol.serialization import (
+    ByReference,
+    Payload,
+    pack,
+    unpicklable_part_error,
+)
 from stratagem._src.parameter_server.protocol.worker_messages import Define, Resource
 
 __all__ = ["DefinedOnWorker", "Definition", "Definitions"]
@@ -20,109 +26,111 @@ _FIX = "Leave it out, or make it inside of the function."
 
 
 class DefinedOnWorker(ByReference):
-    """Base of what every worker makes for itself, from a definition."""
+    """Base of objects that each worker creates for itself, from a definition."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
 
 
 class Definition:
-    """What is sent to a worker for one function, dataset, iterator or variable.
+    """The content that is sent to a worker for one function, dataset, iterator or variable.
 
     Args:
         number: Its number.
         kind: ``"function"``, ``"dataset"``, ``"iterator"`` or ``"variable"``.
-        parcel: What it is made of.
+        payload: The pickled content.
     """
 
-    __slots__ = ("__weakref__", "kind", "number", "parcel", "requires")
+    __slots__ = ("__weakref__", "kind", "number", "payload", "requires")
 
-    def __init__(self, number: int, kind: str, parcel: Parcel) -> None:
+    def __init__(self, number: int, kind: str, payload: Payload) -> None:
         self.number: int = number
         self.kind: str = kind
-        self.parcel: Parcel = parcel
+        self.payload: Payload = payload
         self.requires: list[Definition] = []
-        for reference in parcel.references:
+        for reference in payload.references:
             if not isinstance(reference, DefinedOnWorker):
                 raise ShippingError(
-                    f"A function that is scheduled must not capture a {type(reference).__name__}. "
+                    f"A scheduled function must not capture a {type(reference).__name__}. "
                     "Pass it as an argument: schedule(fn, args=(value,))."
                 )
             self.requires.append(reference.definition)
 
     def message(self) -> Define:
-        """Returns what the worker is sent."""
+        """Returns the message for the worker."""
         references = tuple(Resource(required.number) for required in self.requires)
-        return Define(self.number, self.kind, self.parcel._replace(references=()), references)
+        return Define(self.number, self.kind, self.payload._replace(references=()), references)
 
 
-class _Known(NamedTuple):
-    """A function that is defined: what it belongs to and, of a method, its code, both weakly."""
+class _CachedDefinition(NamedTuple):
+    """The definition of a function, with weak references to its owner and, for a method, its code."""
 
     anchor: Callable[[], Any]
     code: Callable[[], Any]
     definition: Definition
 
 
-def _nothing() -> None:
-    """Stands for the code of what is not a method."""
+def _no_code() -> None:
+    """Stands for the code of a function that is not a method."""
 
 
 class Definitions:
-    """Makes definitions, one for each function as long as that lives.
+    """Creates definitions, one per function for the function's lifetime.
 
     Args:
-        forget: Called with the number of each definition that is gone.
+        forget: Called with the number of each definition that was garbage-collected.
     """
 
     def __init__(self, forget: Callable[[int], None]) -> None:
         self._forget = forget
         self._numbers = itertools.count()
-        # By ids, which say something only as long as the references show the same objects.
-        self._of_functions: dict[tuple[int, int], _Known] = {}
+        # Keyed by id(); an entry is valid only while its weak references still return the same objects.
+        self._by_function: dict[tuple[int, int], _CachedDefinition] = {}
 
     def of_function(self, function: Callable[..., Any]) -> Definition:
-        """Returns the definition of a function: the same for the same function.
+        """Returns the definition of a function: the same one for the same function.
 
         Raises:
-            ShippingError: If the function or something that it captured cannot be sent.
+            ShippingError: If the function or one of its captures cannot be pickled.
         """
         anchor: Any = function
         code: Any = None
-        if isinstance(function, types.MethodType):  # itself made anew whenever it is asked for
+        if isinstance(
+            function, types.MethodType
+        ):  # each attribute access creates a new method object
             anchor, code = function.__self__, function.__func__
         key = (id(anchor), id(code))
-        known = self._of_functions.get(key)
+        known = self._by_function.get(key)
         if known is not None and known.anchor() is anchor and known.code() is code:
             return known.definition
         definition = self.make("function", function)
-        functions = self._of_functions
+        functions = self._by_function
 
         def forget(_: weakref.ref[Any]) -> None:
             functions.pop(key, None)
 
-        # What cannot be referred to weakly is sent anew every time.
+        # An object without weak references is not cached: it is sent again every time.
         with contextlib.suppress(TypeError):
-            functions[key] = _Known(
+            functions[key] = _CachedDefinition(
                 weakref.ref(anchor, forget),
-                _nothing if code is None else weakref.ref(code, forget),
+                _no_code if code is None else weakref.ref(code, forget),
                 definition,
             )
         return definition
 
-    def make(self, kind: str, content: Any) -> Definition:
+    def make(self, kind: str, content: Picklable) -> Definition:
         """Returns a new definition."""
         try:
-            parcel = pack(content)
+            payload = pack(content)
         except Exception as error:
-            raise check_parts(_captured(content), error, _FIX) from error
-        definition = Definition(next(self._numbers), kind, parcel)
+            raise unpicklable_part_error(_captured(content), error, _FIX) from error
+        definition = Definition(next(self._numbers), kind, payload)
         weakref.finalize(definition, self._forget, definition.number).atexit = False
         return definition
 
 
-def _captured(content: Any) -> list[tuple[str, Any]]:
-    """Returns what a function captured, each with a name, and the function itself last."""
+def _captured(content: Picklable) -> list[tuple[str, Any]]:
+    """Returns the captures of a function, each with a name, and the function itself last."""
     name = getattr(content, "__qualname__", type(content).__qualname__)
     function = inspect.unwrap(content) if callable(content) else content
     captured: dict[str, Any] = {}

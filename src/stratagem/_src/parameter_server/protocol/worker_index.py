@@ -1,4 +1,4 @@
-"""Which worker the code runs on."""
+"""The index of the worker that the current code runs on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _index: contextvars.ContextVar[int] = contextvars.ContextVar("stratagem_worker_i
 
 
 def experimental_get_current_worker_index() -> int:
-    """Returns the index of the worker that runs the function that calls this.
+    """Returns the index of the worker that runs the calling function.
 
     Raises:
         ContextError: Outside of a function that a ``ClusterCoordinator`` scheduled.
@@ -23,7 +23,7 @@ def experimental_get_current_worker_index() -> int:
         return _index.get()
     except LookupError:
         raise ContextError(
-            "experimental_get_current_worker_index() must be called in a function that was given to "
+            "experimental_get_current_worker_index() must be called in a function that was passed to "
             "ClusterCoordinator.schedule() or create_per_worker_dataset(), but this code does not run "
             "on a worker."
         ) from None

@@ -1,8 +1,8 @@
-"""What a coordinator and a worker tell each other.
+"""The messages between coordinator and worker.
 
-A coordinator says ``hello`` and gets a session. From then on it exchanges: definitions and closures go
-there, reports come back. An exchange may wait a little for the first report. ``value`` gives a result
-that the worker holds to the coordinator, or to another worker.
+A coordinator sends ``hello`` and gets a session. From then on it polls: a request carries definitions and
+closures to the worker, the reply carries reports back. A request may wait a little for the first report
+(long polling). ``value`` returns a result that the worker holds, to the coordinator or to another worker.
 """
 
 from __future__ import annotations
@@ -12,69 +12,70 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stratagem._src.parameter_server.protocol.shipping import Parcel
+from stratagem._src.core.types import Picklable
+from stratagem._src.parameter_server.protocol.serialization import Payload
 from stratagem._src.transport import Identity, Message
 
 __all__ = [
     "BYE",
-    "EXCHANGE",
     "HELLO",
-    "LONGEST_WAIT_SECONDS",
+    "MAX_POLL_WAIT_SECONDS",
+    "POLL",
     "VALUE",
     "ClosureCall",
     "Define",
-    "Exchange",
     "Failed",
     "Held",
     "Hello",
     "InlineValue",
     "NotStarted",
+    "PollRequest",
     "Report",
     "Resource",
     "Returned",
     "ValueAt",
-    "read",
-    "read_parcel",
-    "written",
-    "written_parcel",
+    "decode",
+    "encode",
+    "payload_from_message",
+    "payload_to_message",
 ]
 
-HELLO, EXCHANGE, VALUE, BYE = "worker.hello", "worker.exchange", "worker.value", "worker.bye"
-LONGEST_WAIT_SECONDS = 1.0
+HELLO, POLL, VALUE, BYE = "worker.hello", "worker.exchange", "worker.value", "worker.bye"
+MAX_POLL_WAIT_SECONDS = 1.0
 
 
 class Hello(NamedTuple):
-    """A coordinator presents itself.
+    """A coordinator opens a session.
 
     Args:
         coordinator: Its id; a later hello with the same id ends the earlier session.
-        strategy: The pickled strategy, current in everything that runs.
-        num_threads: How many closures run at the same time.
-        owner: What the parameter servers call it.
-        replaces: What they called the one that it took over from, whose sessions end; empty if it did not.
+        strategy: The pickled strategy, whose scope closures run in.
+        num_threads: Number of closures to run concurrently.
+        owner: The coordinator's id on the parameter servers.
+        replaces: The id of the coordinator that it took over from, whose sessions end; may be empty.
     """
 
     coordinator: str
-    strategy: Parcel
+    strategy: Payload
     num_threads: int
     owner: str
     replaces: str
 
 
 class Resource(NamedTuple):
-    """Stands for something that the worker made itself, by its definition."""
+    """A reference to an object that the worker created from a definition."""
 
     definition: int
 
 
 class InlineValue(NamedTuple):
-    """Stands for a value that travels along."""
+    """A value that is sent with the closure."""
 
-    parcel: Parcel
+    payload: Payload
 
 
 class ValueAt(NamedTuple):
-    """Stands for a result that a worker holds: this one, or another one that has to be asked."""
+    """A reference to a result that a worker holds: this worker, or another one to fetch it from."""
 
     closure: int
     session: str
@@ -83,41 +84,41 @@ class ValueAt(NamedTuple):
 
 
 class Define(NamedTuple):
-    """Something that closures refer to, sent once in a session and made when it is first used.
+    """A definition that closures refer to; sent once per session, instantiated on first use.
 
     Args:
         number: Its number.
         kind: ``"function"``, ``"dataset"``, ``"iterator"`` or ``"variable"``.
-        parcel: What it is made of.
-        references: What the parcel refers to.
+        payload: The pickled content.
+        references: The definitions that the payload refers to.
     """
 
     number: int
     kind: str
-    parcel: Parcel
+    payload: Payload
     references: tuple[Resource, ...]
 
 
 class ClosureCall(NamedTuple):
-    """A closure to run: a function, and the parcel of its arguments."""
+    """A closure to run: a function, and its pickled arguments."""
 
     closure: int
     function: int
-    arguments: Parcel
+    arguments: Payload
     references: tuple[Resource | InlineValue | ValueAt, ...]
 
 
-class Exchange(NamedTuple):
-    """What a coordinator sends.
+class PollRequest(NamedTuple):
+    """A coordinator's request: new work for the worker, and a poll for reports.
 
     Args:
-        session: Which session it is about.
-        definitions: What is new.
+        session: The session.
+        definitions: New definitions.
         calls: The closures to run.
-        forgotten: Definitions that nothing refers to any more.
-        released: Results that nobody can ask for any more.
-        recall: Whether closures that have not started are to be given back.
-        wait: How many seconds to wait for a report if there is none.
+        forgotten: Definitions that are no longer referenced.
+        released: Results that are no longer referenced.
+        recall: Whether the worker returns closures that have not started.
+        wait: Maximum number of seconds to wait for a report.
     """
 
     session: str
@@ -130,29 +131,29 @@ class Exchange(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A closure has returned, with a small result."""
+    """A closure returned a small result, which is in the report."""
 
     closure: int
     seconds: float
-    parcel: Parcel
+    payload: Payload
 
 
 class Held(NamedTuple):
-    """A closure has returned, and the worker holds the result."""
+    """A closure returned a large result, which the worker holds."""
 
     closure: int
     seconds: float
 
 
 class Failed(NamedTuple):
-    """A closure has raised."""
+    """A closure raised an exception."""
 
     closure: int
     error: bytes
 
 
 class NotStarted(NamedTuple):
-    """A closure did not start: it was recalled, or a result that it needs is nowhere to be had.
+    """A closure did not start: it was recalled, or an input is lost.
 
     Args:
         closure: Its number.
@@ -166,8 +167,8 @@ class NotStarted(NamedTuple):
 Report = Returned | Held | Failed | NotStarted
 
 
-def written(content: Any) -> Message:
-    """Returns a message of some content; the memory of large arrays goes beside it."""
+def encode(content: Picklable) -> Message:
+    """Returns a message with pickled content; arrays are sent out of band."""
     arrays: list[Any] = []
 
     def take(buffer: pickle.PickleBuffer) -> None:
@@ -177,16 +178,16 @@ def written(content: Any) -> Message:
     return Message(body, tuple(arrays))
 
 
-def read(message: Message) -> Any:
-    """Returns the content of a message. The peer must have proved who it is."""
+def decode(message: Message) -> Any:
+    """Returns the content of a message. The peer must be authenticated: this unpickles."""
     return pickle.loads(message.body, buffers=message.arrays)
 
 
-def written_parcel(parcel: Parcel) -> Message:
-    """Returns a message of a parcel without references."""
-    return Message(parcel.data, parcel.buffers)
+def payload_to_message(payload: Payload) -> Message:
+    """Returns the message that carries a payload without references."""
+    return Message(payload.data, payload.buffers)
 
 
-def read_parcel(message: Message) -> Parcel:
-    """Returns the parcel of a message."""
-    return Parcel(message.body, message.arrays)
+def payload_from_message(message: Message) -> Payload:
+    """Returns the payload that a message carries."""
+    return Payload(message.body, message.arrays)

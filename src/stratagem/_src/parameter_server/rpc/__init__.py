@@ -1,7 +1,7 @@
-"""Calls between programs: functions of one, by name, from another."""
+"""Remote procedure calls: a server registers functions, a client calls them by name."""
 
-from stratagem._src.parameter_server.rpc.rpc_client import RpcClient
-from stratagem._src.parameter_server.rpc.rpc_server import RpcServer
+from stratagem._src.parameter_server.rpc.rpc_client import Client
+from stratagem._src.parameter_server.rpc.rpc_server import Server
 from stratagem._src.parameter_server.rpc.status_or_result import StatusOrResult
 
-__all__ = ["RpcClient", "RpcServer", "StatusOrResult"]
+__all__ = ["Client", "Server", "StatusOrResult"]

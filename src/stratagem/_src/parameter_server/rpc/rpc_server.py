@@ -6,20 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.parameter_server.protocol.shipping import pack, unpack
-from stratagem._src.parameter_server.protocol.worker_messages import read_parcel, written_parcel
+from stratagem._src.parameter_server.protocol.serialization import pack, unpack
+from stratagem._src.parameter_server.protocol.worker_messages import (
+    payload_from_message,
+    payload_to_message,
+)
 from stratagem._src.parameter_server.task_server.protocol_credentials import credentials_for
-from stratagem._src.transport import Credentials, Endpoint, Handler, Identity, Message
+from stratagem._src.transport import Credentials, Handler, Identity, Message, TransportServer
 
-__all__ = ["RPC_SERVER", "RpcServer"]
+__all__ = ["RPC_SERVER", "Server"]
 
 RPC_SERVER = Identity("rpc-server")
 
 
-class RpcServer:
-    """Answers calls of registered functions, several at the same time.
+class Server:
+    """Serves calls of registered functions, several of them concurrently.
 
-    Who may call is decided as for ``distribute.Server``: by the cluster's secret or certificates.
+    Clients authenticate as for ``distribute.Server``: with the cluster's secret or certificates.
 
     >>> import stratagem as sg
     >>> rpc = sg.distribute.experimental.rpc
@@ -32,38 +35,38 @@ class RpcServer:
     >>> client.close(), server.shutdown()
     (None, None)
 
-    Differs from tf.distribute: plain functions are welcome beside ``stratagem.function``; arguments
-    and results may be anything that can be pickled; ``address`` and ``shutdown`` exist.
+    Differs from tf.distribute: functions may be plain as well as ``stratagem.function``; arguments and
+    results may be any picklable objects; ``address`` and ``shutdown`` exist.
     """
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self._address = address
         self._credentials = credentials
         self._handlers: dict[str, Handler] = {}
-        self._endpoint: Endpoint | None = None
+        self._transport: TransportServer | None = None
 
     @staticmethod
-    def create(rpc_layer: str, address: str) -> RpcServer:
-        """Returns a server that will listen at an address, ``host:port``; port 0 chooses one.
+    def create(rpc_layer: str, address: str) -> Server:
+        """Returns a server that will listen at an address, ``host:port``; port 0 selects a free port.
 
         Raises:
             InvalidArgumentError: If ``rpc_layer`` is neither ``"grpc"`` nor ``"grpc+tls"``.
         """
-        return RpcServer(address, credentials_for(rpc_layer))
+        return Server(address, credentials_for(rpc_layer))
 
     @property
     def address(self) -> str:
-        """Where it listens, with the real port once it has started."""
-        return self._address if self._endpoint is None else self._endpoint.address
+        """The address it listens at, with the actual port once it has started."""
+        return self._address if self._transport is None else self._transport.address
 
     def register(self, method_name: str, func: Callable[..., Any]) -> None:
-        """Lets others call a function by a name.
+        """Registers a function under a name.
 
         Raises:
             InvalidArgumentError: If the name is taken, the function cannot be called, or the server
                 has started.
         """
-        if self._endpoint is not None:
+        if self._transport is not None:
             raise InvalidArgumentError(
                 f"Methods must be registered before the server starts, got {method_name!r} after."
             )
@@ -76,26 +79,26 @@ class RpcServer:
         self._handlers[method_name] = lambda message: _answer(func, message)
 
     def start(self) -> None:
-        """Begins to answer.
+        """Starts serving.
 
         Raises:
             InvalidArgumentError: If it was started before.
             UnavailableError: If the port is in use.
         """
-        if self._endpoint is not None:
+        if self._transport is not None:
             raise InvalidArgumentError(
                 f"A server must be started once, but the one at {self.address} was started before."
             )
-        endpoint = Endpoint(self._address, self._handlers, self._credentials, RPC_SERVER)
-        endpoint.start()
-        self._endpoint = endpoint
+        transport = TransportServer(self._address, self._handlers, self._credentials, RPC_SERVER)
+        transport.start()
+        self._transport = transport
 
     def shutdown(self) -> None:
-        """Stops answering."""
-        if self._endpoint is not None:
-            self._endpoint.shutdown()
+        """Stops serving."""
+        if self._transport is not None:
+            self._transport.shutdown()
 
 
 def _answer(func: Callable[..., Any], message: Message) -> Message:
-    args = unpack(read_parcel(message))
-    return written_parcel(pack(func(*args)))
+    args = unpack(payload_from_message(message))
+    return payload_to_message(pack(func(*args)))

@@ -1,4 +1,4 @@
-"""``StatusOrResult``: the outcome of a call, once it is there."""
+"""``StatusOrResult``: the future of a remote call."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ __all__ = ["StatusOrResult"]
 
 
 class StatusOrResult:
-    """What became of a call. Every question waits for the answer, at most until the call's timeout.
+    """The outcome of a call. Every method waits for it, at most until the call's timeout.
 
-    Differs from tf.distribute: ``get_error`` gives the exception itself.
+    Differs from tf.distribute: ``get_error`` returns the exception itself.
     """
 
     def __init__(self, outcome: Future[Any]) -> None:
         self._outcome = outcome
 
     def is_ok(self) -> bool:
-        """Returns whether the call returned."""
+        """Returns whether the call succeeded."""
         return self._outcome.exception() is None
 
     def get_error(self) -> BaseException | None:
-        """Returns what the call raised, or ``None``."""
+        """Returns the exception of the call, or ``None``."""
         return self._outcome.exception()
 
     def get_value(self) -> Any:
-        """Returns what the call returned, or raises what it raised."""
+        """Returns the call's result, or raises its exception."""
         return self._outcome.result()

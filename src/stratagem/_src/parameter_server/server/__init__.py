@@ -1,1 +1,1 @@
-"""A parameter server's side: what it holds, and what it does with it."""
+"""Server side of parameter servers: the stored variables, and the updates and checkpoints of them."""

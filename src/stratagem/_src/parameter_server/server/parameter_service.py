@@ -1,4 +1,4 @@
-"""``ParameterService``: answers what clients ask of a parameter server."""
+"""``ParameterService``: the RPC methods of a parameter server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stratagem._src.parameter_server.parameter_messages import (
     decode_updates,
     encode_fields,
 )
-from stratagem._src.parameter_server.server.checkpoint_pieces import CheckpointPieces
+from stratagem._src.parameter_server.server.checkpoint_service import CheckpointService
 from stratagem._src.parameter_server.server.server_function import INITIALIZE, ServerFunction
 from stratagem._src.parameter_server.server.store import Store
 from stratagem._src.parameter_server.server.stored_array import Array
-from stratagem._src.parameter_server.server.update_group import GroupedUpdate, carry_out_together
+from stratagem._src.parameter_server.server.update_group import GroupedUpdate, apply_atomically
 from stratagem._src.telemetry.measurement.recorder import span
 from stratagem._src.transport.message import Handler, Message
 from stratagem._src.transport.remote_error import exception_to_bytes
@@ -26,7 +26,7 @@ __all__ = ["ParameterService"]
 
 
 class ParameterService:
-    """A store, and the methods by which it is reached.
+    """A variable store and its RPC handlers.
 
     >>> sorted(ParameterService().handlers)[:3]
     ['ps/add_function', 'ps/attach', 'ps/blank']
@@ -34,28 +34,28 @@ class ParameterService:
 
     def __init__(self) -> None:
         self.store = Store()
-        self._checkpoints = CheckpointPieces(self.store)
+        self._checkpoints = CheckpointService(self.store)
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """The methods, for an ``Endpoint``."""
+        """The methods, for an ``TransportServer``."""
         return {
-            "ps/ping": lambda message: encode_fields(**self.store.sign()),
+            "ps/ping": lambda message: encode_fields(**self.store.status()),
             "ps/attach": self._attach,
-            "ps/holdings": lambda message: encode_fields(**self.store.holdings()),
+            "ps/holdings": lambda message: encode_fields(**self.store.variable_records()),
             "ps/take_over": self._take_over,
             "ps/note": self._note,
             "ps/restored": self._restored,
             "ps/check_held": self._check_held,
-            "ps/blank": lambda message: encode_fields(names=self.store.blank()),
+            "ps/blank": lambda message: encode_fields(names=self.store.uninitialized()),
             "ps/create": self._create,
             "ps/fill": self._fill,
             "ps/delete": self._delete,
-            "ps/pull": _noted("serve pull", "pull", self._pull),
-            "ps/push": _noted("serve push", "push", self._push),
+            "ps/pull": _traced("serve pull", "pull", self._pull),
+            "ps/push": _traced("serve push", "push", self._push),
             "ps/add_function": self._add_function,
-            "ps/call": _noted("serve call", "push", self._call),
-            "ps/take": self._for_checkpoint(self._checkpoints.take),
+            "ps/call": _traced("serve call", "push", self._call),
+            "ps/take": self._for_checkpoint(self._checkpoints.snapshot),
             "ps/write": self._for_checkpoint(self._checkpoints.write),
             "ps/forget": self._for_checkpoint(self._checkpoints.forget),
             "ps/verify": self._for_checkpoint(self._checkpoints.verify),
@@ -71,37 +71,39 @@ class ParameterService:
 
     def _attach(self, message: Message) -> Message:
         self.store.attach(**decode_fields(message))
-        return encode_fields(**self.store.sign())
+        return encode_fields(**self.store.status())
 
     def _take_over(self, message: Message) -> Message:
         self.store.take_over(**decode_fields(message))
-        return encode_fields(**self.store.sign())
+        return encode_fields(**self.store.status())
 
     def _note(self, message: Message) -> Message:
-        self.store.note(**decode_fields(message))
+        self.store.add_record(**decode_fields(message))
         return Message()
 
     def _restored(self, message: Message) -> Message:
-        self.store.restored()
+        self.store.mark_restored()
         return Message()
 
     def _check_held(self, message: Message) -> Message:
         for variable in decode_fields(message)["variables"]:
-            self.store.find(variable, to_be_set=True)
+            self.store.find(variable, allow_uninitialized=True)
         return Message()
 
     def _create(self, message: Message) -> Message:
         fields = decode_fields(message)
         self.store.create(**{**fields, "shape": tuple(fields["shape"])})
         for value in message.arrays:
-            self.store.find(fields["variable"], to_be_set=True).assign(value)
+            self.store.find(fields["variable"], allow_uninitialized=True).assign(value)
         return Message()
 
     def _fill(self, message: Message) -> Message:
         """Sets consecutive rows of a variable that is being created."""
         fields = decode_fields(message)
         (rows,) = message.arrays
-        self.store.find(fields["variable"], to_be_set=True).write_rows(fields["start"], rows)
+        self.store.find(fields["variable"], allow_uninitialized=True).write_rows(
+            fields["start"], rows
+        )
         return Message()
 
     def _delete(self, message: Message) -> Message:
@@ -116,12 +118,12 @@ class ParameterService:
         )
 
     def _push(self, message: Message) -> Message:
-        """Carries out groups of updates; answers with the errors of groups that had one, pickled."""
+        """Applies groups of updates; replies with the pickled errors of the groups that failed."""
         groups = decode_updates(message)
         digests = {digest for group in groups for *_, digest in group if digest}
         functions = self.store.functions(digests) if digests else {}
         if None in functions.values():
-            return _ask_for(functions)
+            return _missing_functions(functions)
         total = sum(array.nbytes for array in message.arrays)
         errors: dict[int, bytes] = {}
         for index, group in enumerate(groups):
@@ -137,11 +139,12 @@ class ParameterService:
         functions: Mapping[str, ServerFunction | None],
         message_bytes: int,
     ) -> None:
-        # Kept memory keeps the whole message, so it must be most of that.
-        carry_out_together(
+        # Adopting an operand keeps the memory of the whole message alive, so only an operand that is at
+        # least half of the message is adopted.
+        apply_atomically(
             [
                 GroupedUpdate(
-                    self.store.find(variable, to_be_set=update == "assign"),
+                    self.store.find(variable, allow_uninitialized=update == "assign"),
                     update,
                     operands,
                     functions.get(digest),
@@ -158,13 +161,13 @@ class ParameterService:
         return Message()
 
     def _call(self, message: Message) -> Message:
-        """Carries out one function update and returns its result, pickled."""
+        """Applies one function update and returns its result, pickled."""
         ((variable, update, operands, digest),) = decode_updates(message)[0]
         functions = self.store.functions([digest])
         function = functions[digest]
         if function is None:
-            return _ask_for(functions)
-        stored = self.store.find(variable, to_be_set=update == INITIALIZE)
+            return _missing_functions(functions)
+        stored = self.store.find(variable, allow_uninitialized=update == INITIALIZE)
         function.check(stored, operands)
         result = function.call(stored, operands)
         if function.is_update:
@@ -172,14 +175,14 @@ class ParameterService:
         return Message(cloudpickle.dumps(result))
 
 
-def _noted(name: str, kind: str, handle: Handler) -> Handler:
-    def noted(message: Message) -> Message:
+def _traced(name: str, kind: str, handle: Handler) -> Handler:
+    def traced(message: Message) -> Message:
         with span(name, kind):
             return handle(message)
 
-    return noted
+    return traced
 
 
-def _ask_for(functions: Mapping[str, ServerFunction | None]) -> Message:
-    """Returns the answer that nothing was done, because functions have to be sent first."""
+def _missing_functions(functions: Mapping[str, ServerFunction | None]) -> Message:
+    """Returns the reply that no update was applied, because functions must be sent first."""
     return encode_fields(missing=[digest for digest, known in functions.items() if known is None])

@@ -1,4 +1,4 @@
-"""Changing some rows of an array in place, with rows of the same index combined first."""
+"""In-place ``scatter_*`` updates of an array's rows, with duplicate indices combined first."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ROW_UPDATES", "Rows", "combine_duplicates", "update_rows", "within"]
+__all__ = ["ROW_UPDATES", "Rows", "combine_duplicates", "drop_out_of_range", "update_rows"]
 
 Array = np.ndarray[Any, Any]
 Rows = tuple[Array, Array]
 """Indices, and the rows that belong there."""
 
-# How two operands for the same row become one, and how the row and that one become the new row.
+# For each update: the ufunc that combines two operands of the same row, and the ufunc that applies the
+# combined operand to the row.
 ROW_UPDATES: dict[str, tuple[np.ufunc, np.ufunc]] = {
     "scatter_add": (np.add, np.add),
     "scatter_sub": (np.add, np.subtract),
@@ -22,11 +23,11 @@ ROW_UPDATES: dict[str, tuple[np.ufunc, np.ufunc]] = {
     "scatter_max": (np.maximum, np.maximum),
 }
 
-_OFTEN = 8
+_MAX_VECTORIZED_DUPLICATES = 8
 
 
-def within(indices: Array, rows: Array, num_rows: int) -> Rows:
-    """Returns only the rows whose index is in range; a program marks unused places by others."""
+def drop_out_of_range(indices: Array, rows: Array, num_rows: int) -> Rows:
+    """Returns only the rows whose index is in range; compiled programs pad with indices out of range."""
     if indices.size == 0 or (indices.min() >= 0 and indices.max() < num_rows):
         return indices, rows
     inside = (indices >= 0) & (indices < num_rows)
@@ -49,26 +50,28 @@ def combine_duplicates(indices: Array, rows: Array, combine: np.ufunc = np.add) 
         return indices, rows
     counts = np.diff(starts, append=indices.size)
     combined = rows[order[starts]]
-    # Many times faster than ufunc.reduceat and ufunc.at, which work element by element here: all
-    # second rows at once, all third rows, ..., and rows that occur often on their own.
-    for occurrence in range(1, min(_OFTEN, int(counts.max()))):
+    # Many times faster than ufunc.reduceat and ufunc.at, which work element by element here: combine all
+    # second occurrences at once, then all third ones, and so on; then frequent indices one at a time.
+    for occurrence in range(1, min(_MAX_VECTORIZED_DUPLICATES, int(counts.max()))):
         several = np.flatnonzero(counts > occurrence)
         more = rows[order[starts[several] + occurrence]]
         combined[several] = combine(combined[several], more)
-    for often in np.flatnonzero(counts > _OFTEN):
-        rest = order[starts[often] + _OFTEN : starts[often] + counts[often]]
-        combined[often] = combine(combined[often], combine.reduce(rows[rest], axis=0))
+    for frequent in np.flatnonzero(counts > _MAX_VECTORIZED_DUPLICATES):
+        rest = order[
+            starts[frequent] + _MAX_VECTORIZED_DUPLICATES : starts[frequent] + counts[frequent]
+        ]
+        combined[frequent] = combine(combined[frequent], combine.reduce(rows[rest], axis=0))
     return in_order[starts], combined
 
 
 def update_rows(array: Array, update: str, indices: Array, rows: Array) -> None:
-    """Carries out a ``scatter_*`` update on ``array`` itself; indices out of range are left out."""
-    indices, rows = within(indices, rows, len(array))
+    """Applies a ``scatter_*`` update to ``array`` in place; ignores indices out of range."""
+    indices, rows = drop_out_of_range(indices, rows, len(array))
     if update == "scatter_update":
         array[indices] = rows
         return
     combine, change = ROW_UPDATES[update]
     indices, rows = combine_duplicates(indices, rows, combine)
-    # With mode="clip" NumPy does not gather into a buffer of its own first.
+    # With mode="clip" NumPy does not gather into a temporary buffer first.
     before = np.take(array, indices, axis=0, mode="clip")
     array[indices] = change(before, rows).astype(array.dtype, copy=False)

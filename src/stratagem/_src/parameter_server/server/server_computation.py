@@ -1,4 +1,4 @@
-"""The setting in which a parameter server computes with JAX."""
+"""The JAX settings of computations on a parameter server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["on_server"]
 
 @contextlib.contextmanager
 def on_server(dtype: np.dtype[Any]) -> Iterator[None]:
-    """Computes in the main memory, where variables are, and with 64 bits if ``dtype`` has them."""
+    """Runs JAX on the CPU, where the variables are, and enables x64 if ``dtype`` needs it."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:

@@ -1,4 +1,4 @@
-"""``OptimizerFunction``: an optimizer's step on a parameter server, beside the variable."""
+"""``OptimizerFunction``: runs an optimizer's step on the parameter server that holds the variable."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.leaf_names import leaf_names
+from stratagem._src.core.leaf_paths import leaf_names
+from stratagem._src.core.types import PyTree, Tensor
 from stratagem._src.jax_compat.tracing import outputs_that_depend_on_inputs
 from stratagem._src.parameter_server.client.initial_value import row_blocks
-from stratagem._src.parameter_server.server.row_updates import combine_duplicates, within
+from stratagem._src.parameter_server.server.row_updates import combine_duplicates, drop_out_of_range
 from stratagem._src.parameter_server.server.server_computation import on_server
 from stratagem._src.parameter_server.server.server_function import ServerFunction
 from stratagem._src.parameter_server.server.stored_array import Array, StoredArray, aligned_zeros
 
 __all__ = ["OptimizerFunction", "OptimizerState", "StateLeaf"]
 
-_FEWEST_ROWS = 16
+_MIN_PADDED_ROWS = 16
 
 
 @dataclass(slots=True)
 class OptimizerState:
-    """What an optimizer keeps for one stored array.
+    """The optimizer state of one stored array.
 
     Attributes:
         leaves: The arrays, in the order of the state's structure.
-        structure: How they make up the optimizer's state.
-        by_row: Of each array, whether it has a row for each row of the variable.
+        structure: The treedef of the optimizer's state.
+        by_row: For each array, whether it has a row for each row of the variable.
     """
 
     leaves: list[Any]
@@ -41,13 +42,13 @@ class OptimizerState:
         return jax.tree.unflatten(self.structure, leaves)
 
     def copy(self) -> OptimizerState:
-        """Returns the same state in memory of its own."""
+        """Returns a copy that shares no memory."""
         return OptimizerState(
             [np.array(leaf) for leaf in self.leaves], self.structure, list(self.by_row)
         )
 
     def make_writable(self) -> None:
-        """Makes what has rows arrays whose rows can be set."""
+        """Replaces read-only arrays that have rows by writable copies."""
         for position, (leaf, by_row) in enumerate(zip(self.leaves, self.by_row, strict=True)):
             if by_row and not (isinstance(leaf, np.ndarray) and leaf.flags.writeable):
                 self.leaves[position] = np.array(leaf)
@@ -57,9 +58,9 @@ class StateLeaf(NamedTuple):
     """One array of an optimizer's state for a variable.
 
     Attributes:
-        name: What it is.
+        name: Its name.
         shape: Its shape.
-        dtype: Its element type.
+        dtype: Its dtype.
         by_row: Whether it has a row for each row of the variable.
     """
 
@@ -70,17 +71,17 @@ class StateLeaf(NamedTuple):
 
 
 class OptimizerFunction(ServerFunction):
-    """Applies gradients by an optax transformation, to a whole array or to some of its rows.
+    """Applies gradients with an optax transformation, to a full array or to some of its rows.
 
-    A step on rows reads and writes these rows and their state alone. What the state has besides, such
-    as a count of steps, belongs to the stored array and advances with every step on it.
+    A step on rows reads and writes only these rows and their state. State without rows, such as a step
+    count, belongs to the stored array and advances with every step on it.
 
     Args:
-        optimizer: The id under which the state is kept.
-        transformation: Anything with optax's ``init`` and ``update``.
+        optimizer: The id of the optimizer's state.
+        transformation: An object with ``init`` and ``update`` as in optax.
     """
 
-    # A step that could be traced can be taken.
+    # A step that check() could trace does not fail.
     may_refuse = False
 
     def __init__(self, optimizer: str, transformation: Any) -> None:
@@ -93,21 +94,21 @@ class OptimizerFunction(ServerFunction):
     def __reduce__(self) -> tuple[Any, ...]:
         return OptimizerFunction, (self.optimizer, self.transformation)
 
-    def _new_value_and_state(self, state: Any, value: Any, gradient: Any) -> Any:
+    def _new_value_and_state(self, state: PyTree, value: Tensor, gradient: Tensor) -> Any:
         updates, state = self.transformation.update(gradient.astype(value.dtype), state, value)
         return (value + updates).astype(value.dtype), state
 
     def check(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:
-        """Checks that a step can be taken.
+        """Checks that a step is possible.
 
         Raises:
-            ShapeMismatchError: If the gradient does not fit.
-            Exception: What the transformation raises when it is traced.
+            ShapeMismatchError: If the gradient's shape does not fit.
+            Exception: Any error that the transformation raises when it is traced.
         """
         gradient, *indices = operands
         wanted = stored.shape_of_rows("apply_gradients", *indices) if indices else stored.shape
         stored.check_operand("apply_gradients", gradient.shape, wanted)
-        shape = (_padded(gradient.shape[0]), *gradient.shape[1:]) if indices else stored.shape
+        shape = (_padded_size(gradient.shape[0]), *gradient.shape[1:]) if indices else stored.shape
         signature = (shape, gradient.dtype, stored.shape, stored.dtype)
         if signature not in self._traced:
             with on_server(stored.dtype):
@@ -120,7 +121,7 @@ class OptimizerFunction(ServerFunction):
             self._traced.add(signature)
 
     def call(self, stored: StoredArray, operands: tuple[Array, ...]) -> None:
-        """Applies a gradient, or values and indices of a gradient's rows, after ``check``."""
+        """Applies a gradient, or the values and indices of a sparse gradient, after ``check``."""
         with stored.lock, on_server(stored.dtype):
             if len(operands) == 1:
                 self._apply(stored, operands[0])
@@ -136,13 +137,16 @@ class OptimizerFunction(ServerFunction):
         stored.optimizer_states[self.optimizer] = state
 
     def _apply_to_rows(self, stored: StoredArray, gradients: Array, indices: Array) -> None:
-        rows, gradients = combine_duplicates(*within(indices, gradients, stored.shape[0]))
+        rows, gradients = combine_duplicates(
+            *drop_out_of_range(indices, gradients, stored.shape[0])
+        )
         if not rows.size:
             return
         state = stored.optimizer_states.get(self.optimizer) or self.make_row_state(stored)
         state.make_writable()
-        # Few different sizes, so that few programs are compiled: the last row is repeated.
-        padding = np.full(_padded(rows.size) - rows.size, rows[-1], rows.dtype)
+        # Pad to powers of two by repeating the last row, so that few programs are compiled. The padding's
+        # results are cut off below.
+        padding = np.full(_padded_size(rows.size) - rows.size, rows[-1], rows.dtype)
         padded = np.concatenate([rows, padding])
         gradients = np.concatenate(
             [gradients, np.zeros((padding.size, *gradients.shape[1:]), gradients.dtype)]
@@ -165,17 +169,17 @@ class OptimizerFunction(ServerFunction):
     # --- state ------------------------------------------------------------------------------------
 
     def make_state(self, stored: StoredArray) -> OptimizerState:
-        """Returns the state to begin with."""
+        """Returns the initial state."""
         leaves, structure = jax.tree.flatten(self.transformation.init(stored.read()))
-        return OptimizerState(leaves, structure, self._rows_of_state(stored))
+        return OptimizerState(leaves, structure, self._which_have_rows(stored))
 
     def make_row_state(self, stored: StoredArray) -> OptimizerState:
-        """Returns the state to begin with, made without a second copy of it.
+        """Returns the initial state, without a second copy of it in memory.
 
-        A state that does not depend on the variable's value, as zeros, is known from one row.
+        Arrays that do not depend on the variable's value, such as zeros, are broadcast from one row.
         """
         num_rows = stored.shape[0]
-        by_row = self._rows_of_state(stored)
+        by_row = self._which_have_rows(stored)
         one_row = stored.read(range(min(1, num_rows)))
         sample, structure = jax.tree.flatten(self.transformation.init(one_row))
         depends = outputs_that_depend_on_inputs(self.transformation.init, one_row)
@@ -193,15 +197,15 @@ class OptimizerFunction(ServerFunction):
                     leaves[position][begin:end] = block[position]
         return OptimizerState(leaves, structure, by_row)
 
-    def _rows_of_state(self, stored: StoredArray) -> list[bool]:
-        """Returns which of the state's arrays grow with the rows of the variable."""
+    def _which_have_rows(self, stored: StoredArray) -> list[bool]:
+        """Returns which of the state's arrays have the variable's rows."""
         return [leaf.by_row for leaf in self.describe_state(stored.shape, stored.dtype)]
 
     def describe_state(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[StateLeaf]:
-        """Returns what the state of a variable consists of, without making it.
+        """Returns the names, shapes and dtypes of a variable's state, without creating it.
 
         Raises:
-            InvalidArgumentError: If that depends on the number of rows.
+            InvalidArgumentError: If the state's structure depends on the number of rows.
         """
         with on_server(dtype):
             tree = self._state_shapes(dtype, shape)
@@ -211,8 +215,8 @@ class OptimizerFunction(ServerFunction):
                 longer = jax.tree.leaves(self._state_shapes(dtype, (shape[0] + 1, *shape[1:])))
         if len(here) != len(longer):
             raise InvalidArgumentError(
-                "An optimizer on parameter servers must have state of the same structure for any "
-                "number of rows."
+                "The state of an optimizer on parameter servers must have the same structure for any "
+                f"number of rows, got {len(here)} arrays for {shape[0]} rows and {len(longer)} for one more."
             )
         return [
             StateLeaf(name, tuple(leaf.shape), np.dtype(leaf.dtype), leaf.shape != more.shape)
@@ -223,5 +227,5 @@ class OptimizerFunction(ServerFunction):
         return jax.eval_shape(self.transformation.init, jax.ShapeDtypeStruct(shape, dtype))
 
 
-def _padded(count: int) -> int:
-    return max(_FEWEST_ROWS, 1 << (count - 1).bit_length())
+def _padded_size(count: int) -> int:
+    return max(_MIN_PADDED_ROWS, 1 << (count - 1).bit_length())

@@ -1,4 +1,4 @@
-"""``Store``: everything that one parameter server holds."""
+"""``Store``: the variables and functions of one parameter server."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from stratagem._src.telemetry.measurement.recorder import recorder
 
 __all__ = ["Store"]
 
-_MOST_FUNCTIONS = 256
+_MAX_FUNCTIONS = 256
 
 
 class Store:
     """The variables of one coordinator, and the functions that it and its workers have sent.
 
-    A coordinator *attaches* before it creates variables. The newest one wins: what belonged to an
-    earlier coordinator, which must have died or given up, is dropped. Or it *takes over*: then what
-    belonged to the earlier one is its own from then on.
+    A coordinator *attaches* before it creates variables. The newest one wins: the variables of an earlier
+    coordinator, which must have died or given up, are dropped. Or it *takes over*: it becomes the owner
+    of the earlier coordinator's variables.
 
     Attributes:
-        incarnation: Another one each time that the server is started: whoever knows it sees whether the
-            server still holds what it held.
+        incarnation: A new id on each start of the server. A client compares it to see whether the server
+            was restarted, and so lost its variables.
     """
 
     def __init__(self) -> None:
@@ -45,16 +45,16 @@ class Store:
         self._functions: collections.OrderedDict[str, ServerFunction] = collections.OrderedDict()
         observer = recorder()
         if observer is not None:
-            observer.add_source("parameter_server", self.figures)
+            observer.add_source("parameter_server", self.metrics)
 
     @property
     def num_bytes(self) -> int:
-        """Size of all variables together."""
+        """Total size of all variables."""
         with self._lock:
             return sum(stored.nbytes for stored in self._arrays.values())
 
-    def figures(self) -> dict[str, int]:
-        """Returns how many variables and shards there are, their bytes, and the updates carried out."""
+    def metrics(self) -> dict[str, int]:
+        """Returns the number of variables and shards, their bytes, and the number of applied updates."""
         return {
             "variables": len(self._arrays),
             "bytes": self.num_bytes,
@@ -65,9 +65,9 @@ class Store:
         """Makes ``owner`` the coordinator whose variables this server holds.
 
         Args:
-            owner: The coordinator.
-            lineage: What coordinators have in common of which one took over from the other.
-            to_restore: Whether the coordinator will say when all servers hold what belongs together.
+            owner: The coordinator's id.
+            lineage: The lineage id, which coordinators that take over from each other share.
+            to_restore: Whether the coordinator restores variables, and calls ``mark_restored`` at the end.
         """
         with self._lock:
             self._is_restoring = to_restore
@@ -78,55 +78,58 @@ class Store:
                 self._records.clear()
 
     def take_over(self, owner: str, previous: str) -> None:
-        """Makes ``owner`` the coordinator of what belonged to another.
+        """Makes ``owner`` the coordinator of another coordinator's variables.
 
         Raises:
-            VariableError: If it belongs to somebody else than ``previous`` by now.
+            VariableError: If their owner is not ``previous`` any more.
         """
         with self._lock:
             if self._owner != previous:
                 raise VariableError(
-                    "What a parameter server holds cannot be taken over: another coordinator was "
-                    "quicker. Run one coordinator at a time."
+                    "The variables of a parameter server cannot be taken over: another coordinator was "
+                    "faster. Run one coordinator at a time."
                 )
             self._owner = owner
 
-    def holdings(self) -> dict[str, Any]:
-        """Returns whose variables this server holds, and what was noted of them."""
+    def variable_records(self) -> dict[str, Any]:
+        """Returns the owner of this server's variables, and their records."""
         with self._lock:
-            # Nobody else can know how far the coordinator came that was restoring the servers.
+            # A half-finished restore has no owner: another coordinator cannot tell how far it got, so it
+            # must not take over these variables.
             owner = "" if self._is_restoring else self._owner
             records = list(self._records.values())
             return {"owner": owner, "lineage": self._lineage, "records": records}
 
-    def restored(self) -> None:
-        """Takes in that all servers hold what belongs together again."""
+    def mark_restored(self) -> None:
+        """Ends a restore: all servers hold consistent variables again."""
         with self._lock:
             self._is_restoring = False
 
-    def note(self, variable: str, record: Any) -> None:
-        """Keeps what is to be known of a variable that is complete, beside its first shard."""
+    def add_record(self, variable: str, record: Any) -> None:
+        """Stores the record of an initialized variable whose first shard is here."""
         with self._lock:
             self._records[variable] = record
 
-    def sign(self) -> dict[str, Any]:
-        """Returns which server this is, and how many updates it has carried out."""
+    def status(self) -> dict[str, Any]:
+        """Returns the incarnation of this server, and the number of updates it has applied."""
         return {"incarnation": self.incarnation, "num_updates": self._num_updates}
 
     def count_updates(self, number: int) -> None:
-        """Notes that so many updates have been carried out."""
+        """Adds to the number of applied updates."""
         with self._lock:
             self._num_updates += number
 
-    def blank(self) -> list[str]:
-        """Returns the names of variables that nobody has given a value."""
+    def uninitialized(self) -> list[str]:
+        """Returns the names of variables without a value."""
         with self._lock:
-            return sorted({stored.name for stored in self._arrays.values() if stored.is_blank})
+            return sorted(
+                {stored.name for stored in self._arrays.values() if stored.is_uninitialized}
+            )
 
     def create(
         self, owner: str, variable: str, name: str, shape: tuple[int, ...], dtype: str
     ) -> None:
-        """Makes a variable or shard, which has to be given a value before it is used.
+        """Creates a variable or shard, which must be given a value before it is used.
 
         Raises:
             VariableError: If ``owner`` is not the coordinator that attached last.
@@ -139,24 +142,24 @@ class Store:
                     "in the coordinator's strategy.scope()."
                 )
             zeros = aligned_zeros(shape, np.dtype(dtype))
-            self._arrays[variable] = StoredArray(name, zeros, is_blank=True)
+            self._arrays[variable] = StoredArray(name, zeros, is_uninitialized=True)
 
     def delete(self, variables: list[str]) -> None:
-        """Forgets variables; those that are not there are no error."""
+        """Deletes variables; ignores unknown ids."""
         with self._lock:
             for variable in variables:
                 self._arrays.pop(variable, None)
                 self._records.pop(variable, None)
 
-    def find(self, variable: str, *, to_be_set: bool = False) -> StoredArray:
+    def find(self, variable: str, *, allow_uninitialized: bool = False) -> StoredArray:
         """Returns the variable or shard with this id.
 
         Args:
             variable: The id.
-            to_be_set: Whether it is only to be given a value.
+            allow_uninitialized: Whether it may lack a value, because the caller sets one.
 
         Raises:
-            PSUnavailableError: If it is not here (any more), or has no value (again) yet.
+            PSUnavailableError: If this server does not hold it, or it has no value yet.
         """
         try:
             stored = self._arrays[variable]
@@ -166,24 +169,23 @@ class Store:
                 "coordinator has taken it over, or the coordinator has dropped the variable. Create the "
                 "variables again and restore them from a checkpoint."
             ) from None
-        if stored.is_blank and not to_be_set:
+        if stored.is_uninitialized and not allow_uninitialized:
             raise PSUnavailableError(
-                f"Variable {stored.name!r} was lost with its parameter server, and has not been restored "
-                "yet."
+                f"Variable {stored.name!r} was lost with its parameter server and is not restored yet."
             )
         return stored
 
     def add_function(self, digest: str, pickled: bytes) -> None:
-        """Keeps a function that updates will refer to, until many others have come."""
+        """Caches a function that updates refer to by digest (LRU, ``_MAX_FUNCTIONS`` entries)."""
         function = pickle.loads(pickled)
         with self._lock:
-            # One object, so that what it has compiled is compiled once.
+            # Keep the first object: the programs that it compiled stay cached with it.
             self._functions.setdefault(digest, function)
-            while len(self._functions) > _MOST_FUNCTIONS:
+            while len(self._functions) > _MAX_FUNCTIONS:
                 self._functions.popitem(last=False)
 
     def functions(self, digests: Iterable[str]) -> dict[str, ServerFunction | None]:
-        """Returns the functions with these digests; ``None`` for one that has to be sent first."""
+        """Returns the functions with these digests; ``None`` for one that must be sent first."""
         with self._lock:
             found = {digest: self._functions.get(digest) for digest in digests}
             for digest, function in found.items():

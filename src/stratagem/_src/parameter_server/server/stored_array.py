@@ -1,4 +1,4 @@
-"""``StoredArray``: one variable, or one shard of it, in the memory of its server."""
+"""``StoredArray``: a variable, or one shard of it, in its server's memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Array", "RowSelection", "StoredArray", "aligned_empty", "aligned_zer
 
 Array = np.ndarray[Any, Any]
 RowSelection = Array | range | None
-"""Which rows to read: numbered, a range of them, or all."""
+"""Which rows to read: by index, a range, or all."""
 
-_ALIGNMENT = 64  # XLA uses the memory of arrays aligned like this as it is
-_LARGEST_SPARE = 256 << 20
-_ADOPTED_FROM = 1 << 20
-_NO_NUMBERS = "OSUMm"
+_ALIGNMENT = 64  # XLA uses arrays with this alignment without a copy
+_MAX_SPARE_BYTES = 256 << 20
+_MIN_ADOPTED_BYTES = 1 << 20
+_NON_NUMERIC_KINDS = "OSUMm"
 _NUM_OPERANDS = {
     **dict.fromkeys(("assign", "assign_add", "assign_sub"), 1),
     **dict.fromkeys(("scatter_update", *ROW_UPDATES), 2),
 }
-_CHANGES: dict[str, np.ufunc] = {
+_UFUNCS: dict[str, np.ufunc] = {
     "assign_add": np.add,
     "assign_sub": np.subtract,
     **{update: change for update, (_, change) in ROW_UPDATES.items()},
@@ -36,25 +36,25 @@ _CHANGES: dict[str, np.ufunc] = {
 class StoredArray:
     """An array that many threads read and update; each update is atomic.
 
-    A read of the whole is a view, not a copy. An update writes in place unless someone still holds
-    such a view: then it writes to other memory, so that what was read never changes.
+    A full read returns a view, not a copy. An update writes in place unless a reader still holds such a
+    view: then it writes to other memory, so values that were read never change (copy-on-write).
 
     Args:
         name: The variable's name, for messages.
-        value: The first value. The array becomes this object's own.
-        is_blank: Whether somebody is still to set the value.
+        value: The initial value. The array is not copied.
+        is_uninitialized: Whether ``value`` is only a placeholder until the value is set.
 
     Attributes:
-        is_blank: Whether nobody has set the value yet. Whoever finds the array for others sees to it
-            that they do not use it before.
+        is_uninitialized: Whether the value is not set yet. ``Store.find`` checks it before others use the
+            array.
     """
 
-    def __init__(self, name: str, value: Array, *, is_blank: bool = False) -> None:
+    def __init__(self, name: str, value: Array, *, is_uninitialized: bool = False) -> None:
         self.name = name
         self.shape = value.shape
         self.dtype = value.dtype
         self.lock = threading.RLock()
-        self.is_blank = is_blank and value.size > 0
+        self.is_uninitialized = is_uninitialized and value.size > 0
         self.optimizer_states: dict[str, Any] = {}
         self._value = value.view()
         self._spare: Array | None = None
@@ -67,7 +67,7 @@ class StoredArray:
     # --- reading --------------------------------------------------------------------------------
 
     def read(self, rows: RowSelection = None) -> Array:
-        """Returns the value, or the chosen rows of it, as it is at one moment.
+        """Returns a snapshot of the value, or of the selected rows.
 
         Raises:
             VariableError: If a row does not exist.
@@ -83,7 +83,7 @@ class StoredArray:
                 return self._value[rows.start : stop : rows.step].copy()
         self._check_rows(rows)
         with self.lock:
-            # With mode="clip" NumPy does not gather into a buffer of its own first.
+            # With mode="clip" NumPy does not gather into a temporary buffer first.
             return np.take(self._value, rows, axis=0, mode="clip")
 
     def _check_rows(self, rows: Array) -> None:
@@ -97,26 +97,26 @@ class StoredArray:
     # --- updating -------------------------------------------------------------------------------
 
     def update(self, update: str, operands: tuple[Array, ...], *, adopt: bool = False) -> None:
-        """Carries out one of the updates that a ``Variable`` has.
+        """Applies an update method of ``Variable``.
 
         Args:
             update: The method's name, such as ``assign_add`` or ``scatter_max``.
             operands: The array; or values and indices.
-            adopt: Whether a large array that is assigned may be kept instead of copied.
+            adopt: Whether a large assigned array may be kept instead of copied.
 
         Raises:
-            VariableError: If there is no such update, or it cannot be done with such elements.
-            ShapeMismatchError: If the operands do not fit.
+            VariableError: If the update is unknown, or the operand's dtype does not fit.
+            ShapeMismatchError: If an operand's shape does not fit.
         """
         self.check_update(update, operands)
-        self.carry_out(update, operands, adopt=adopt)
+        self.apply_unchecked(update, operands, adopt=adopt)
 
     def check_update(self, update: str, operands: tuple[Array, ...]) -> None:
-        """Checks an update, so that ``carry_out`` can fail only for want of memory.
+        """Checks an update, so that ``apply_unchecked`` can fail only if memory runs out.
 
         Raises:
-            VariableError: If there is no such update, or it cannot be done with such elements.
-            ShapeMismatchError: If the operands do not fit.
+            VariableError: If the update is unknown, or the operand's dtype does not fit.
+            ShapeMismatchError: If an operand's shape does not fit.
         """
         num_operands = _NUM_OPERANDS.get(update)
         if num_operands != len(operands):
@@ -131,12 +131,12 @@ class StoredArray:
         """Returns the shape that values for these rows must have.
 
         Raises:
-            ShapeMismatchError: If there are no rows, or ``indices`` is not a vector of whole numbers.
+            ShapeMismatchError: If the array is a scalar, or ``indices`` is not a vector of integers.
         """
         if not self.shape or indices.ndim != 1 or indices.dtype.kind not in "iu":
             raise ShapeMismatchError(
                 f"{update} of {self.name!r} (here of shape {self.shape}) needs rows and a vector of "
-                f"their numbers, got {indices.dtype.name}{list(indices.shape)}."
+                f"integer row indices, got {indices.dtype.name}{list(indices.shape)}."
             )
         return (indices.size, *self.shape[1:])
 
@@ -144,20 +144,22 @@ class StoredArray:
         if dtype == self.dtype and dtype.kind != "b":
             return
         try:
-            # NumPy's own answer, from nothing.
+            # Let NumPy decide, with empty arrays.
             ours, theirs = np.empty(0, self.dtype), np.empty(0, dtype)
-            if dtype.kind in _NO_NUMBERS:
-                raise TypeError("they are no numbers")
-            if update in _CHANGES:
-                _CHANGES[update](ours, theirs).astype(self.dtype)
+            if dtype.kind in _NON_NUMERIC_KINDS:
+                raise TypeError("they are not numbers")
+            if update in _UFUNCS:
+                _UFUNCS[update](ours, theirs).astype(self.dtype)
         except TypeError as error:
             raise VariableError(
-                f"{update} of {self.name!r}, which is {self.dtype.name}, cannot be done with elements of "
-                f"type {dtype.name}: {error}."
+                f"{update} of {self.name!r}, which is {self.dtype.name}, does not take elements of type "
+                f"{dtype.name}: {error}."
             ) from error
 
-    def carry_out(self, update: str, operands: tuple[Array, ...], *, adopt: bool = False) -> None:
-        """Does what ``update`` does, without its checks."""
+    def apply_unchecked(
+        self, update: str, operands: tuple[Array, ...], *, adopt: bool = False
+    ) -> None:
+        """Applies an update, as ``update`` does, without its checks."""
         if len(operands) == 2:
             values, indices = operands
             self.update_rows(update, indices, values)
@@ -166,13 +168,13 @@ class StoredArray:
         else:
             with self.lock:
                 target = self._target()
-                _CHANGES[update](self._value, operands[0], out=target, casting="unsafe")
+                _UFUNCS[update](self._value, operands[0], out=target, casting="unsafe")
                 self.replace(target)
 
     def assign(self, operand: Array, *, adopt: bool = False) -> None:
         """Sets the value."""
-        self.is_blank = False
-        if adopt and operand.nbytes >= _ADOPTED_FROM and operand.dtype == self.dtype:
+        self.is_uninitialized = False
+        if adopt and operand.nbytes >= _MIN_ADOPTED_BYTES and operand.dtype == self.dtype:
             with self.lock:
                 self._value, self._spare = operand.view(), None
             return
@@ -182,21 +184,21 @@ class StoredArray:
             self.replace(target)
 
     def update_rows(self, update: str, indices: Array, rows: Array) -> None:
-        """Carries out a ``scatter_*`` update."""
+        """Applies a ``scatter_*`` update."""
         with self.lock:
             update_rows(self.writable(), update, indices, rows)
 
     def write_rows(self, start: int, rows: Array) -> None:
         """Sets consecutive rows."""
-        self.is_blank = False
+        self.is_uninitialized = False
         with self.lock:
             self.writable()[start : start + len(rows)] = rows
 
     def draft(self, *, with_states: bool) -> StoredArray:
-        """Returns an array like this one to try updates on; the caller holds ``lock`` until it is done.
+        """Returns a copy-on-write draft to try updates on; the caller holds ``lock`` until ``accept``.
 
         Args:
-            with_states: Whether optimizers may change their state there.
+            with_states: Whether the draft gets its own copy of the optimizer states.
         """
         draft = StoredArray(self.name, self.read())
         states = self.optimizer_states
@@ -208,13 +210,13 @@ class StoredArray:
         return draft
 
     def accept(self, draft: StoredArray) -> None:
-        """Takes over what a draft has become; the caller holds ``lock``."""
+        """Replaces the value and states by a draft's; the caller holds ``lock``."""
         if draft._value.base is not self._value.base:
             self.replace(draft._value)
         self.optimizer_states = draft.optimizer_states
 
     def writable(self) -> Array:
-        """Returns the value to be changed in place; the caller holds ``lock``."""
+        """Returns the value for changes in place; the caller holds ``lock``."""
         target = self._target()
         if target is not self._value:
             np.copyto(target, self._value)
@@ -234,9 +236,10 @@ class StoredArray:
             )
 
     def _target(self) -> Array:
-        """Returns memory to write the next value to: its own place, if no reader holds it."""
-        # Both are views, so their memory belongs to their base, as does that of every other view of
-        # it. Two references to the base are ours: theirs and the argument of getrefcount.
+        """Returns the memory for the next value: the current memory, if no reader holds a view of it."""
+        # _value and _spare are views; they and every view that a reader holds refer to the same base. Two
+        # references to the base are ours: that of our view, and the argument of getrefcount. More means
+        # that a reader still holds a view.
         if self._value.flags.writeable and sys.getrefcount(self._value.base) <= 2:
             return self._value
         if self._spare is not None and sys.getrefcount(self._spare.base) <= 2:
@@ -244,11 +247,11 @@ class StoredArray:
         return aligned_empty(self.shape, self.dtype)
 
     def replace(self, value: Array) -> None:
-        """Makes ``value`` the value, as it is; the caller holds ``lock``."""
+        """Makes ``value`` the value, without a copy; the caller holds ``lock``."""
         if value is self._value:
             return
         before, self._value = self._value, value.view()
-        keep = before.flags.writeable and before.nbytes <= _LARGEST_SPARE
+        keep = before.flags.writeable and before.nbytes <= _MAX_SPARE_BYTES
         self._spare = before if keep else None
 
 
@@ -258,7 +261,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Returns an array of zeros at such an address; the system gives it memory as it is used."""
+    """Returns an aligned array of zeros; the system allocates its pages on first use."""
     return _aligned(np.zeros, shape, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Updates that a client sends together: all of them take place, or an error and none."""
+"""Groups of updates that are applied atomically: all of them, or none and an error."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import NamedTuple
 from stratagem._src.parameter_server.server.server_function import ServerFunction
 from stratagem._src.parameter_server.server.stored_array import Array, StoredArray
 
-__all__ = ["GroupedUpdate", "carry_out_together"]
+__all__ = ["GroupedUpdate", "apply_atomically"]
 
 
 class GroupedUpdate(NamedTuple):
-    """One of the updates.
+    """One update of a group.
 
     Attributes:
-        stored: What it changes.
+        stored: The array that it changes.
         update: Its name.
-        operands: The arrays it takes.
-        function: What carries it out, if it is not an update of a ``Variable``.
-        adopt: Whether a large array that is assigned may be kept instead of copied.
+        operands: Its operands.
+        function: The function to call, if it is not an update method of ``Variable``.
+        adopt: Whether a large assigned array may be kept instead of copied.
     """
 
     stored: StoredArray
@@ -31,29 +31,29 @@ class GroupedUpdate(NamedTuple):
     adopt: bool = False
 
     def check(self) -> None:
-        """Raises what is wrong with it."""
+        """Raises if the update is invalid."""
         if self.function is None:
             self.stored.check_update(self.update, self.operands)
         else:
             self.function.check(self.stored, self.operands)
 
-    def carry_out_on(self, stored: StoredArray) -> None:
-        """Carries it out, after ``check``."""
+    def apply_to(self, stored: StoredArray) -> None:
+        """Applies the update, after ``check``."""
         if self.function is None:
-            stored.carry_out(self.update, self.operands, adopt=self.adopt)
+            stored.apply_unchecked(self.update, self.operands, adopt=self.adopt)
         else:
             self.function.call(stored, self.operands)
 
 
-def carry_out_together(group: Sequence[GroupedUpdate]) -> None:
-    """Carries out all updates in order, or raises and carries out none.
+def apply_atomically(group: Sequence[GroupedUpdate]) -> None:
+    """Applies all updates in order, or raises and applies none.
 
-    Everything is checked before the first one takes place. Where a function of the user may still raise,
-    the updates of its array are tried on a draft, which becomes the array when no draft has failed. What
-    comes after that can fail only if the server runs out of memory.
+    Everything is checked before the first update is applied. Where a user function may still raise, the
+    updates of its array are applied to a draft, which replaces the array when no draft has failed. The
+    steps after that can fail only if the server runs out of memory.
 
-    Each array changes at one moment for each update, or at one for all of them if there was a draft. A
-    reader who reads between may see some arrays with their updates and others without.
+    Each array changes atomically per update, or once for all updates if there was a draft. A concurrent
+    reader may see some arrays with their updates and others without.
     """
     for update in group:
         update.check()
@@ -64,19 +64,19 @@ def carry_out_together(group: Sequence[GroupedUpdate]) -> None:
     }
     if not tried:
         for update in group:
-            update.carry_out_on(update.stored)
+            update.apply_to(update.stored)
         return
     with contextlib.ExitStack() as locks:
-        # In one order for everybody, so that no two groups wait for each other.
+        # A global lock order, so that two groups cannot deadlock.
         for stored in sorted(tried.values(), key=id):
             locks.enter_context(stored.lock)
         counts = collections.Counter(id(update.stored) for update in group)
         drafts = {key: stored.draft(with_states=counts[key] > 1) for key, stored in tried.items()}
         for update in group:
             if id(update.stored) in drafts:
-                update.carry_out_on(drafts[id(update.stored)])
+                update.apply_to(drafts[id(update.stored)])
         for key, stored in tried.items():
             stored.accept(drafts[key])
     for update in group:
         if id(update.stored) not in drafts:
-            update.carry_out_on(update.stored)
+            update.apply_to(update.stored)

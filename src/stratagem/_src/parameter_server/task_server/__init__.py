@@ -1,4 +1,4 @@
-"""What a task of a cluster runs so that others can reach it."""
+"""``Server``: makes a process a task of a cluster."""
 
 from stratagem._src.parameter_server.task_server.server import Server
 

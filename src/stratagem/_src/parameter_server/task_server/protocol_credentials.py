@@ -1,4 +1,4 @@
-"""The credentials that a protocol needs."""
+"""The credentials for a transport protocol."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["credentials_for"]
 
 
 def credentials_for(protocol: str) -> Credentials:
-    """Returns the credentials of the environment, if they suffice for a protocol.
+    """Returns the credentials of the environment, and checks that they suffice for a protocol.
 
     Raises:
-        InvalidArgumentError: If it is not a protocol, or one with TLS and there are no certificates.
+        InvalidArgumentError: If the protocol is unknown, or uses TLS without certificates.
     """
     check_protocol(protocol)
     credentials = Credentials.from_environment()
     if protocol == "grpc+tls" and credentials.tls is None:
         raise InvalidArgumentError(
-            "The protocol 'grpc+tls' needs certificates, got none. Name their files in "
+            "The protocol 'grpc+tls' needs certificates, got none. Set their files in "
             "STRATAGEM_TLS_AUTHORITY, STRATAGEM_TLS_CERTIFICATE and STRATAGEM_TLS_KEY."
         )
     return credentials

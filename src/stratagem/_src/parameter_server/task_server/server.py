@@ -1,4 +1,4 @@
-"""``Server``: one task of a cluster, reachable by the others."""
+"""``Server``: one task of a cluster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from stratagem._src.parameter_server.task_server.protocol_credentials import cre
 from stratagem._src.parameter_server.task_server.task_definition import define_server
 from stratagem._src.parameter_server.worker.worker_service import WorkerService
 from stratagem._src.profiling.task.profile_service import ProfileService
-from stratagem._src.telemetry.monitoring.observed_task import report_if_observed
-from stratagem._src.transport import Endpoint, Handler, Identity
+from stratagem._src.telemetry.monitoring.monitored_task import report_if_monitored
+from stratagem._src.transport import Handler, Identity, TransportServer
 
 __all__ = ["Server"]
 
@@ -27,12 +27,12 @@ class Server:
 
     A worker runs functions for a ``ClusterCoordinator``; a parameter server holds variables.
 
-    Peers prove that they know the cluster's secret, ``STRATAGEM_CLUSTER_SECRET`` or the content of the
-    file that ``STRATAGEM_CLUSTER_SECRET_FILE`` names; ``stratagem run`` makes one for every job. Where
-    ``STRATAGEM_TLS_AUTHORITY``, ``STRATAGEM_TLS_CERTIFICATE`` and ``STRATAGEM_TLS_KEY`` name files,
-    peers prove themselves by certificate. With neither, a server listens on this machine only, to
-    processes of the same user. Everything that travels is encrypted, and a server answers only who
-    wants its job and index.
+    Peers authenticate with the cluster's secret, ``STRATAGEM_CLUSTER_SECRET`` or the content of the file
+    ``STRATAGEM_CLUSTER_SECRET_FILE``; ``stratagem run`` creates one for every job. If
+    ``STRATAGEM_TLS_AUTHORITY``, ``STRATAGEM_TLS_CERTIFICATE`` and ``STRATAGEM_TLS_KEY`` are set, peers
+    authenticate with certificates (mutual TLS). With neither, a server accepts only processes of the same
+    user on the same machine. All traffic is encrypted, and a server rejects peers that address another
+    job or index.
 
     >>> import stratagem as sg
     >>> server = sg.distribute.Server.create_local_server()
@@ -55,7 +55,7 @@ class Server:
         start: Whether to start at once.
 
     Raises:
-        TaskError: If the cluster has no such task, or it is not clear which is meant.
+        TaskError: If the cluster has no such task, or the task is ambiguous.
         InvalidArgumentError: If the protocol is unknown, or lacks its certificates.
         PermissionDeniedError: If there is neither secret nor TLS and the address is not loopback.
         UnavailableError: If the port is in use.
@@ -75,7 +75,7 @@ class Server:
                 f"config must be None or a ConfigProto, got {type(config).__name__}. Set up devices with "
                 "stratagem.config before the server is created."
             )
-        report_if_observed()
+        report_if_monitored()
         self._definition = define_server(server_or_cluster_def, job_name, task_index, protocol)
         credentials = credentials_for(self._definition.protocol)
         self._scheme = "grpc" if credentials.tls is None else "grpc+tls"
@@ -92,7 +92,9 @@ class Server:
         cluster = ClusterSpec(self._definition.cluster)
         address = cluster.task_address(job_name, self._definition.task_index)
         own = Identity.of_task(job_name, self._definition.task_index)
-        self._endpoint = Endpoint(address, handlers, credentials, own, peers=_hosts(cluster))
+        self._transport = TransportServer(
+            address, handlers, credentials, own, peers=_hosts(cluster)
+        )
         if start:
             self.start()
 
@@ -103,22 +105,22 @@ class Server:
 
     @property
     def target(self) -> str:
-        """Where others reach this server, such as ``"grpc://worker0:2222"``."""
-        return f"{self._scheme}://{self._endpoint.address}"
+        """The address of this server, such as ``"grpc://worker0:2222"``."""
+        return f"{self._scheme}://{self._transport.address}"
 
     def start(self) -> None:
-        """Begins to answer.
+        """Starts serving.
 
         Raises:
             TaskError: If it was started before.
             UnavailableError: If the port is in use.
         """
-        if self._endpoint.was_started:
+        if self._transport.was_started:
             raise TaskError(
                 f"A server must be started once, but the one at {self.target} was started before. "
                 "Create another."
             )
-        self._endpoint.start()
+        self._transport.start()
 
     def join(self) -> None:
         """Blocks until the server is shut down.
@@ -126,20 +128,20 @@ class Server:
         Raises:
             TaskError: If it was not started.
         """
-        if not self._endpoint.was_started:
+        if not self._transport.was_started:
             raise TaskError(f"A server must be started before join, got the one for {self.target}.")
-        self._endpoint.wait()
+        self._transport.wait()
 
     def shutdown(self) -> None:
-        """Stops answering; ``join`` returns."""
-        self._endpoint.shutdown()
+        """Stops serving; ``join`` returns."""
+        self._transport.shutdown()
         self._profile.close()
         if self._worker is not None:
             self._worker.close()
 
     @staticmethod
     def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
-        """Returns a server that is a cluster of its own: one task, in the job ``"local"``."""
+        """Returns the server of a cluster with a single task, in the job ``"local"``."""
         cluster = ClusterSpec({"local": ["localhost:0"]})
         return Server(cluster, "local", 0, "grpc", config, start)
 

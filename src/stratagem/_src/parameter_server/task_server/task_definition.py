@@ -1,4 +1,4 @@
-"""Which server to create, out of the ways in which it can be described."""
+"""``define_server``: normalizes the arguments of ``Server`` to a ``ServerDef``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def define_server(
     task_index: int | None,
     protocol: str | None,
 ) -> ServerDef:
-    """Returns the definition of one task's server, with what was not said filled in.
+    """Returns the definition of one task's server, with defaults filled in.
 
     >>> from stratagem.train import ClusterSpec
     >>> from stratagem._src.parameter_server.task_server.task_definition import define_server
@@ -30,7 +30,7 @@ def define_server(
     'ps'
 
     Raises:
-        TaskError: If the cluster has no such task, or it is not clear which is meant.
+        TaskError: If the cluster has no such task, or the task is ambiguous.
         InvalidArgumentError: If the protocol is not one of ``PROTOCOLS``.
     """
     if isinstance(server_or_cluster, ServerDef):

@@ -1,1 +1,1 @@
-"""A worker's process: what it does for a coordinator."""
+"""The worker's side: runs closures for a coordinator."""

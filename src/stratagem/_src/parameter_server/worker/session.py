@@ -1,4 +1,4 @@
-"""``WorkerSession``: what a worker does for one coordinator."""
+"""``WorkerSession``: runs the closures of one coordinator on a worker."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem._src.core.errors import OutOfRangeError
+from stratagem._src.core.types import Picklable
 from stratagem._src.current_strategy.protocols import StrategyProtocol
-from stratagem._src.parameter_server.protocol.shipping import (
-    LARGEST_INLINE_BYTES,
-    KeptValue,
-    Parcel,
-    check_parts,
+from stratagem._src.parameter_server.protocol.serialization import (
+    MAX_INLINE_BYTES,
+    Payload,
+    ResultSnapshot,
     pack,
     unpack,
+    unpicklable_part_error,
 )
 from stratagem._src.parameter_server.protocol.worker_index import on_worker
 from stratagem._src.parameter_server.protocol.worker_messages import (
-    LONGEST_WAIT_SECONDS,
+    MAX_POLL_WAIT_SECONDS,
     ClosureCall,
-    Exchange,
     Failed,
     Held,
     Hello,
     InlineValue,
     NotStarted,
+    PollRequest,
     Report,
     Resource,
     Returned,
@@ -40,14 +41,14 @@ from stratagem._src.transport.remote_error import exception_to_bytes
 
 __all__ = ["ValueMissing", "WorkerSession"]
 
-_ENOUGH_REPORTS = 32
-_SECONDS_TO_GATHER = 0.001
+_REPORT_BATCH_SIZE = 32
+_BATCH_WINDOW_SECONDS = 0.001
 
-FetchValue = Callable[[ValueAt], Parcel]
+FetchValue = Callable[[ValueAt], Payload]
 
 
 class ValueMissing(Exception):
-    """A result that a closure needs is not where it was said to be."""
+    """The result that a closure needs is not on the worker that should hold it."""
 
     def __init__(self, closure: int) -> None:
         super().__init__(closure)
@@ -55,16 +56,16 @@ class ValueMissing(Exception):
 
 
 class WorkerSession:
-    """Runs one coordinator's closures in threads of its own, and keeps its results and definitions.
+    """Runs one coordinator's closures in threads, and keeps its results and definitions.
 
-    What ends such a thread, which catches whatever functions raise, is raised from the next exchange:
-    a closure that it had would never be reported.
+    The threads catch all exceptions of user functions. Any other error that ends a thread is raised by
+    the next poll, because the thread's closure would never be reported.
 
     Args:
-        token: The name of the session.
-        hello: How the coordinator presented itself.
-        worker_index: Which worker this is.
-        fetch_value: Gets a result that another worker holds; raises ``ValueMissing``.
+        token: The id of the session.
+        hello: The message that opened it.
+        worker_index: The index of this worker.
+        fetch_value: Fetches a result that another worker holds; raises ``ValueMissing``.
     """
 
     def __init__(
@@ -74,24 +75,24 @@ class WorkerSession:
         self.coordinator = hello.coordinator
         self.owner = hello.owner
         self.last_heard = time.monotonic()
-        self.background = Background(f"worker {worker_index}", on_failure=self._wake_exchanges)
+        self.background = Background(f"worker {worker_index}", on_failure=self._wake_polls)
         self._worker_index = worker_index
         self._fetch_value = fetch_value
         with on_worker(worker_index):
             self._strategy: StrategyProtocol = unpack(hello.strategy)
         self._definitions = WorkerDefinitions()
-        self._values: dict[int, KeptValue] = {}
+        self._values: dict[int, ResultSnapshot] = {}
         self._lock = threading.Lock()
         self._has_calls = threading.Condition(self._lock)
         self._has_reports = threading.Condition(self._lock)
         self._calls: collections.deque[ClosureCall] = collections.deque()
         self._reports: list[Report] = []
-        self._closed = self._gathering = self._has_failed = False
+        self._closed = self._is_batching = self._has_failed = False
         self._num_idle = 0
         self._threads_left = hello.num_threads
 
-    def exchange(self, request: Exchange) -> list[Report]:
-        """Takes in what the coordinator sends and returns the reports that there are."""
+    def poll(self, request: PollRequest) -> list[Report]:
+        """Handles a coordinator's request and returns the available reports."""
         for define in request.definitions:
             self._definitions.add(define)
         self._definitions.forget(request.forgotten)
@@ -106,7 +107,7 @@ class WorkerSession:
                 self._calls.extend(request.calls)
                 self._start_threads()
                 self._has_calls.notify(len(request.calls))
-            wait = min(request.wait, LONGEST_WAIT_SECONDS)
+            wait = min(request.wait, MAX_POLL_WAIT_SECONDS)
             if wait:
                 self._wait_for_reports(wait)
                 self.last_heard = time.monotonic()
@@ -114,7 +115,7 @@ class WorkerSession:
             reports, self._reports = self._reports, []
         return reports
 
-    def _wake_exchanges(self, _: BaseException) -> None:
+    def _wake_polls(self, _: BaseException) -> None:
         with self._lock:
             self._has_failed = True
             self._has_reports.notify_all()
@@ -124,24 +125,24 @@ class WorkerSession:
             self._has_reports.wait_for(
                 lambda: self._reports or self._closed or self._has_failed, seconds
             )
-        if self._calls:  # more reports are about to come, and travel better together
-            self._gathering = True
-            self._has_reports.wait_for(self._has_gathered, _SECONDS_TO_GATHER)
-            self._gathering = False
+        if self._calls:  # more reports follow soon: batch them into one reply
+            self._is_batching = True
+            self._has_reports.wait_for(self._has_full_batch, _BATCH_WINDOW_SECONDS)
+            self._is_batching = False
 
-    def _has_gathered(self) -> bool:
-        return len(self._reports) >= _ENOUGH_REPORTS or not self._calls or self._closed
+    def _has_full_batch(self) -> bool:
+        return len(self._reports) >= _REPORT_BATCH_SIZE or not self._calls or self._closed
 
-    def value(self, closure: int) -> Parcel:
-        """Returns a result that is held.
+    def value(self, closure: int) -> Payload:
+        """Returns a held result.
 
         Raises:
-            ValueMissing: If it is not.
+            ValueMissing: If this session does not hold it.
         """
         return pack(self._held_value(closure), copy=False)
 
     def close(self) -> None:
-        """Drops the closures that wait; threads end after the ones that run."""
+        """Drops queued closures; each thread ends after its running closure."""
         with self._lock:
             self._closed = True
             self._calls.clear()
@@ -168,7 +169,7 @@ class WorkerSession:
                 with self._lock:
                     if not self._closed:
                         self._reports.append(report)
-                        if not self._gathering or self._has_gathered():
+                        if not self._is_batching or self._has_full_batch():
                             self._has_reports.notify()
                 del report
 
@@ -192,25 +193,25 @@ class WorkerSession:
             else:
                 with observer.span(f"closure {_name(function)}", "closure", number=call.closure):
                     result = function(*args, **kwargs)
-            parcel = _pack_result(result, function)
-            is_large = bool(parcel.buffers) or len(parcel.data) > LARGEST_INLINE_BYTES
-            # The function may change what it returned when it is called again.
-            kept = KeptValue(result) if is_large else None
+            payload = _pack_result(result, function)
+            is_large = bool(payload.buffers) or len(payload.data) > MAX_INLINE_BYTES
+            # A snapshot, because a later call of the function may change the object that it returned.
+            snapshot = ResultSnapshot(result) if is_large else None
         except ValueMissing as missing:
             return NotStarted(call.closure, missing.closure)
         except BaseException as error:
             return Failed(call.closure, exception_to_bytes(_as_error(error)))
         seconds = time.perf_counter() - start
-        if kept is not None:
-            self._values[call.closure] = kept
+        if snapshot is not None:
+            self._values[call.closure] = snapshot
             return Held(call.closure, seconds)
-        return Returned(call.closure, seconds, parcel)
+        return Returned(call.closure, seconds, payload)
 
     def _resolve(self, reference: Resource | InlineValue | ValueAt) -> Any:
         if isinstance(reference, Resource):
             return self._definitions.get(reference.definition)
         if isinstance(reference, InlineValue):
-            return unpack(reference.parcel)
+            return unpack(reference.payload)
         if reference.session == self.token:
             return self._held_value(reference.closure)
         return unpack(self._fetch_value(reference))
@@ -220,24 +221,28 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", repr(function)))
 
 
-def _pack_result(result: Any, function: Any) -> Parcel:
+def _pack_result(result: Picklable, function: Any) -> Payload:
     name = _name(function)
     try:
-        parcel = pack(result, copy=False)
+        payload = pack(result, copy=False)
     except Exception as error:
         parts = [(f"The result of {name}", result)]
         if isinstance(result, dict):
             parts = [(f"{key!r} of the result of {name}", part) for key, part in result.items()]
         elif isinstance(result, (tuple, list)):
             parts = [(f"Item {i} of the result of {name}", part) for i, part in enumerate(result)]
-        raise check_parts(parts, error, "Return arrays, numbers or plain data.") from error
-    if parcel.references:
-        raise check_parts([], TypeError(f"{name} returned {parcel.references[0]!r}"), "")
-    return parcel
+        raise unpicklable_part_error(
+            parts, error, "Return arrays, numbers or plain data."
+        ) from error
+    if payload.references:
+        raise unpicklable_part_error(
+            [], TypeError(f"{name} returned {payload.references[0]!r}"), ""
+        )
+    return payload
 
 
 def _as_error(error: BaseException) -> BaseException:
-    """Returns what the coordinator is to raise: nothing that means something else there."""
+    """Returns the error for the coordinator to raise; replaces exceptions with a special meaning there."""
     if isinstance(error, StopIteration):
         replacement: Exception = OutOfRangeError("End of the dataset.")
     elif isinstance(error, Exception):

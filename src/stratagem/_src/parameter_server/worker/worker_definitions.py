@@ -1,4 +1,4 @@
-"""What closures refer to on a worker: functions, datasets, variables, each made when first used."""
+"""``WorkerDefinitions``: a worker's functions, datasets and variables, each instantiated on first use."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core.errors import UnavailableError
+from stratagem._src.core.types import Dataset
 from stratagem._src.current_strategy import context
 from stratagem._src.input.distributed_dataset import (
     DistributedDataset,
@@ -17,17 +18,17 @@ from stratagem._src.input.distributed_dataset import (
 from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.parameter_server.coordinator.per_worker_variable import VariableOfWorker
-from stratagem._src.parameter_server.protocol.shipping import unpack
+from stratagem._src.parameter_server.coordinator.per_worker_variable import WorkerLocalVariable
+from stratagem._src.parameter_server.protocol.serialization import unpack
 from stratagem._src.parameter_server.protocol.worker_messages import Define
 
 __all__ = ["WorkerDefinitions"]
 
-_SECONDS_TO_ARRIVE = 30.0
+_ARRIVAL_TIMEOUT_SECONDS = 30.0
 
 
 class WorkerDefinitions:
-    """The definitions of one session, by their numbers."""
+    """The definitions of one session, by number."""
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
@@ -37,18 +38,18 @@ class WorkerDefinitions:
         return len(self._entries)
 
     def add(self, define: Define) -> None:
-        """Notes a definition."""
+        """Adds a definition."""
         with self._added:
             self._entries[define.number] = _Entry(define)
             self._added.notify_all()
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Drops definitions and what was made of them."""
+        """Drops definitions and their instances."""
         for number in numbers:
             self._entries.pop(number, None)
 
     def get(self, number: int) -> Any:
-        """Returns what a definition stands for, made now if this is the first time."""
+        """Returns the instance of a definition, created on the first call."""
         entry = self._entries.get(number) or self._wait_for(number)
         if not entry.is_made:
             with entry.lock:
@@ -58,21 +59,24 @@ class WorkerDefinitions:
         return entry.made
 
     def _wait_for(self, number: int) -> _Entry:
-        # Of two exchanges at the same time, the one with the definition may be the slower.
+        # Two requests of the coordinator may overtake each other, so a closure can arrive before its
+        # definition.
         with self._added:
-            arrived = self._added.wait_for(lambda: number in self._entries, _SECONDS_TO_ARRIVE)
+            arrived = self._added.wait_for(
+                lambda: number in self._entries, _ARRIVAL_TIMEOUT_SECONDS
+            )
         if not arrived:
             raise UnavailableError(
                 f"Definition {number} did not arrive from the coordinator within "
-                f"{_SECONDS_TO_ARRIVE:g} s of a function that refers to it."
+                f"{_ARRIVAL_TIMEOUT_SECONDS:g} s of a function that refers to it."
             )
         return self._entries[number]
 
     def _make(self, define: Define) -> Any:
         referred = [self.get(reference.definition) for reference in define.references]
-        made = unpack(define.parcel, referred)
+        made = unpack(define.payload, referred)
         if define.kind == "variable":
-            return VariableOfWorker(context.get_strategy(), **made)
+            return WorkerLocalVariable(context.get_strategy(), **made)
         if define.kind == "dataset":
             return made() if callable(made) else made
         return _iterate(made) if define.kind == "iterator" else made
@@ -88,7 +92,7 @@ class _Entry:
         self.made: Any = None
 
 
-def _iterate(dataset: Any) -> DistributedIterator:
+def _iterate(dataset: Dataset) -> DistributedIterator:
     """Returns an iterator that compiled functions and several threads can draw from."""
     if isinstance(dataset, DistributedDataset):
         return iter(dataset)

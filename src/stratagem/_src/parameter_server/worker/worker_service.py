@@ -1,4 +1,4 @@
-"""``WorkerService``: the part of a worker that coordinators talk to."""
+"""``WorkerService``: the RPC methods of a worker."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import weakref
 from collections.abc import Callable
 
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
-from stratagem._src.parameter_server.protocol.shipping import Parcel
+from stratagem._src.parameter_server.protocol.serialization import Payload
 from stratagem._src.parameter_server.protocol.worker_messages import (
     BYE,
-    EXCHANGE,
     HELLO,
+    POLL,
     VALUE,
-    Exchange,
     Hello,
+    PollRequest,
     ValueAt,
-    read,
-    read_parcel,
-    written,
-    written_parcel,
+    decode,
+    encode,
+    payload_from_message,
+    payload_to_message,
 )
 from stratagem._src.parameter_server.worker.session import ValueMissing, WorkerSession
 from stratagem._src.process.background import Background
 from stratagem._src.process.fork import at_exit
-from stratagem._src.transport import Caller, Credentials, Handler, Identity, Message
+from stratagem._src.transport import Credentials, Handler, Identity, Message, TransportClient
 
 __all__ = ["WorkerService"]
 
 _logger = logging.getLogger("stratagem")
 _LEASE_SECONDS = 30.0
-_SILENCE_SECONDS = 3.0
-_SECONDS_TO_FETCH = 60.0
-_SECONDS_AT_EXIT = 2.0
+_TAKEOVER_TIMEOUT_SECONDS = 3.0
+_FETCH_TIMEOUT_SECONDS = 60.0
+_SHUTDOWN_TIMEOUT_SECONDS = 2.0
 
 _services: weakref.WeakSet[WorkerService] = weakref.WeakSet()
 
@@ -45,7 +45,7 @@ def _close_all() -> None:
     services = list(_services)
     for service in services:
         service.close()
-    deadline = time.monotonic() + _SECONDS_AT_EXIT
+    deadline = time.monotonic() + _SHUTDOWN_TIMEOUT_SECONDS
     for service in services:
         service.wait_for_threads(deadline - time.monotonic())
 
@@ -53,20 +53,20 @@ def _close_all() -> None:
 class WorkerService:
     """Runs closures for coordinators.
 
-    A coordinator that has been silent for half a minute is taken for dead, and what it left is
-    dropped; when another one comes, a few seconds of silence are enough, and none are needed if it says
-    that it has taken over.
+    A coordinator that has sent nothing for 30 s counts as lost, and its session is dropped. When another
+    coordinator connects, 3 s are enough; if it has taken over from the earlier one, that one's session is
+    dropped immediately.
 
     Args:
         job_name: The job of this task.
         task_index: The index of this task.
-        credentials: What this task proves to other workers.
+        credentials: The credentials of this task, for connections to other workers.
     """
 
     def __init__(self, job_name: str, task_index: int, credentials: Credentials) -> None:
         self.handlers: dict[str, Handler] = {
             HELLO: self._hello,
-            EXCHANGE: self._exchange,
+            POLL: self._poll,
             VALUE: self._value,
             BYE: self._bye,
         }
@@ -75,7 +75,7 @@ class WorkerService:
         self._credentials = credentials
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
-        self._peers: dict[str, Caller] = {}
+        self._peers: dict[str, TransportClient] = {}
         self._background = Background(str(self._task))
         self._of_sessions: weakref.WeakSet[Background] = weakref.WeakSet()
         self._is_watching = False
@@ -83,7 +83,7 @@ class WorkerService:
         _services.add(self)
 
     def close(self) -> None:
-        """Ends the sessions. Closures that run are not waited for."""
+        """Ends the sessions, without waiting for running closures."""
         self._closed.set()
         with self._lock:
             sessions, self._sessions = self._sessions, {}
@@ -94,9 +94,9 @@ class WorkerService:
             peer.close()
 
     def wait_for_threads(self, seconds: float) -> None:
-        """Waits for the threads of sessions that were closed.
+        """Waits for the threads of closed sessions.
 
-        A thread that is inside of XLA when the interpreter goes away takes the process down with it.
+        A thread that is inside XLA when the interpreter shuts down crashes the process.
         """
         deadline = time.monotonic() + seconds
         for background in list(self._of_sessions):
@@ -104,7 +104,7 @@ class WorkerService:
 
     def _hello(self, message: Message) -> Message:
         self._background.check()
-        hello: Hello = read(message)
+        hello: Hello = decode(message)
         session = WorkerSession(
             secrets.token_hex(8), hello, self._task_index, self._fetch_from_peer
         )
@@ -112,7 +112,7 @@ class WorkerService:
             lambda other: (
                 other.coordinator == hello.coordinator
                 or (other.owner == hello.replaces and hello.replaces != hello.owner)
-                or _silence(other) > _SILENCE_SECONDS
+                or _seconds_since_heard(other) > _TAKEOVER_TIMEOUT_SECONDS
             )
         )
         with self._lock:
@@ -121,50 +121,50 @@ class WorkerService:
             if not self._is_watching:
                 self._is_watching = True
                 self._background.start(self._watch, name="worker-sessions")
-        return written(session.token)
+        return encode(session.token)
 
-    def _exchange(self, message: Message) -> Message:
+    def _poll(self, message: Message) -> Message:
         self._background.check()
-        request: Exchange = read(message)
+        request: PollRequest = decode(message)
         session = self._sessions.get(request.session)
-        return written(None if session is None else session.exchange(request))
+        return encode(None if session is None else session.poll(request))
 
     def _value(self, message: Message) -> Message:
-        token, closure = read(message)
+        token, closure = decode(message)
         session = self._sessions.get(token)
         try:
-            return Message() if session is None else written_parcel(session.value(closure))
+            return Message() if session is None else payload_to_message(session.value(closure))
         except ValueMissing:
             return Message()
 
     def _bye(self, message: Message) -> Message:
-        token = read(message)
+        token = decode(message)
         self._drop(lambda session: session.token == token)
         return Message()
 
-    def _fetch_from_peer(self, where: ValueAt) -> Parcel:
+    def _fetch_from_peer(self, where: ValueAt) -> Payload:
         with self._lock:
             if where.address not in self._peers:
-                self._peers[where.address] = Caller(
+                self._peers[where.address] = TransportClient(
                     where.address, self._credentials, wanted=where.task, own=self._task
                 )
             peer = self._peers[where.address]
         try:
             answer = peer.call(
-                VALUE, written((where.session, where.closure)), timeout=_SECONDS_TO_FETCH
+                VALUE, encode((where.session, where.closure)), timeout=_FETCH_TIMEOUT_SECONDS
             )
         except (UnavailableError, DeadlineExceededError):
             raise ValueMissing(where.closure) from None
         if not answer.body:
             raise ValueMissing(where.closure)
-        return read_parcel(answer)
+        return payload_from_message(answer)
 
     def _watch(self) -> None:
         while not self._closed.wait(1.0):
-            dropped = self._drop(lambda session: _silence(session) > _LEASE_SECONDS)
+            dropped = self._drop(lambda session: _seconds_since_heard(session) > _LEASE_SECONDS)
             for session in dropped:
                 _logger.warning(
-                    "%s: coordinator %s has been silent for %g s; its functions are dropped.",
+                    "%s: no request from coordinator %s for %g s; dropping its functions.",
                     self._task,
                     session.coordinator,
                     _LEASE_SECONDS,
@@ -184,5 +184,5 @@ class WorkerService:
         return over
 
 
-def _silence(session: WorkerSession) -> float:
+def _seconds_since_heard(session: WorkerSession) -> float:
     return time.monotonic() - session.last_heard

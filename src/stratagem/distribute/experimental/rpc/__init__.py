@@ -1,7 +1,5 @@
-"""Calls between programs: functions of one, by name, from another."""
+"""Remote procedure calls: a server registers functions, a client calls them by name."""
 
-from stratagem._src.parameter_server.rpc import RpcClient as Client
-from stratagem._src.parameter_server.rpc import RpcServer as Server
-from stratagem._src.parameter_server.rpc import StatusOrResult
+from stratagem._src.parameter_server.rpc import Client, Server, StatusOrResult
 
 __all__ = ["Client", "Server", "StatusOrResult"]

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.parameter_server.client.request_coalescing import JointSending
+from stratagem._src.parameter_server.client.request_coalescing import RequestCoalescer
 
 
 def in_threads(count, work):
@@ -25,7 +25,7 @@ def test_what_comes_while_a_message_is_under_way_goes_together():
         assert release.wait(10)
         return [None] * len(contents)
 
-    joint = JointSending(send)
+    joint = RequestCoalescer(send)
     first = in_threads(1, lambda _: joint.submit("first"))
     assert started.wait(10)
     others = in_threads(5, joint.submit)
@@ -48,7 +48,7 @@ def test_everything_is_sent_once_and_errors_reach_their_owner():
             raise ConnectionError("gone")
         return [ValueError(content) if content % 10 == 3 else None for content in contents]
 
-    joint = JointSending(send)
+    joint = RequestCoalescer(send)
 
     def work(thread):
         for content in range(100 * thread, 100 * thread + 50):
@@ -78,7 +78,7 @@ def test_an_interrupted_leader_lets_the_next_one_lead():
             raise KeyboardInterrupt
         return [None] * len(contents)
 
-    joint = JointSending(send)
+    joint = RequestCoalescer(send)
     with pytest.raises(KeyboardInterrupt):
         joint.submit(1)
     joint.submit(2)
@@ -117,7 +117,7 @@ def test_an_interrupt_at_any_call_does_not_keep_others_from_sending():
         sent.extend(contents)
         return [None] * len(contents)
 
-    joint, number = JointSending(send), 0
+    joint, number = RequestCoalescer(send), 0
     while interrupt_call(number, lambda: joint.submit("interrupted")):
         (other,) = in_threads(1, joint.submit)
         other.join(10)
@@ -138,7 +138,7 @@ def test_a_handler_that_sends_while_it_interrupts_the_same_is_refused():
                 sending.submit("inner")
         return [None] * len(contents)
 
-    sending = JointSending(send)
+    sending = RequestCoalescer(send)
     sending.submit("outer")
     sending.submit("next")
     assert sent == ["outer", "next"]

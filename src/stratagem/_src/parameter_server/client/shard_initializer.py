@@ -1,4 +1,4 @@
-"""``PartInitializer``: an initial value that a function computes for one shard at a time."""
+"""``ShardInitializer``: an initial value that a function computes for one shard at a time."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import numpy as np
 
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.parameter_server.server.stored_array import Array
 from stratagem._src.values.array_operators import array_of
 
-__all__ = ["PartInitializer"]
+__all__ = ["ShardInitializer"]
 
 
-class PartInitializer:
-    """The initial value of a variable whose shape and element type are given beside a function.
+class ShardInitializer:
+    """The initial value of a variable with an explicit shape and dtype, computed by a function.
 
-    A function that takes ``partition_shape`` and ``partition_offset`` is called for each shard with
-    the shape of that shard and with where it begins, in order, so that no more than one shard is ever
-    in memory. Any other function is called once, without arguments, and its value is cut up. So is
-    that of a function which does not want to be asked for parts, and raises ``ValueError``.
+    A function that takes ``partition_shape`` and ``partition_offset`` is called once per shard, in order,
+    with the shape and offset of that shard, so at most one shard is in memory at a time. Any other
+    function is called once, without arguments, and its value is split. The same happens if the function
+    raises ``ValueError`` when called for a shard.
 
     Args:
         fn: The function.
-        shape: The shape of the whole variable.
-        dtype: Its element type.
+        shape: The shape of the unsharded variable.
+        dtype: Its dtype.
 
     Raises:
         ShapeMismatchError: If ``shape`` is not fully defined.
@@ -37,12 +38,12 @@ class PartInitializer:
     >>> import numpy as np
     >>> def tens(partition_shape=(4, 2), partition_offset=(0, 0)):
     ...     return np.full(partition_shape, 10 * partition_offset[0])
-    >>> initializer = PartInitializer(tens, shape=(4, 2), dtype="int32")
-    >>> initializer.part(0, 1), initializer.part(1, 2)
+    >>> initializer = ShardInitializer(tens, shape=(4, 2), dtype="int32")
+    >>> initializer.shard_rows(0, 1), initializer.shard_rows(1, 2)
     (array([[0, 0]], dtype=int32), array([[10, 10]], dtype=int32))
     """
 
-    def __init__(self, fn: Callable[..., Any], shape: Any, dtype: Any) -> None:
+    def __init__(self, fn: Callable[..., Any], shape: Any, dtype: DTypeLike) -> None:
         wanted = TensorShape(shape)
         if not wanted.is_fully_defined():
             raise ShapeMismatchError(
@@ -54,44 +55,44 @@ class PartInitializer:
 
     def __call__(self) -> Array:
         """Returns all rows."""
-        return self._whole
+        return self._full_value
 
-    def part(self, start: int, stop: int) -> Array:
+    def shard_rows(self, start: int, stop: int) -> Array:
         """Returns the rows from ``start`` to ``stop``.
 
         Raises:
-            ShapeMismatchError: If the function returns something of another shape.
+            ShapeMismatchError: If the function returns another shape.
         """
-        if (start, stop) != (0, self.shape[0]) and _takes_parts(self._fn):
+        if (start, stop) != (0, self.shape[0]) and _takes_partition_args(self._fn):
             shape = (stop - start, *self.shape[1:])
             offset = (start, *[0] * (len(self.shape) - 1))
             try:
                 given = self._fn(partition_shape=shape, partition_offset=offset)
             except ValueError:
-                return self._whole[start:stop]
+                return self._full_value[start:stop]
             value = self._array(given)
             return value if value.shape == shape else self._checked(value)[start:stop]
-        return self._whole[start:stop]
+        return self._full_value[start:stop]
 
     @functools.cached_property
-    def _whole(self) -> Array:
+    def _full_value(self) -> Array:
         return self._checked(self._array(self._fn()))
 
-    def _array(self, value: Any) -> Array:
+    def _array(self, value: ArrayLike) -> Array:
         return np.asarray(array_of(value)).astype(self.dtype, copy=False)
 
     def _checked(self, value: Array) -> Array:
         if value.shape != self.shape:
             raise ShapeMismatchError(
-                f"The function that gives an initial value must return the shape that the variable is "
-                f"given, {self.shape}, got {value.shape}."
+                f"The initial value's function must return the variable's shape, {self.shape}, got "
+                f"{value.shape}."
             )
         return value
 
 
-def _takes_parts(fn: Callable[..., Any]) -> bool:
+def _takes_partition_args(fn: Callable[..., Any]) -> bool:
     try:
         inspect.signature(fn).bind(partition_shape=(), partition_offset=())
-    except (TypeError, ValueError):  # other arguments, or a function that does not tell
+    except (TypeError, ValueError):  # other parameters, or no introspectable signature
         return False
     return True
