@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import stratagem as sg
-from stratagem._src.collective_backends.shared_memory import workers
+from stratagem._src.collective_backends.shared_memory import ffi_collectives
 
 LARGE = 300_000
 HUGE = 1_200_000  # 4.8 MB: a second thread sends
 HALF = sg.distribute.experimental.CommunicationOptions(dtype="bfloat16")
 strategy = sg.distribute.MultiWorkerMirroredStrategy()
 rank, count = strategy.cluster_resolver.process_id, strategy.num_replicas_in_sync
-meeting = workers._meeting
-print("exchange", "XLA" if meeting is None else type(meeting.exchange).__name__, flush=True)
+rendezvous = ffi_collectives._rendezvous
+print("exchange", "XLA" if rendezvous is None else type(rendezvous.backend).__name__, flush=True)
 
 
 def replica_step(x):

@@ -33,7 +33,7 @@ class Islands:
         flags = ["--islands", self._count, "--address", self.address]
         command = [sys.executable, "-m", "stratagem", "island-server", *flags]
         server = self._server_host.start(command, {"STRATAGEM_ISLANDS_SECRET": SECRET})
-        server.wait_for("listens at", 60)
+        server.wait_for("listens on", 60)
         return server
 
     def start(self, host, number):

@@ -25,20 +25,20 @@ def check(job, exchange):
 
 def test_collectives_between_hosts_with_one_and_two_workers(hosts):
     first, second = hosts(2)
-    check(Job([first, second, second], [COLLECTIVES, 5]), "HostsExchange")
+    check(Job([first, second, second], [COLLECTIVES, 5]), "MultiHostBackend")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [[0, 1, 2], [0, 1, 0, 1], [0, 0, 0, 1], [0, 1, 2, 0, 1, 2]])
 def test_other_layouts(hosts, order):
     made = hosts(max(order) + 1)
-    check(Job([made[number] for number in order], [COLLECTIVES, 3]), "HostsExchange")
+    check(Job([made[number] for number in order], [COLLECTIVES, 3]), "MultiHostBackend")
 
 
 @pytest.mark.slow
 def test_encrypted(hosts):
     job = Job(hosts(2), [COLLECTIVES, 3], env={"STRATAGEM_ENCRYPT_ARRAYS": "1"})
-    check(job, "HostsExchange")
+    check(job, "MultiHostBackend")
 
 
 @pytest.mark.slow
@@ -48,4 +48,4 @@ def test_over_a_slow_network(hosts, topology, env):
     for host in made:
         host.limit("1gbit")
     topology.delay(5)
-    check(Job(made, [COLLECTIVES, 2], env=env), "HostsExchange")
+    check(Job(made, [COLLECTIVES, 2], env=env), "MultiHostBackend")

@@ -44,7 +44,7 @@ def test_the_others_go_on_without_a_host_that_loses_power(hosts, topology, silen
     three[silent].crash()
     for index in {0, 1, 2} - {silent}:
         left = crashed + NOTICED_SECONDS + SLACK_SECONDS - time.time()
-        job.commands[index].wait_for("The rest of the workers go on", left)
+        job.commands[index].wait_for("The remaining workers continue", left)
     gone_on = poll(lambda: step_with(folder, 2, crashed), FORM_SECONDS)["time"]
     three[silent].boot()
     assert boot_id(three[silent]) != before
@@ -70,7 +70,7 @@ def test_a_host_that_crashes_and_boots_at_once(hosts, topology, crashed):
     job.commands[crashed] = job.start(three[crashed], crashed)
     for index in {0, 1, 2} - {crashed}:
         left = crash + NOTICED_SECONDS + SLACK_SECONDS - time.time()
-        job.commands[index].wait_for("The rest of the workers go on", left)
+        job.commands[index].wait_for("The remaining workers continue", left)
     # With the two others first, or at once with all three, if it was up by then.
     poll(lambda: step_with(folder, 3, crash + 1.0), 2 * FORM_SECONDS)
     (folder / "enough").touch()
@@ -109,7 +109,7 @@ def test_the_others_go_on_when_a_host_is_cut_off_in_one_direction(
     three[silent].cut(inbound=direction == "inbound", outbound=direction == "outbound")
     for index in {0, 1, 2} - {silent}:
         left = cut + NOTICED_SECONDS + SLACK_SECONDS - time.time()
-        job.commands[index].wait_for("The rest of the workers go on", left)
+        job.commands[index].wait_for("The remaining workers continue", left)
     poll(lambda: step_with(folder, 2, cut), FORM_SECONDS)
     three[silent].heal()
     assert job.commands[silent].wait(60) == 75, job.commands[silent].output()

@@ -39,7 +39,7 @@ def test_two_islands_of_two_hosts_each(hosts):
     server = four[0].start(
         [*stratagem, "island-server", "--islands", 2, "--address", address], secrets
     )
-    server.wait_for("listens at", 60)
+    server.wait_for("listens on", 60)
     launchers = []
     for number, host in enumerate(four):
         island, rank = divmod(number, 2)

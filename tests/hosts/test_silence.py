@@ -25,7 +25,7 @@ def gave_up_in_time(command, since, culprit):
     seconds, error = loss(command)
     assert seconds < NOTICED_SECONDS + SLACK_SECONDS
     assert f"but {culprit}" in error or f"gave up: {culprit}" in error, error
-    assert "has not been heard of" in error
+    assert "has sent no heartbeat" in error
     assert "alive" not in error
 
 
@@ -116,4 +116,4 @@ def test_a_leader_that_loses_power_while_others_start(hosts):
     worker.wait_for("waits for worker 2", 60)
     three[0].crash()
     assert worker.wait(NOTICED_SECONDS + SLACK_SECONDS + ENDED_SECONDS) == 3
-    assert "worker 0 (host1:4711) has not been heard of" in worker.output()
+    assert "worker 0 (host1:4711) has sent no heartbeat" in worker.output()

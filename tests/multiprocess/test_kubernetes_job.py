@@ -47,7 +47,7 @@ def test_every_role_runs_and_is_shown(start, script, cluster, jobsets):
     for worker in (0, 1):
         assert f"[worker {worker}] $(HOME) ['ps', 'worker']" in job.stdout
     kind = "JobSet train" if jobsets else "Job train-worker"
-    assert f"stratagem: made {kind} in namespace default" in job.stderr
+    assert f"stratagem: created {kind} in namespace default" in job.stderr
     assert {pod["status"]["phase"] for pod in found.of_kind("pods")} == {"Succeeded"}
 
 
@@ -148,4 +148,4 @@ def test_cluster_that_does_not_answer_is_said(start, script, cluster, tmp_path):
     cluster().close()
     job = start(*FLAGS, "--no-jobset", script("")).finish()
     assert job.returncode == 2
-    assert "the Kubernetes API cannot be reached" in job.stderr
+    assert "cannot reach the Kubernetes API" in job.stderr

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -16,7 +16,7 @@ SECRET = {"STRATAGEM_CLUSTER_SECRET": "a secret that both nodes know"}
 @pytest.fixture
 def node(start):
     """Starts the launcher of a node, all of them with the same endpoint."""
-    with HeldPorts(1) as held:
+    with ReservedPorts(1) as held:
         [port] = held
 
         def node(rank, program, *flags, num_nodes=2, secret=SECRET):
@@ -91,9 +91,7 @@ def test_missing_node_is_named(node, script):
     present = node(1, script(""), num_nodes=3)
     assert (first.finish().returncode, present.finish().returncode) == (1, 1)
     for launcher in (first, present):
-        assert "every one of 3 nodes must join before the deadline, but node 2 did not" in (
-            launcher.stderr
-        )
+        assert "all 3 nodes must join before the deadline, but node 2 did not" in (launcher.stderr)
 
 
 def test_missing_node_0_is_named(node, script):

@@ -72,7 +72,7 @@ def test_failure_ends_the_others_and_gives_its_exit_code(start, script, ready, t
     message = "stratagem: worker 1 failed with exit code 3. The end of its output:"
     assert f"{message}\n    about to fail\n" in job.stderr
     for other in (0, 2):
-        assert f"stratagem: worker {other} was ended by the launcher\n" in job.stderr
+        assert f"stratagem: worker {other} was stopped by the launcher\n" in job.stderr
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_job_goes_on_when_its_output_cannot_be_written(start, script, tmp_path):
     assert {path.name for path in tmp_path.glob("well-*")} == {"well-0", "well-1"}
     for words in (
         "The launcher's output is incomplete: Broken pipe",
-        "The files in logs lack output of tasks, which could not be written: No space left",
+        "The log files in logs are incomplete, because writing failed: No space left",
         "Events are not written any more: No space left",
     ):
         assert messages.count(words) == 1
@@ -282,7 +282,7 @@ def test_job_goes_on_when_its_output_cannot_be_written(start, script, tmp_path):
     ("arguments", "message"),
     [
         (["nowhere.py"], "must be a Python script that exists, got 'nowhere.py'"),
-        (["--workers", "-1", "train.py"], "workers must be a whole number >= 0, got -1"),
+        (["--workers", "-1", "train.py"], "workers must be an integer >= 0, got -1"),
         (["--devices-per-worker", "0", "train.py"], "at least 1, got 0"),
         (["--nnodes", "2", "train.py"], "needs --rdzv-endpoint"),
         (["--nnodes", "2", "--node-rank", "2", "train.py"], "--node-rank must be"),
@@ -328,7 +328,7 @@ def test_a_killed_worker_of_a_chief_is_started_again_with_the_same_place(
     (tmp_path / "go").touch()
     job.finish()
     assert job.returncode == 0, job.stderr
-    assert job.stderr.count("worker 0 was killed by SIGKILL; it is started again") == 2
+    assert job.stderr.count("worker 0 was killed by SIGKILL; restarting it") == 2
     assert len(set((tmp_path / "places").read_text().splitlines())) == 1
     assert (tmp_path / "logs" / "worker-0.log").read_text() == "a life\n" * 3
 

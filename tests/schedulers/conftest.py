@@ -16,9 +16,9 @@ sys.path.insert(0, str(MULTIPROCESS))
 
 from processes import MARK, marked, poll  # noqa: E402
 
-from stratagem._src.cluster.held_ports import HeldPorts  # noqa: E402
+from stratagem._src.cluster.reserved_ports import ReservedPorts  # noqa: E402
 from stratagem._src.core.errors import UnavailableError  # noqa: E402
-from stratagem._src.telemetry.monitoring.view_client import ViewClient  # noqa: E402
+from stratagem._src.telemetry.monitoring.dashboard_client import DashboardClient  # noqa: E402
 
 IN_STEP = """
 import os
@@ -130,14 +130,14 @@ def watch(tmp_path):
         program = tmp_path / "train.py"
         program.write_text(OBSERVED)
         events = tmp_path / "events.jsonl"
-        with HeldPorts(1) as [port]:
+        with ReservedPorts(1) as [port]:
             page = f"127.0.0.1:{port}"
         flags = ["--workers", "2", "--events", str(events), "--dashboard-address", page]
         job = start(*flags, str(program))
 
         def shown():
             with contextlib.suppress(UnavailableError):
-                tasks = ViewClient(page).view()["tasks"]
+                tasks = DashboardClient(page).view()["tasks"]
                 return {t["task"]: (t["steps"], t["reported"].get("count")) for t in tasks}
 
         both = {"worker 0": (3, 6.0), "worker 1": (3, 6.0)}

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from conftest import IN_STEP, SERVERS
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 pytestmark = pytest.mark.timeout(500)
 TORCHRUN = os.environ.get("TORCHRUN", "torchrun")
@@ -22,7 +22,7 @@ def mpirun(number):
 
 
 def torchrun(number):
-    with HeldPorts(1) as [port]:
+    with ReservedPorts(1) as [port]:
         # Two ports: its own store, and the one after it for worker 0.
         place = [f"--nproc-per-node={number}", "--master-addr=127.0.0.1", f"--master-port={port}"]
     return [TORCHRUN, *place, "--no-python"]

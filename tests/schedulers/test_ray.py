@@ -157,7 +157,7 @@ def test_actor_of_a_worker_that_is_killed_comes_back_and_joins(run, program, tmp
     (tmp_path / "go").touch()
     finished(job)
     assert job.returncode == 0, job.out + job.err
-    assert "the launcher of worker 0 is back; its tasks are started again" in job.err
+    assert "the launcher of worker 0 is back; restarting its tasks" in job.err
     assert "done chief-0" in job.out
 
 
@@ -270,7 +270,7 @@ def test_resolver_names_who_does_not_come(connected):
 
 
 def test_no_room_is_said(connected, caplog):
-    with pytest.raises(ConnectionError, match="must have room for 99 tasks"):
+    with pytest.raises(ConnectionError, match="must place 99 tasks"):
         sg.integrations.ray.run(print, workers=99, start_timeout=7.0)
     [said] = [record.message for record in caplog.records if record.name == "stratagem"]
-    assert said.startswith("waiting for room for 99 tasks on the Ray cluster (5 s of 7)")
+    assert said.startswith("waiting for the Ray cluster to place 99 tasks (5 s of 7)")

@@ -158,7 +158,7 @@ def test_killed_worker_of_a_chief_comes_back_alone(run, program, tmp_path):
     (tmp_path / "go").touch()
     finished(job)
     assert job.returncode == 0, job.out + job.err
-    assert "worker 0 was killed by SIGKILL; it is started again" in job.out
+    assert "worker 0 was killed by SIGKILL; restarting it" in job.out
 
 
 def test_lost_node_of_the_step_starts_another_step(run, program, tmp_path):
@@ -242,7 +242,7 @@ def test_signal_before_the_time_limit_queues_the_job_again(run, slurm, program, 
     (tmp_path / "go").touch()
     finished(job, 240)
     assert job.returncode == 0, job.out + job.err
-    assert "is queued again" in job.out
+    assert "requeueing job" in job.out
     assert "[worker 0] restart 1" in job.out
 
 
@@ -256,7 +256,7 @@ def test_job_of_a_minute_runs_until_its_time_is_over(run, program, tmp_path):
     assert job.returncode == 124, job.out + job.err
     assert time.monotonic() - began > 55
     assert "[worker 0] told to end" in job.out
-    assert "queued again" not in job.out
+    assert "requeueing" not in job.out
     assert ": timeout" in job.err
 
 
@@ -293,7 +293,7 @@ def test_job_that_slurm_cancels_is_not_queued_again(run, slurm, program, tmp_pat
     finished(job)
     assert job.returncode != 0
     assert ": cancelled" in job.err
-    assert "queued again" not in job.out
+    assert "requeueing" not in job.out
 
 
 def test_launcher_says_for_whom_it_waits(run, program, tmp_path):
@@ -334,7 +334,7 @@ def test_ctrl_c_in_an_allocation_leaves_no_task(run, slurm, program, mark, tmp_p
     launcher.send_signal(signal.SIGINT)
     finished(job)
     assert job.returncode == 130, job.out + job.err
-    assert "ended by SIGINT" in job.err
+    assert "stopped by SIGINT" in job.err
     poll(lambda: not slurm.run("squeue", "-h", "--steps").strip(), 30)
 
 
@@ -348,17 +348,17 @@ def test_doctor_in_every_task(run, slurm):
     for worker in range(2):
         front = rf"^\[worker {worker}\] +"
         assert re.search(rf"{front}scheduler: Slurm: rank {worker} of step 0", job.out, re.M)
-        assert re.search(rf"{front}worker {1 - worker} at .*: answers", job.out, re.M)
+        assert re.search(rf"{front}worker {1 - worker} at .*: responds", job.out, re.M)
         assert re.search(rf"{front}all-reduce of 4 MB between all workers in", job.out, re.M)
         assert re.search(rf"{front}verdict: all is well", job.out, re.M)
     alone = slurm.run(sys.executable, "-m", "stratagem", "doctor")
-    assert "scheduler: Slurm: the controller answers" in alone
+    assert "scheduler: Slurm: the controller responds" in alone
 
 
 def test_what_slurm_refuses_is_said(run, program):
     job = finished(run("--partition", "nowhere", program("")))
     assert job.returncode == 2
-    assert "Slurm refused: sbatch: error: invalid partition specified: nowhere" in job.err
+    assert "Slurm rejected the command: sbatch: error: invalid partition specified: nowhere" in job.err
 
 
 def test_step_that_does_not_fit_the_allocation_is_said_at_once(run, program):

@@ -11,7 +11,7 @@ import pytest
 from stratagem._src.cli import main, scheduler_report
 from stratagem._src.cli.peers import reach_peers
 from stratagem._src.cluster import Task
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.core.errors import PermissionDeniedError
 
 W0, W1 = Task("worker", 0), Task("worker", 1)
@@ -28,7 +28,7 @@ def test_alone_all_is_well(capsys):
     said = capsys.readouterr().out
     assert re.search(r"versions: stratagem .*, jax \d", said)
     assert "devices: 8 cpu (cpu)" in said
-    assert re.search(r"all-reduce of 4 MB between them in [\d.]+ ms", said)
+    assert re.search(r"all-reduce of 4 MB between the devices in [\d.]+ ms", said)
     assert "cluster: none, because neither TF_CONFIG" in said
     assert said.endswith("verdict: all is well\n")
 
@@ -56,17 +56,17 @@ def test_every_scheduler_is_told_of(monkeypatch, tmp_path):
     program(tmp_path, "mpirun", "")
     installed["ray"] = "here"
     slurm, kubernetes, ray, mpirun, others = scheduler_report.scheduler_report()
-    assert slurm.startswith("Slurm: installed, but the controller does not answer (Slurmctld is D")
+    assert slurm.startswith("Slurm: installed, but the controller does not respond (Slurmctld is D")
     assert kubernetes.endswith("--image ...' needs pip install 'stratagem[kubernetes]'")
     assert ray == "Ray: no RAY_ADDRESS, so one is started; 'stratagem run --on ray'"
-    assert mpirun.startswith(f"mpirun: {tmp_path}/mpirun; start workers in step as they are")
+    assert mpirun.startswith(f"mpirun: {tmp_path}/mpirun; starts synchronous workers directly")
     assert others == "not found: torchrun"
     program(tmp_path, "scontrol", "echo Slurmctld is UP")
     assert "'stratagem run --on slurm' submits" in next(scheduler_report.scheduler_report())
 
 
 def test_task_that_does_not_answer_is_a_problem(monkeypatch, capsys):
-    with HeldPorts(2) as ports, socket.create_server(("127.0.0.1", 0)) as alive:
+    with ReservedPorts(2) as ports, socket.create_server(("127.0.0.1", 0)) as alive:
         own, dead = (f"127.0.0.1:{port}" for port in ports)
         workers = [own, dead, f"127.0.0.1:{alive.getsockname()[1]}"]
         task = {"type": "worker", "index": 0}
@@ -75,9 +75,9 @@ def test_task_that_does_not_answer_is_a_problem(monkeypatch, capsys):
         assert main(["doctor", "--timeout", "0.5"]) == 1
     said = capsys.readouterr().out
     assert f"this is worker 0, process 0 of 3; coordinator {own}" in said
-    assert f"worker 1 at {dead}: does not answer" in said
-    assert f"worker 2 at {workers[2]}: answers" in said
-    assert said.endswith("verdict: 1 problem: worker 1 cannot be reached\n")
+    assert f"worker 1 at {dead}: does not respond" in said
+    assert f"worker 2 at {workers[2]}: responds" in said
+    assert said.endswith("verdict: 1 problem: cannot reach worker 1\n")
 
 
 def test_malformed_cluster_is_a_problem(monkeypatch, capsys):
@@ -87,7 +87,7 @@ def test_malformed_cluster_is_a_problem(monkeypatch, capsys):
 
 
 def test_two_that_look_for_each_other_find_each_other():
-    with HeldPorts(2) as ports:
+    with ReservedPorts(2) as ports:
         first, second = (f"127.0.0.1:{port}" for port in ports)
         found = {}
         other = threading.Thread(

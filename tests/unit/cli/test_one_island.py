@@ -86,8 +86,8 @@ def test_a_secret_is_needed(capsys):
     [
         (["--islands", "2", "--island", "0"], "given together to run one island, got 2, 0, None"),
         (["--island-server", "a:1"], "given together"),
-        ([*ISLAND, "--island", "2"], "--island must be from 0 to --islands less one, got 2 of 2"),
-        ([*ISLAND, "--ps", "1", "--chief"], "--ps must be left out with --islands"),
+        ([*ISLAND, "--island", "2"], "--island must be from 0 to --islands - 1, got 2 of 2"),
+        ([*ISLAND, "--ps", "1", "--chief"], "--ps cannot be used with --islands"),
         ([*ISLAND, "--island-server", "nowhere"], "nowhere"),
         (["--islands", "2", "--on", "slurm"], "with --island and --island-server"),
     ],

@@ -81,23 +81,23 @@ def test_dry_run_on_hosts_needs_no_secret(capsys, monkeypatch):
     monkeypatch.delenv("STRATAGEM_CLUSTER_SECRET", raising=False)
     place = ["--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node0:29400"]
     code, out, _ = run(capsys, *place, "--dry-run", "train.py")
-    assert (code, out.splitlines()[0]) == (0, "# node 1 of 2, which meet at node0:29400")
+    assert (code, out.splitlines()[0]) == (0, "# node 1 of 2, with the rendezvous at node0:29400")
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--env", "A"], "--env must be NAME=VALUE"),
-        (["--memory", "much"], "--memory must be a whole number"),
-        (["--on", "local", "--nnodes", "2"], "only --on hosts takes it"),
+        (["--memory", "much"], "--memory must be an integer"),
+        (["--on", "local", "--nnodes", "2"], "only --on hosts accepts it"),
         (["--on", "local", "--cpus", "2"], "--cpus must be left out with --on local"),
         (
             ["--nnodes", "2", "--rdzv-endpoint", "a:1", "--gpus", "2", "--memory", "1G"],
             "--memory and --gpus must be left out with --on hosts",
         ),
-        (["--task", "worker:0", "--nnodes", "2"], "--task must stand without --nnodes"),
-        (["--led"], "--own-host and --led must stand with --task"),
-        (["--on", "slurm", "--task", "worker:0"], "only --on hosts takes it"),
+        (["--task", "worker:0", "--nnodes", "2"], "--task cannot be used with --nnodes"),
+        (["--led"], "--own-host and --led need --task"),
+        (["--on", "slurm", "--task", "worker:0"], "only --on hosts accepts it"),
         (["--max-worker-restarts", "-1"], "--max-worker-restarts must not be negative"),
     ],
 )

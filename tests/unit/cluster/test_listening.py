@@ -6,9 +6,9 @@ import socket
 import pytest
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.cluster.interfaces import addresses_of, is_own_address
 from stratagem._src.cluster.listening import listen
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.transport import Credentials, Identity, Listener
 
 
@@ -47,18 +47,18 @@ def names(monkeypatch):
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.8.9.10"])
 def test_loopback_is_bound_alone(host):
     [listening] = listen(Address(host, 0))
-    with listening, HeldPorts(1, host) as held:
+    with listening, ReservedPorts(1, host) as held:
         assert interface(listening).is_loopback
-        [[held]] = held._held
+        [[held]] = held._sockets
         assert interface(held) == interface(listening)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_all_interfaces_are_bound_if_they_are_asked_for(host):
     [listening] = listen(Address(host, 0))
-    with listening, HeldPorts(1, host) as held:
+    with listening, ReservedPorts(1, host) as held:
         assert interface(listening).is_unspecified
-        [[held]] = held._held
+        [[held]] = held._sockets
         assert interface(held).is_unspecified
 
 
@@ -133,8 +133,8 @@ def test_an_address_of_this_machine_is_bound_alone():
 
 @needs_address
 def test_a_server_listens_on_a_port_that_is_held_for_its_address():
-    with HeldPorts(1, OWN) as held:
-        [[reserved]] = held._held
+    with ReservedPorts(1, OWN) as held:
+        [[reserved]] = held._sockets
         assert str(interface(reserved)) == OWN
         [listening] = listen(Address(OWN, *held))
         with listening:
@@ -142,5 +142,5 @@ def test_a_server_listens_on_a_port_that_is_held_for_its_address():
 
 
 def test_ports_are_held_on_loopback_where_nobody_says():
-    with HeldPorts(2) as held:
-        assert all(interface(each).is_loopback for [each] in held._held)
+    with ReservedPorts(2) as held:
+        assert all(interface(each).is_loopback for [each] in held._sockets)

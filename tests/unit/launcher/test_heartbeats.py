@@ -7,19 +7,19 @@ import time
 import pytest
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.launcher import rendezvous_client, rendezvous_server
 from stratagem._src.launcher.cluster_plan import NodeOffer
 from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import Finish, NodeJoined, NodeStopped, Stop
-from stratagem._src.launcher.job_host import JobHost
+from stratagem._src.launcher.job_dispatcher import JobDispatcher
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobPhase, JobState
 from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_client import RendezvousClient
 from stratagem._src.launcher.rendezvous_server import RendezvousServer
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Credentials
 
 TIMEOUT = 1.0
@@ -32,8 +32,8 @@ class Pair:
         endpoint = Address("127.0.0.1", port)
         nodes = [Rendezvous(endpoint, 2, i, 20.0, Credentials("0123456789" * 4)) for i in (0, 1)]
         self.state = JobState(num_nodes=2, rules=JobRules())
-        self._loop, self.loop = TaskLoop(), TaskLoop()
-        self.server = RendezvousServer(self._loop, nodes[0], JobHost(self.state))
+        self._loop, self.loop = EventLoop(), EventLoop()
+        self.server = RendezvousServer(self._loop, nodes[0], JobDispatcher(self.state))
         self._is_over = False
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -51,7 +51,9 @@ class Pair:
     def report_of_both(self):
         for node in (0, 1):
             offer = NodeOffer(node, "127.0.0.1", TaskCounts(workers=1), (7000 + node,))
-            self._loop.call_soon(lambda offer=offer: self.server._host.report(NodeJoined(offer)))
+            self._loop.call_soon(
+                lambda offer=offer: self.server._dispatcher.report(NodeJoined(offer))
+            )
 
     def run_client(self, seconds):
         """Runs the loop of node 1 for so long, or until it is ordered to finish."""
@@ -84,7 +86,7 @@ def pair(monkeypatch):
         return made[0]
 
     made = []
-    with HeldPorts(1) as held:
+    with ReservedPorts(1) as held:
         yield make
         for each in made:
             each.close()
@@ -119,5 +121,5 @@ def test_a_node_0_that_sends_none_is_lost_and_named(pair):
     assert isinstance(both.orders[0], Stop)
     both.client.report(NodeStopped(1))
     assert both.orders[-1].exit_code == 1
-    assert "has not been heard of for 1 s" in both.orders[-1].message
-    assert "the tasks of this node are ended" in both.errors.getvalue()
+    assert "has sent no heartbeat for 1 s" in both.orders[-1].message
+    assert "stopping the tasks of this node" in both.errors.getvalue()

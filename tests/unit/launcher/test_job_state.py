@@ -7,25 +7,25 @@ import pytest
 from stratagem._src.cluster import Task
 from stratagem._src.launcher.cluster_plan import NodeOffer
 from stratagem._src.launcher.events import (
-    Announced,
     DeadlinePassed,
     Finish,
+    ForwardSignal,
     Interrupted,
-    JoinAgain,
     NodeJoined,
     NodeLost,
     NodeStopped,
-    PassOn,
+    Rejoin,
+    RestartNode,
+    RestartTask,
+    ShutdownNotice,
     Start,
-    StartAgain,
     Stop,
-    TakeUpAgain,
     TaskEnded,
 )
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobPhase, JobState
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_exit import TaskExit
 
 W0, W1, PS, CHIEF = Task("worker", 0), Task("worker", 1), Task("ps", 0), Task("chief", 0)
 TERMINATE = [Stop(signal.SIGTERM, 5.0)]
@@ -37,7 +37,7 @@ def joined(node=0, **counts):
 
 
 def ended(task, returncode=0, by_launcher=False, output=""):
-    return TaskEnded(TaskEnding(task, returncode, by_launcher, output))
+    return TaskEnded(TaskExit(task, returncode, by_launcher, output))
 
 
 def running(num_nodes=1, max_restarts=0, max_worker_restarts=0, **counts):
@@ -78,7 +78,7 @@ def test_restarts_until_there_are_none_left():
     for attempt in (1, 2):
         assert job.handle(ended(W0, 1)) == TERMINATE
         [order] = job.handle(NodeStopped(0))
-        assert order == JoinAgain(attempt, "worker 0 failed with exit code 1")
+        assert order == Rejoin(attempt, "worker 0 failed with exit code 1")
         [start] = job.handle(joined())
         assert start.attempt == attempt
     job.handle(ended(W0, 4))
@@ -99,9 +99,9 @@ def test_success_after_a_restart_forgets_the_failure():
 def test_a_worker_that_a_chief_directs_is_started_again_alone():
     job = running(ps=1, chief=True, max_worker_restarts=2)
     for _ in range(2):
-        again = StartAgain(W0, "worker 0 was killed by SIGKILL")
+        again = RestartTask(W0, "worker 0 was killed by SIGKILL")
         assert job.handle(ended(W0, -9)) == [again]
-    assert job.handle(ended(W1, -9)) == [StartAgain(W1, "worker 1 was killed by SIGKILL")]
+    assert job.handle(ended(W1, -9)) == [RestartTask(W1, "worker 1 was killed by SIGKILL")]
     assert job.handle(ended(W0, 5)) == TERMINATE
     [finish] = job.handle(NodeStopped(0))
     assert finish.exit_code == 5
@@ -109,14 +109,16 @@ def test_a_worker_that_a_chief_directs_is_started_again_alone():
 
 def test_a_server_that_a_chief_uses_is_started_again_alone():
     job = running(ps=1, chief=True, max_worker_restarts=1)
-    assert job.handle(ended(PS, -9)) == [StartAgain(PS, "ps 0 was killed by SIGKILL")]
+    assert job.handle(ended(PS, -9)) == [RestartTask(PS, "ps 0 was killed by SIGKILL")]
     assert job.handle(ended(PS, -9)) == TERMINATE
 
 
 def test_a_chief_with_servers_is_started_again_alone_in_place_of_the_job():
     job = running(ps=1, chief=True, max_restarts=2)
     for _ in range(2):
-        assert job.handle(ended(CHIEF, 1)) == [StartAgain(CHIEF, "chief 0 failed with exit code 1")]
+        assert job.handle(ended(CHIEF, 1)) == [
+            RestartTask(CHIEF, "chief 0 failed with exit code 1")
+        ]
     assert job.handle(ended(CHIEF, 6)) == TERMINATE
     [finish] = job.handle(NodeStopped(0))
     assert finish.exit_code == 6
@@ -126,14 +128,14 @@ def test_restarts_of_job_and_chief_are_counted_together():
     job = running(ps=1, chief=True, max_restarts=2)
     job.handle(ended(CHIEF, 1))
     job.handle(ended(PS, -9))
-    assert job.handle(NodeStopped(0)) == [JoinAgain(1, "ps 0 was killed by SIGKILL")]
+    assert job.handle(NodeStopped(0)) == [Rejoin(1, "ps 0 was killed by SIGKILL")]
     job.handle(joined(ps=1, chief=True))
     assert job.handle(ended(CHIEF, 1)) == TERMINATE
 
 
 def test_an_announced_end_is_passed_on_and_prevents_a_restart():
     job = running(max_restarts=3)
-    assert job.handle(Announced(signal.SIGUSR1)) == [PassOn(signal.SIGUSR1, (W0, W1))]
+    assert job.handle(ShutdownNotice(signal.SIGUSR1)) == [ForwardSignal(signal.SIGUSR1, (W0, W1))]
     job.handle(ended(W0, 42))
     [finish] = job.handle(NodeStopped(0))
     assert finish.exit_code == 42
@@ -141,7 +143,7 @@ def test_an_announced_end_is_passed_on_and_prevents_a_restart():
 
 def test_an_announced_end_is_for_those_who_decide():
     job = running(ps=1, chief=True, max_restarts=3)
-    assert job.handle(Announced(signal.SIGUSR2)) == [PassOn(signal.SIGUSR2, (CHIEF,))]
+    assert job.handle(ShutdownNotice(signal.SIGUSR2)) == [ForwardSignal(signal.SIGUSR2, (CHIEF,))]
     assert job.handle(ended(CHIEF, 42)) == TERMINATE
 
 
@@ -249,7 +251,7 @@ def test_node_lost_while_running_ends_the_job():
 def test_node_lost_while_running_is_waited_for_if_restarts_are_left():
     job = running(num_nodes=2, max_restarts=1)
     job.handle(NodeLost(1))
-    assert job.handle(NodeStopped(0)) == [JoinAgain(1, "the launcher of node 1 is gone")]
+    assert job.handle(NodeStopped(0)) == [Rejoin(1, "the launcher of node 1 is gone")]
     assert job.handle(joined(0)) == []
     assert job.missing_nodes == [1]
 
@@ -276,7 +278,7 @@ def test_unknown_report_is_rejected():
 
 def of_two_nodes():
     """A chief and a server on node 0, a worker on node 1."""
-    job = JobState(2, JobRules(max_worker_restarts=1), nodes_come_back=True)
+    job = JobState(2, JobRules(max_worker_restarts=1), nodes_are_restarted=True)
     job.handle(joined(0, workers=0, chief=True, ps=1))
     job.handle(joined(1, workers=1))
     assert job.phase is JobPhase.RUNNING
@@ -288,7 +290,7 @@ def test_node_of_a_worker_may_go_and_come_back_to_its_address():
     assert job.handle(NodeLost(1)) == []
     assert job.expects(1)
     [order] = job.handle(joined(1, workers=1))
-    assert isinstance(order, TakeUpAgain)
+    assert isinstance(order, RestartNode)
     assert (order.node, order.start.plan.tasks[1]) == (1, (W0,))
     assert not job.expects(1)
     assert job.handle(NodeLost(1)) == TERMINATE  # it was started again once already
@@ -340,7 +342,7 @@ def test_elastic_job_goes_on_without_a_node_and_lets_it_come_back_elsewhere():
     assert job.expects(2)
     offer = NodeOffer(2, "another", TaskCounts(workers=1), (9,))
     [order] = job.handle(NodeJoined(offer))
-    assert isinstance(order, TakeUpAgain)
+    assert isinstance(order, RestartNode)
     assert order.start.plan.cluster == {"worker": ["host:1", "host:1", "another:9"]}
     assert order.start.plan.tasks[2] == (Task("worker", 2),)
     assert not job.expects(2)
@@ -364,7 +366,7 @@ def test_elastic_job_with_too_few_nodes_is_started_again():
     assert job.handle(NodeLost(1)) == []
     assert job.handle(NodeLost(2)) == TERMINATE
     [order] = job.handle(NodeStopped(0))
-    assert isinstance(order, JoinAgain)
+    assert isinstance(order, Rejoin)
     assert job.missing_nodes == [0, 1, 2]
 
 
@@ -376,7 +378,7 @@ def test_elastic_job_starts_with_enough_nodes_when_the_time_is_over():
     assert isinstance(order, Start)
     assert order.plan.tasks == {0: (W0,), 2: (W1,)}
     [order] = job.handle(joined(1, workers=1))
-    assert isinstance(order, TakeUpAgain)
+    assert isinstance(order, RestartNode)
     assert order.start.plan.tasks == {0: (W0,), 2: (W1,), 1: (Task("worker", 2),)}
 
 

@@ -3,11 +3,10 @@
 import pytest
 
 from stratagem._src.cluster.errors import LaunchError
-from stratagem._src.launcher.backends.one_task import OneTaskBackend
+from stratagem._src.launcher.backends.one_task import OneTaskBackend, restrict_gpus
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.python_program import PythonProgram
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.visible_devices import narrow_to
 
 JOB = JobDescription(PythonProgram("train.py"), TaskCounts(2, 1, chief=True))
 MPI = {
@@ -32,18 +31,18 @@ def environment(monkeypatch):
 def test_ranks_are_roles(environment, rank, task):
     environment(MPI | {"OMPI_COMM_WORLD_RANK": rank})
     first = OneTaskBackend("by-rank").preview(JOB).split("\n")[0]
-    assert first.startswith(f"# {task}, to meet the others at 127.0.0.1:6")
+    assert first.startswith(f"# {task}, with the rendezvous at 127.0.0.1:6")
 
 
 def test_rank_of_torchrun(environment):
     environment({"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"})
     first = OneTaskBackend("by-rank").preview(JOB).split("\n")[0]
-    assert first == "# worker 0, to meet the others at n0:29500"
+    assert first == "# worker 0, with the rendezvous at n0:29500"
 
 
 def test_named_task(environment):
     first = OneTaskBackend("worker:1", "n0:1").preview(JOB).split("\n")[0]
-    assert first == "# worker 1, to meet the others at n0:1"
+    assert first == "# worker 1, with the rendezvous at n0:1"
 
 
 @pytest.mark.parametrize(
@@ -76,4 +75,4 @@ def test_what_cannot_be_is_refused(environment, task, variables, words):
 )
 def test_visible_gpus(ids, before, after):
     environment = {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
-    assert narrow_to(ids, environment).get("CUDA_VISIBLE_DEVICES") == after
+    assert restrict_gpus(ids, environment).get("CUDA_VISIBLE_DEVICES") == after

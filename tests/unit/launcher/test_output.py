@@ -18,7 +18,7 @@ from stratagem._src.launcher.failure_report import failure_excerpt, failure_repo
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.lines import LineSplitter, Tail
 from stratagem._src.launcher.python_program import PythonProgram
-from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_exit import TaskExit
 from stratagem._src.launcher.task_output import TaskOutput
 
 W0, W1 = Task("worker", 0), Task("worker", 1)
@@ -164,7 +164,7 @@ def test_output_that_cannot_be_written_is_said_once_and_the_rest_is_written(make
         console.line(W0, f"lost {number}", is_error)
         console.line(W0, f"kept {number}", not is_error)
     broken.close()  # which flushes it
-    assert other.getvalue().count(f"output is incomplete: {reason}. The job goes on.") == 1
+    assert other.getvalue().count(f"output is incomplete: {reason}. The job continues.") == 1
     assert other.getvalue().splitlines()[1:] == [f"[worker 0] kept {number}" for number in range(3)]
     if is_error:
         return
@@ -232,20 +232,20 @@ def test_excerpt_without_a_traceback_is_the_last_lines():
 
 
 def test_report():
-    first = TaskEnding(W1, 3, output=f"step\n{TRACEBACK}\n")
-    others = [TaskEnding(W0, -15, by_launcher=True, output="x"), TaskEnding(Task("ps", 0), -6)]
+    first = TaskExit(W1, 3, output=f"step\n{TRACEBACK}\n")
+    others = [TaskExit(W0, -15, by_launcher=True, output="x"), TaskExit(Task("ps", 0), -6)]
     assert failure_report(first, others).split("\n") == [
         "worker 1 failed with exit code 3. The end of its output:",
         "    Traceback (most recent call last):",
         "      File x",
         "    KeyError: 1",
-        "worker 0 was ended by the launcher",
+        "worker 0 was stopped by the launcher",
         "ps 0 was killed by SIGABRT",
     ]
 
 
 def test_report_of_a_silent_task():
-    silent = TaskEnding(W0, -9)
+    silent = TaskExit(W0, -9)
     assert failure_report(silent, []) == "worker 0 was killed by SIGKILL and printed nothing."
 
 

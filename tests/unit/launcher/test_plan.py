@@ -8,8 +8,8 @@ from stratagem._src.cluster import ClusterSpec, Task, is_leader, validate_task
 from stratagem._src.cluster.errors import EnvironmentVariableError, LaunchError
 from stratagem._src.launcher.cluster_plan import NodeOffer, plan_cluster
 from stratagem._src.launcher.completion import job_is_done
+from stratagem._src.launcher.node_runner import task_environment
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_environment import task_environment
 from stratagem._src.transport.secret import job_secret, read_secret
 
 

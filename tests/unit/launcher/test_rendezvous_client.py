@@ -7,14 +7,14 @@ import pytest
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.launcher import rendezvous_client
 from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_client import RendezvousClient
-from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.transport import Credentials
 
 
@@ -23,12 +23,12 @@ def test_it_says_for_whom_it_waits_though_another_speaks_for_the_job(monkeypatch
     monkeypatch.setattr(rendezvous_client, "WaitingNotice", at_once)
     errors = io.StringIO()
     console = Console(io.StringIO(), errors, speaks=False)
-    with HeldPorts(1) as [port]:
+    with ReservedPorts(1) as [port]:
         endpoint = Address("127.0.0.1", port)
         names = ("worker 0", "worker 1")
         rendezvous = Rendezvous(endpoint, 2, 1, 0.5, Credentials("0123456789" * 4), names)
         with (
-            TaskLoop() as loop,
+            EventLoop() as loop,
             pytest.raises(RendezvousError, match=r"Worker 1 waited 0.5 s for worker 0 at 127"),
         ):
             RendezvousClient(loop, rendezvous, JobRules(), console)

@@ -10,47 +10,47 @@ from hypothesis import strategies as st
 from stratagem._src.cluster import Task
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.launcher.cluster_plan import NodeOffer, plan_cluster
-from stratagem._src.launcher.events import (
-    Announced,
-    Finish,
-    Interrupted,
-    JoinAgain,
-    NodeJoined,
-    NodeStopped,
-    PassOn,
-    Start,
-    StartAgain,
-    Stop,
-    TakeUpAgain,
-    TaskEnded,
-)
-from stratagem._src.launcher.events_as_json import (
+from stratagem._src.launcher.event_serialization import (
     order_from_json,
     order_to_json,
     report_from_json,
     report_to_json,
 )
+from stratagem._src.launcher.events import (
+    Finish,
+    ForwardSignal,
+    Interrupted,
+    NodeJoined,
+    NodeStopped,
+    Rejoin,
+    RestartNode,
+    RestartTask,
+    ShutdownNotice,
+    Start,
+    Stop,
+    TaskEnded,
+)
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_exit import TaskExit
 
 OFFER = NodeOffer(1, "host", TaskCounts(workers=1, evaluator=True), (7,))
 
 
 REPORTS = [
     NodeJoined(OFFER),
-    TaskEnded(TaskEnding(Task("worker", 3), -9, False, "ünïcode\n")),
+    TaskEnded(TaskExit(Task("worker", 3), -9, False, "ünïcode\n")),
     NodeStopped(1),
-    Announced(10),
+    ShutdownNotice(10),
     Interrupted(15),
 ]
 ORDERS = [
     Start(2, "id", plan_cluster([OFFER, NodeOffer(0, "h", TaskCounts(), (5,))])),
     Start(2, "id", plan_cluster([OFFER]), "h:7000"),
-    StartAgain(Task("worker", 1), "worker 1 was killed by SIGKILL"),
-    PassOn(12, (Task("worker", 0), Task("chief", 0))),
-    TakeUpAgain(1, Start(0, "id", plan_cluster([OFFER])), "the launcher of node 1 is back"),
+    RestartTask(Task("worker", 1), "worker 1 was killed by SIGKILL"),
+    ForwardSignal(12, (Task("worker", 0), Task("chief", 0))),
+    RestartNode(1, Start(0, "id", plan_cluster([OFFER])), "the launcher of node 1 is back"),
     Stop(15, 2.5),
-    JoinAgain(1, "worker 0 failed"),
+    Rejoin(1, "worker 0 failed"),
     Finish(3, "why"),
 ]
 

@@ -8,12 +8,12 @@ import pytest
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.launcher.backends.slurm import private_secret_file
 from stratagem._src.launcher.backends.slurm_batch import batch_script
 from stratagem._src.launcher.backends.slurm_options import SlurmOptions
 from stratagem._src.launcher.backends.slurm_step import step_command
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_rules import JobRules
-from stratagem._src.launcher.private_file import private_secret_file
 from stratagem._src.launcher.python_program import PythonProgram
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_resources import TaskResources

@@ -1,4 +1,4 @@
-"""The command line: ``stratagem run`` and ``stratagem doctor``."""
+"""The command line: ``stratagem run``, ``top``, ``timeline``, ``doctor`` and ``island-server``."""
 
 from stratagem._src.cli.main import main
 

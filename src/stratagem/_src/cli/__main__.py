@@ -1,4 +1,4 @@
-"""``python -m stratagem._src.cli`` is ``stratagem``."""
+"""``python -m stratagem._src.cli`` runs ``stratagem``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""From ``--on`` and the flags that go with it to a back end."""
+"""Creates the back end that ``--on`` and its flags select."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratagem._src.cli.backend_flags import BackendFlags
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.launcher.backends.backend import Backend
 from stratagem._src.launcher.backends.hosts import HostsBackend
@@ -20,12 +19,61 @@ from stratagem._src.launcher.backends.slurm import SlurmBackend
 from stratagem._src.launcher.backends.slurm_options import SlurmOptions
 from stratagem._src.launcher.count_range import ONE, CountRange, parse_range
 
-__all__ = ["BackendChoice", "add_backend_flags", "make_backend"]
+__all__ = ["BackendChoice", "BackendFlags", "add_backend_flags", "make_backend"]
+
+
+class BackendFlags:
+    """The flags of one back end; flags that are not given are not in the namespace.
+
+    >>> import argparse
+    >>> from stratagem._src.cli.backends import BackendFlags
+    >>> parser = argparse.ArgumentParser()
+    >>> flags = BackendFlags(parser, "hosts", "across nodes", "one command for each node")
+    >>> flags.add("--nnodes", type=int)
+    >>> flags.given(parser.parse_args(["--nnodes", "2"]))
+    {'nnodes': 2}
+
+    Args:
+        parser: The parser to which the flags are added.
+        backend: The back end's value of ``--on``.
+        title: The heading of the flags in the help.
+        description: The description of the flags in the help.
+    """
+
+    def __init__(
+        self, parser: argparse.ArgumentParser, backend: str, title: str, description: str
+    ) -> None:
+        self.backend = backend
+        self._group = parser.add_argument_group(f"{title} (--on {backend})", description)
+        self._flags: dict[str, str] = {}
+
+    def add(self, flag: str, **options: Any) -> None:
+        """Adds a flag with the options of ``argparse``."""
+        action = self._group.add_argument(flag, default=argparse.SUPPRESS, **options)
+        self._flags[action.dest] = flag
+
+    def share(self, other: BackendFlags, flag: str) -> None:
+        """Also accepts a flag that another back end has added."""
+        self._flags |= {name: known for name, known in other._flags.items() if known == flag}
+
+    def given(self, options: argparse.Namespace) -> dict[str, Any]:
+        """Returns the values of the flags that were given, by name."""
+        return {name: getattr(options, name) for name in self._flags if hasattr(options, name)}
+
+    def refuse(self, options: argparse.Namespace, chosen: BackendFlags) -> None:
+        """Raises ``LaunchError`` if a flag is given that the chosen back end does not accept."""
+        for name in self.given(options):
+            if name in chosen._flags:
+                continue
+            raise LaunchError(
+                f"{self._flags[name]} must be left out with --on {options.on}: only "
+                f"--on {self.backend} accepts it."
+            )
 
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """One value of ``--on``: the flags that go with it, and the back end that they make."""
+    """One value of ``--on``: its flags, and the function that creates the back end."""
 
     flags: BackendFlags
     make: Callable[..., Backend]
@@ -40,16 +88,16 @@ def add_backend_flags(parser: argparse.ArgumentParser) -> Mapping[str, BackendCh
     parser.add_argument(
         "--on",
         choices=choices,
-        help="where the tasks run; default: local, or hosts if its flags are given",
+        help="where to run the tasks; default: local, or hosts if its flags are given",
     )
     return choices
 
 
 def make_backend(choices: Mapping[str, BackendChoice], options: argparse.Namespace) -> Backend:
-    """Returns the back end that was chosen.
+    """Returns the chosen back end.
 
     Raises:
-        LaunchError: If flags of another one were given.
+        LaunchError: If flags of another back end are given.
     """
     if options.on is None:
         options.on = "hosts" if choices["hosts"].flags.given(options) else "local"
@@ -60,7 +108,7 @@ def make_backend(choices: Mapping[str, BackendChoice], options: argparse.Namespa
 
 
 def _local(parser: argparse.ArgumentParser) -> BackendChoice:
-    flags = BackendFlags(parser, "local", "on this machine", "nothing to choose")
+    flags = BackendFlags(parser, "local", "on this machine", "no further flags")
     return BackendChoice(flags, LocalBackend)
 
 
@@ -69,20 +117,20 @@ def _hosts(parser: argparse.ArgumentParser) -> BackendChoice:
         parser,
         "hosts",
         "across nodes",
-        "run the same command on every node: with its rank, and the tasks of that node, or with --task "
-        "and the whole job",
+        "run the same command on every node: with the node's rank and tasks, or with --task and the "
+        "whole job",
     )
     flags.add(
         "--nnodes",
         type=parse_range,
         metavar="[MIN:]N",
-        help="default: 1; with MIN, training goes on with the workers of so few nodes",
+        help="number of nodes; default: 1; with MIN, training continues while MIN nodes are left",
     )
-    flags.add("--node-rank", type=int, metavar="N", help="default: 0")
+    flags.add("--node-rank", type=int, metavar="N", help="rank of this node; default: 0")
     flags.add(
         "--rdzv-endpoint",
         metavar="HOST:PORT",
-        help="where node 0 is met; STRATAGEM_CLUSTER_SECRET or STRATAGEM_CLUSTER_SECRET_FILE must "
+        help="address of node 0; STRATAGEM_CLUSTER_SECRET or STRATAGEM_CLUSTER_SECRET_FILE must "
         "give the same secret on every node",
     )
     flags.add(
@@ -94,19 +142,18 @@ def _hosts(parser: argparse.ArgumentParser) -> BackendChoice:
     flags.add(
         "--task",
         metavar="TASK",
-        help="run one task of the job that the flags describe, such as worker:1, or 'by-rank' where "
-        "srun, mpirun or torchrun starts this command once for each task",
+        help="run one task of the job, such as worker:1; 'by-rank' if srun, mpirun or torchrun starts "
+        "this command once for each task",
     )
     flags.add(
         "--own-host",
         metavar="HOST",
-        help="with --task: by which the others reach it; default: its address towards the endpoint",
+        help="with --task: host at which the others reach it; default: its address towards the endpoint",
     )
     flags.add(
         "--led",
         action="store_true",
-        help="with --task: who listens at the endpoint is a launcher without tasks, as that of a "
-        "scheduler's job",
+        help="with --task: the endpoint is a launcher without tasks, such as that of a scheduler's job",
     )
     return BackendChoice(flags, _make_hosts)
 
@@ -118,28 +165,31 @@ def _slurm(parser: argparse.ArgumentParser) -> BackendChoice:
         "by Slurm",
         "submits a batch job and follows it; inside an allocation, runs the tasks as one step",
     )
-    flags.add("--partition", metavar="NAME", help="default: Slurm's")
-    flags.add("--account", metavar="NAME", help="who is charged; default: Slurm's")
+    flags.add("--partition", metavar="NAME", help="partition; default: Slurm's default")
+    flags.add("--account", metavar="NAME", help="account to charge; default: Slurm's default")
     flags.add(
-        "--time", dest="time_limit", metavar="LIMIT", help="such as 30 (minutes) or 1-12:00:00"
+        "--time",
+        dest="time_limit",
+        metavar="LIMIT",
+        help="time limit, such as 30 (minutes) or 1-12:00:00",
     )
-    flags.add("--nodes", type=int, metavar="N", help="to spread the tasks over")
+    flags.add("--nodes", type=int, metavar="N", help="number of nodes for the tasks")
     flags.add(
         "--requeue",
         action="store_true",
-        help="queue the job again when it is preempted, or when its time is nearly over",
+        help="requeue the job when it is preempted, or shortly before its time limit",
     )
     flags.add(
         "--slurm-option",
         dest="extra",
         action="append",
         metavar="OPTION",
-        help="of sbatch, as it is, such as --qos=long; may be given several times",
+        help="option for sbatch, such as --qos=long; repeatable",
     )
     flags.add(
         "--shared-dir",
         metavar="DIR",
-        help="that all nodes see, for the secret; default: in this user's home",
+        help="directory that all nodes share, for the secret; default: in the user's home",
     )
     flags.add("--detach", action="store_true", help="return when the job is submitted")
     return BackendChoice(flags, _make_slurm)
@@ -150,26 +200,30 @@ def _kubernetes(parser: argparse.ArgumentParser) -> BackendChoice:
         parser,
         "kubernetes",
         "by Kubernetes",
-        "makes a JobSet, or indexed jobs and a service, and follows them",
+        "creates a JobSet, or indexed Jobs and a service, and follows them",
     )
-    flags.add("--image", metavar="IMAGE", help="with the program and stratagem in it")
-    flags.add("--namespace", metavar="NAME", help="default: default")
-    flags.add("--service-account", metavar="NAME", help="of the pods; default: the namespace's")
+    flags.add("--image", metavar="IMAGE", help="image that contains the program and stratagem")
+    flags.add("--namespace", metavar="NAME", help="namespace; default: default")
+    flags.add(
+        "--service-account",
+        metavar="NAME",
+        help="service account of the pods; default: the namespace's",
+    )
     flags.add(
         "--jobset",
         action=argparse.BooleanOptionalAction,
-        help="make a JobSet; default: where the cluster has them",
+        help="create a JobSet; default: if the cluster supports it",
     )
     flags.add(
         "--run-as-user",
         type=int,
         metavar="UID",
-        help="of the containers; default: the image's, which must not be root; 0 for root",
+        help="user id of the containers; default: the image's user, which must not be root; 0 for root",
     )
     flags.add(
         "--network-policy",
         action=argparse.BooleanOptionalAction,
-        help="let only pods of the job reach its pods; default: yes",
+        help="allow only pods of the job to reach its pods; default: yes",
     )
     return BackendChoice(flags, _make_kubernetes)
 
@@ -180,7 +234,7 @@ def _ray(parser: argparse.ArgumentParser) -> BackendChoice:
         "--ray-address",
         dest="address",
         metavar="HOST:PORT",
-        help="of a Ray cluster, or auto; default: start one for the job on this machine",
+        help="address of a Ray cluster, or auto; default: start a cluster on this machine",
     )
     return BackendChoice(flags, RayBackend)
 
@@ -203,11 +257,13 @@ def _make_hosts(
     led: bool = False,
 ) -> Backend:
     if task:
-        if (nnodes.most, node_rank) != (1, 0):
-            raise LaunchError("--task must stand without --nnodes and --node-rank, got both.")
+        if (nnodes.maximum, node_rank) != (1, 0):
+            raise LaunchError(
+                "--task cannot be used with --nnodes or --node-rank, got both. Leave them out."
+            )
         return OneTaskBackend(task, rdzv_endpoint, rdzv_timeout, own_host, led)
     if own_host or led:
-        raise LaunchError("--own-host and --led must stand with --task, got them without.")
-    if nnodes.most == 1 and node_rank == 0:
+        raise LaunchError("--own-host and --led need --task, got them without it. Add --task.")
+    if nnodes.maximum == 1 and node_rank == 0:
         return LocalBackend()
-    return HostsBackend(nnodes.most, node_rank, rdzv_endpoint, rdzv_timeout)
+    return HostsBackend(nnodes.maximum, node_rank, rdzv_endpoint, rdzv_timeout)

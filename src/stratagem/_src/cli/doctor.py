@@ -1,4 +1,4 @@
-"""``stratagem doctor``: says whether this process could train here, and what is in the way."""
+"""``stratagem doctor``: checks whether this process can train here, and reports problems."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def add_command(commands: _Commands) -> None:
         "doctor",
         help="check the devices and the cluster of this process",
         description="Prints versions, devices, the cluster and whether its tasks can be reached, "
-        "and a measured all-reduce, between all workers where they run this command too. The exit code "
-        "is 0 if all is well. "
+        "and the time of an all-reduce, between all workers if they run this command too. The exit code "
+        "is 0 if there are no problems. "
         "To check a whole cluster, start it in every task: "
         "stratagem run --workers 3 -m stratagem doctor",
         allow_abbrev=False,
@@ -64,27 +64,27 @@ def add_command(commands: _Commands) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     _print_versions()
     for line in scheduler_report():
-        _say(f"scheduler: {line}")
+        _print(f"scheduler: {line}")
     problems = []
-    # The cluster first: JAX cannot join other processes when its devices have been listed.
+    # The cluster first: JAX cannot join other processes after its devices have been listed.
     for problem in itertools.chain(_check_cluster(options.timeout), _check_devices()):
-        _say(f"  problem: {problem}")
+        _print(f"  problem: {problem}")
         problems.append(problem)
     if problems:
         noun = "problem" if len(problems) == 1 else "problems"
-        _say(f"verdict: {len(problems)} {noun}: {'; '.join(problems)}")
+        _print(f"verdict: {len(problems)} {noun}: {'; '.join(problems)}")
         return 1
-    _say("verdict: all is well")
+    _print("verdict: all is well")
     return 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(printable(text), flush=True)
 
 
 def _print_versions() -> None:
     found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
-    _say(f"versions: stratagem {__version__}, python {platform.python_version()}, {found}")
+    _print(f"versions: stratagem {__version__}, python {platform.python_version()}, {found}")
 
 
 def _check_devices() -> Iterator[str]:
@@ -93,17 +93,17 @@ def _check_devices() -> Iterator[str]:
     except RuntimeError as error:
         yield f"JAX finds no devices ({error})"
         return
-    _say(f"devices: {len(devices)} {devices[0].device_kind} ({devices[0].platform})")
-    yield from _check_all_reduce(MirroredStrategy(devices), "between them")
+    _print(f"devices: {len(devices)} {devices[0].device_kind} ({devices[0].platform})")
+    yield from _check_all_reduce(MirroredStrategy(devices), "between the devices")
 
 
 def _check_cluster(timeout: float) -> Iterator[str]:
     try:
         found = resolve_cluster()
         if found.resolver is None:
-            _say(f"cluster: none, because {found.reason}")
+            _print(f"cluster: none, because {found.reason}")
             return
-        _say(f"cluster: {type(found.resolver).__name__}, because {found.reason}")
+        _print(f"cluster: {type(found.resolver).__name__}, because {found.reason}")
         yield from _tasks(found.resolver, timeout)
     except StratagemError as error:
         yield str(error)
@@ -113,14 +113,16 @@ def _tasks(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
     try:
         spec = resolver.cluster_spec()
     except UnknownAddressesError:
-        _say(f"  this is process {_process(resolver)}; coordinator {resolver.coordinator_address}")
+        _print(
+            f"  this is process {_process(resolver)}; coordinator {resolver.coordinator_address}"
+        )
         yield from _check_workers(resolver, timeout)
         return
     if resolver.task_type is None or resolver.task_id is None:
-        yield "the cluster does not say which task this process is"
+        yield "the cluster specification does not say which task this process is"
         return
     me = Task(resolver.task_type, resolver.task_id)
-    _say(
+    _print(
         f"  this is {me}, process {_process(resolver)}; coordinator {resolver.coordinator_address}"
     )
     addresses = {
@@ -129,16 +131,16 @@ def _tasks(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
         for index in spec.task_indices(job)
     }
     mine = addresses.pop(me, None)
-    answers = reach_peers(mine, addresses, timeout)
-    for task, why_not in answers.items():
-        _say(f"  {task} at {addresses[task]}: {why_not or 'answers'}")
-    silent = [str(task) for task, why_not in answers.items() if why_not]
-    if silent:
-        _say(
-            "  next: see that those run, that their names mean the same machines here and there, and "
-            "that no firewall is between"
+    errors = reach_peers(mine, addresses, timeout)
+    for task, error in errors.items():
+        _print(f"  {task} at {addresses[task]}: {error or 'responds'}")
+    unreachable = [str(task) for task, error in errors.items() if error]
+    if unreachable:
+        _print(
+            "  next: check that these tasks are running, that their host names resolve to the same "
+            "machines everywhere, and that no firewall blocks the connection"
         )
-        yield f"{', '.join(silent)} cannot be reached"
+        yield f"cannot reach {', '.join(unreachable)}"
     elif resolver.task_type in ("chief", "worker") and resolver.num_processes > 1:
         yield from _check_workers(resolver, timeout)
 
@@ -151,7 +153,7 @@ def _check_workers(resolver: ClusterResolver, timeout: float) -> Iterator[str]:
 
 def _process(resolver: ClusterResolver) -> str:
     if resolver.task_type == "ps":
-        return "none, as it does not train"
+        return "none, because it does not train"
     return f"{resolver.process_id} of {resolver.num_processes}"
 
 
@@ -173,6 +175,6 @@ def _check_all_reduce(strategy: Strategy, between: str) -> Iterator[str]:
         reduced = strategy.experimental_local_results(all_reduce(values))
         jax.block_until_ready(reduced)
         seconds.append(time.perf_counter() - start)
-    _say(f"  all-reduce of {_MEGABYTES} MB {between} in {min(seconds) * 1e3:.2f} ms")
+    _print(f"  all-reduce of {_MEGABYTES} MB {between} in {min(seconds) * 1e3:.2f} ms")
     if any((np.asarray(part) != strategy.num_replicas_in_sync).any() for part in reduced):
-        yield f"an all-reduce {between} gave a wrong sum"
+        yield f"an all-reduce {between} returned a wrong sum"

@@ -1,4 +1,4 @@
-"""``stratagem island-server``: where the islands of several launchers meet."""
+"""``stratagem island-server``: the server with which islands average their parameters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["add_command"]
 
 _DESCRIPTION = """\
-Runs the server of islands, groups of workers that average their parameters every so many steps
-(sg.distribute.experimental.LocalUpdates). 'stratagem run --islands N' has one of its own; start it where
-islands are jobs of a scheduler or on several hosts. It may be started again while islands train.
+Runs the island server. Islands are groups of workers that average their parameters every N steps
+(sg.distribute.experimental.LocalUpdates). 'stratagem run --islands N' runs its own server; start one if the
+islands are jobs of a scheduler or run on several hosts. It can be restarted while islands train.
 """
 
 
@@ -24,18 +24,16 @@ def add_command(commands: _Commands) -> None:
     """Adds ``island-server`` to the commands."""
     parser = commands.add_parser(
         "island-server",
-        help="run the server where islands average their parameters",
+        help="run the server with which islands average their parameters",
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--islands", type=int, required=True, metavar="N", help="how many there are"
-    )
+    parser.add_argument("--islands", type=int, required=True, metavar="N", help="number of islands")
     parser.add_argument(
         "--address",
         required=True,
         metavar="HOST:PORT",
-        help="where it listens, which is STRATAGEM_ISLANDS_SERVER for the tasks of islands",
+        help="address to listen on; the tasks of islands need it as STRATAGEM_ISLANDS_SERVER",
     )
     parser.set_defaults(command=_serve)
 
@@ -55,7 +53,7 @@ def _serve(options: argparse.Namespace) -> int:
     }
     try:
         server.start()
-        log(f"the server of {options.islands} islands listens at {server.address}")
+        log(f"the server of {options.islands} islands listens on {server.address}")
         while not ended.wait(1.0) and not server.wait(0.0):
             continue
     finally:

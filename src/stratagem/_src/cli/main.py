@@ -1,4 +1,4 @@
-"""``main``: picks the command and turns errors into exit codes."""
+"""``main``: dispatches to the command and converts errors to exit codes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stratagem._src.core.version import __version__
 __all__ = ["main"]
 
 _FAILED = 1
-_WRONG_USE = 2
+_USAGE_ERROR = 2
 _INTERRUPTED = 130
-_NOBODY_READS = 141
+_BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs ``stratagem`` with its arguments, by default the process's, and returns the exit code.
+    """Runs ``stratagem`` with arguments, by default those of the process, and returns the exit code.
 
     >>> from stratagem._src.cli import main
     >>> main(["run", "--workers", "0", "train.py"])
@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StratagemError as error:
         print(f"stratagem: {printable(str(error))}", file=sys.stderr)
         is_failure = isinstance(error, (RendezvousError, UnavailableError))
-        return _FAILED if is_failure else _WRONG_USE
+        return _FAILED if is_failure else _USAGE_ERROR
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # nobody reads what is printed, as under head
+    except BrokenPipeError:  # the reader of the output is gone, as with head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _NOBODY_READS
+        return _BROKEN_PIPE

@@ -1,4 +1,4 @@
-"""Whether the other tasks of a cluster can be reached."""
+"""Checks whether the other tasks of a cluster can be reached."""
 
 from __future__ import annotations
 
@@ -18,80 +18,82 @@ from stratagem._src.transport import Credentials
 
 __all__ = ["reach_peers"]
 
-_SECONDS_BETWEEN_TRIES = 0.2
-_MOST_AT_ONCE = 64
+_RETRY_INTERVAL = 0.2
+_MAX_CONCURRENT = 64
 
 
 def reach_peers(
     own_address: str | None, addresses: Mapping[Task, str], timeout: float
 ) -> dict[Task, str]:
-    """Returns for every task why it does not answer, or ``""`` if it does.
+    """Returns for every task the error of connecting to it, or ``""`` if it responds.
 
-    Meanwhile this process listens on its own address, if nobody does, and until the others have
-    called: so that it can run in all tasks at once, where nothing else runs yet.
+    Meanwhile this process listens on its own address, unless another process does, until the others have
+    connected. So the check can run in all tasks at once, before anything else runs there.
 
     Args:
-        own_address: Where this task listens, if it does.
-        addresses: Where the others listen.
-        timeout: Seconds to wait for answers and calls.
+        own_address: The address of this task, if it has one.
+        addresses: The addresses of the other tasks.
+        timeout: Seconds to wait for responses and connections.
 
     Raises:
-        PermissionDeniedError: If tasks on other machines have nothing to prove themselves with.
+        PermissionDeniedError: If there are no credentials for tasks on other machines.
     """
     if not addresses:
         return {}
     deadline = time.monotonic() + timeout
     hosts = [Address.parse(address).host for address in addresses.values()]
-    with _listening(own_address, hosts) as all_called:
-        with ThreadPoolExecutor(min(len(addresses), _MOST_AT_ONCE)) as pool:
-            answers = pool.map(lambda address: _why_not(address, deadline), addresses.values())
-            found = dict(zip(addresses, answers, strict=True))
-        all_called.wait(max(0.0, deadline - time.monotonic()))
-    return found
+    with _listening(own_address, hosts) as all_connected:
+        with ThreadPoolExecutor(min(len(addresses), _MAX_CONCURRENT)) as pool:
+            results = pool.map(
+                lambda address: _connection_error(address, deadline), addresses.values()
+            )
+            errors = dict(zip(addresses, results, strict=True))
+        all_connected.wait(max(0.0, deadline - time.monotonic()))
+    return errors
 
 
-def _why_not(address: str, deadline: float) -> str:
+def _connection_error(address: str, deadline: float) -> str:
     target = Address.parse(address)
     while True:
         seconds = max(0.1, deadline - time.monotonic())
         try:
             socket.create_connection((target.host, target.port), timeout=seconds).close()
         except OSError as error:
-            if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline:
-                return f"does not answer ({error})"
-            time.sleep(_SECONDS_BETWEEN_TRIES)
+            if time.monotonic() + _RETRY_INTERVAL > deadline:
+                return f"does not respond ({error})"
+            time.sleep(_RETRY_INTERVAL)
         else:
             return ""
 
 
 @contextlib.contextmanager
 def _listening(address: str | None, peers: Sequence[str]) -> Iterator[threading.Event]:
-    """Listens in the background; the event is set when everybody has called, or nobody can."""
-    all_called = threading.Event()
+    """Listens in the background; the event is set when all peers have connected, or none can."""
+    all_connected = threading.Event()
     servers = [] if address is None else _listen(Address.parse(address), peers)
     if not servers:
-        all_called.set()
-        yield all_called
+        all_connected.set()
+        yield all_connected
         return
-    calls = itertools.count(1)
+    connections = itertools.count(1)
 
     def accept(server: socket.socket) -> None:
-        # Says nothing and reads nothing: to be reached is all.
-        while not all_called.is_set():
+        # Sends and reads nothing: an accepted connection is sufficient.
+        while not all_connected.is_set():
             try:
                 server.accept()[0].close()
             except OSError:
                 return
-            if next(calls) >= len(peers):
-                all_called.set()
+            if next(connections) >= len(peers):
+                all_connected.set()
 
     background = Background("stratagem doctor")
     threads = [background.start(accept, server, name="doctor-accept") for server in servers]
     try:
-        yield all_called
+        yield all_connected
     finally:
         for server in servers:
-            # Closing alone does not wake the thread.
+            # Closing a socket does not wake a thread that is blocked in accept.
             with contextlib.suppress(OSError):
                 server.shutdown(socket.SHUT_RDWR)
             server.close()
@@ -101,7 +103,7 @@ def _listening(address: str | None, peers: Sequence[str]) -> Iterator[threading.
 
 
 def _listen(address: Address, peers: Sequence[str]) -> list[socket.socket]:
-    """Returns sockets that listen, where the task itself might; none if it does already."""
+    """Returns listening sockets on the task's own address; none if the task itself listens there."""
     Credentials.from_environment().for_host(address.host)
     with contextlib.suppress(OSError):
         return listen(address, [address.host, *peers])

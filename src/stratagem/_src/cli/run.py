@@ -1,4 +1,4 @@
-"""``stratagem run``: starts a program as the tasks of a cluster."""
+"""``stratagem run``: runs a program as the tasks of a cluster."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ __all__ = ["add_command", "describe_job"]
 
 _LOOPBACK = "127.0.0.1"
 _DESCRIPTION = """\
-Starts a program in one process for each task of a cluster: on this machine, on several hosts, or by
-a scheduler. Every process gets TF_CONFIG, which says who is in the cluster, and a secret, which only
-they know. If one fails, all are ended, and the exit code is that of the first that failed. Workers and
-parameter servers that a chief directs, and lost workers of an elastic job, are started again instead.
+Runs a program in one process for each task of a cluster: on this machine, on several hosts, or with
+a scheduler. Every process gets TF_CONFIG, which describes the cluster, and a shared secret. If a task
+fails, all are stopped, and the exit code is that of the first failure. Workers and parameter servers of
+a chief, and lost workers of an elastic job, are restarted instead.
 """
 _EXAMPLES = """\
 examples:
@@ -52,17 +52,17 @@ def add_command(commands: _Commands) -> None:
     """Adds ``run`` to the commands."""
     parser = commands.add_parser(
         "run",
-        help="start a program as the tasks of a cluster",
+        help="run a program as the tasks of a cluster",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     _add_job_flags(parser)
-    _add_observation_flags(parser)
+    _add_monitoring_flags(parser)
     backends = add_backend_flags(parser)
     parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a module")
-    # Not two arguments: argparse would take a "--" between them for its own.
+    # One argument, not two: argparse would consume a "--" between them.
     parser.add_argument(
         "program",
         nargs=argparse.PARSER,
@@ -79,8 +79,8 @@ def add_command(commands: _Commands) -> None:
             return _run_islands(job, options)
         if job.rules.min_workers is not None and options.on not in ("local", "hosts"):
             raise LaunchError(
-                f"A range of workers must be left out with --on {options.on}, whose tasks are not started "
-                "again alone. Use --on local or hosts."
+                f"A range of workers must be left out with --on {options.on}, which does not restart "
+                "single tasks. Use --on local or hosts."
             )
         if options.dry_run:
             print(backend.preview(job))
@@ -94,7 +94,7 @@ def _run_islands(job: JobDescription, options: argparse.Namespace) -> int:
     if options.on != "local":
         raise LaunchError(
             f"--islands starts all islands on this machine, got --on {options.on} too. Start 'stratagem "
-            "island-server', and there one job for each island with --island and --island-server."
+            "island-server', and one job for each island with --island and --island-server."
         )
     check_islands(job, options.islands)
     if options.dry_run:
@@ -122,15 +122,15 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         type=parse_range,
         default=ONE,
         metavar="[MIN:]N",
-        help="default: 1; with MIN, training goes on with so few when others are lost, and those are "
-        "started again (sg.train.elastic)",
+        help="number of workers; default: 1; with MIN, training continues with at least MIN workers when "
+        "others are lost, and the lost ones are restarted (sg.train.elastic)",
     )
     tasks.add_argument(
         "--islands",
         type=int,
         metavar="N",
-        help="N groups of so many workers, in sync within a group and averaged between them by "
-        "sg.distribute.experimental.LocalUpdates; a lost one is started again (--max-worker-restarts)",
+        help="N groups of --workers each: synchronous within a group, averaged between groups by "
+        "sg.distribute.experimental.LocalUpdates; a lost group is restarted (--max-worker-restarts)",
     )
     tasks.add_argument(
         "--island",
@@ -141,17 +141,19 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument(
         "--island-server",
         metavar="HOST:PORT",
-        help="where 'stratagem island-server' runs; STRATAGEM_ISLANDS_SECRET or "
+        help="address of 'stratagem island-server'; STRATAGEM_ISLANDS_SECRET or "
         "STRATAGEM_ISLANDS_SECRET_FILE must give the same secret to all islands",
     )
+    tasks.add_argument("--chief", action="store_true", help="add a chief, which leads the workers")
     tasks.add_argument(
-        "--chief", action="store_true", help="a chief, which leads, beside the workers"
+        "--ps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of parameter servers; they are stopped when the other tasks are done",
     )
     tasks.add_argument(
-        "--ps", type=int, default=0, metavar="N", help="parameter servers, ended after the others"
-    )
-    tasks.add_argument(
-        "--evaluator", action="store_true", help="an evaluator; the job waits for it to finish"
+        "--evaluator", action="store_true", help="add an evaluator; the job waits for it to finish"
     )
     tasks.add_argument(
         "--devices-per-worker",
@@ -164,66 +166,71 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a variable for every task, not for secrets; may be given several times",
+        help="environment variable for every task, not for secrets; repeatable",
     )
-    tasks.add_argument("--name", default="", help="of the job; default: after PROGRAM")
-    each = parser.add_argument_group("for each task", "what a scheduler is asked for")
-    each.add_argument("--cpus", type=int, metavar="N", help="processor cores")
-    each.add_argument("--memory", metavar="SIZE", help="such as 512M or 4G")
-    each.add_argument("--gpus", type=int, metavar="N", help="for workers, not for servers")
+    tasks.add_argument("--name", default="", help="name of the job; default: derived from PROGRAM")
+    each = parser.add_argument_group("resources of each task", "requested from a scheduler")
+    each.add_argument("--cpus", type=int, metavar="N", help="number of CPU cores")
+    each.add_argument("--memory", metavar="SIZE", help="memory, such as 512M or 4G")
+    each.add_argument(
+        "--gpus", type=int, metavar="N", help="number of GPUs; for workers, not for servers"
+    )
     ending = parser.add_argument_group("failures and output")
     ending.add_argument(
         "--max-restarts",
         type=int,
         default=0,
         metavar="N",
-        help="restart a failed job, or its chief alone where there are parameter servers; default: 0",
+        help="maximum number of restarts of a failed job, or of its chief alone if there are parameter "
+        "servers; default: 0",
     )
     ending.add_argument(
         "--max-worker-restarts",
         type=int,
         default=10,
         metavar="N",
-        help="restart a failed worker or parameter server alone where a chief, or enough other workers, "
-        "can go on without it; default: 10",
+        help="maximum number of restarts of one worker or parameter server, if a chief or enough other "
+        "workers can continue without it; default: 10",
     )
     ending.add_argument(
         "--grace-seconds",
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="between asking a process to end and killing it; default: 5",
+        help="time between SIGTERM and SIGKILL; default: 5",
     )
-    ending.add_argument("--quiet", action="store_true", help="show the leader's output only")
-    ending.add_argument("--log-dir", metavar="DIR", help="keep every task's output")
+    ending.add_argument("--quiet", action="store_true", help="show only the leader's output")
+    ending.add_argument("--log-dir", metavar="DIR", help="directory for every task's log file")
     ending.add_argument(
-        "--dry-run", action="store_true", help="print the job, and what would be submitted, only"
+        "--dry-run",
+        action="store_true",
+        help="print the job and what would be submitted, and start nothing",
     )
 
 
-def _add_observation_flags(parser: argparse.ArgumentParser) -> None:
-    observing = parser.add_argument_group("observing the job")
-    observing.add_argument(
+def _add_monitoring_flags(parser: argparse.ArgumentParser) -> None:
+    monitoring = parser.add_argument_group("monitoring")
+    monitoring.add_argument(
         "--events",
         metavar="FILE",
-        help="append what happens in the job, and what its tasks measure every second, as lines of JSON",
+        help="append the job's events, and its tasks' measurements of every second, as lines of JSON",
     )
-    observing.add_argument(
+    monitoring.add_argument(
         "--dashboard",
         action="store_true",
-        help="show the job as a web page on this machine, and let 'stratagem top' show it",
+        help="serve a web page that shows the job, also for 'stratagem top'",
     )
-    observing.add_argument(
+    monitoring.add_argument(
         "--dashboard-address",
         type=_dashboard_address,
         metavar="[HOST:]PORT",
-        help="where the page is, in place of any free port of 127.0.0.1; elsewhere it needs the key that "
-        "is in the link",
+        help="address of the web page; default: a free port of 127.0.0.1; other hosts need the key in the "
+        "link",
     )
-    observing.add_argument(
+    monitoring.add_argument(
         "--opentelemetry",
         action="store_true",
-        help="export what is measured as metrics of OpenTelemetry, to where its OTEL_ variables say",
+        help="export measurements as OpenTelemetry metrics, configured by the OTEL_ variables",
     )
 
 
@@ -240,7 +247,7 @@ def describe_job(options: argparse.Namespace) -> JobDescription:
     name, *arguments = options.program
     return JobDescription(
         PythonProgram(name, tuple(arguments), options.module),
-        TaskCounts(options.workers.most, options.ps, options.chief, options.evaluator),
+        TaskCounts(options.workers.maximum, options.ps, options.chief, options.evaluator),
         options.name,
         options.devices_per_worker,
         dict(map(_variable, options.env)),
@@ -264,20 +271,20 @@ def describe_job(options: argparse.Namespace) -> JobDescription:
 
 
 def _min_workers(options: argparse.Namespace) -> int | None:
-    """Returns how few workers of all nodes may go on, or ``None`` if all must be there."""
+    """Returns the minimum number of workers over all nodes, or ``None`` if the job is not elastic."""
     nodes: CountRange = getattr(options, "nnodes", ONE)
-    if nodes.least is None:
-        if options.workers.least is not None and nodes.most > 1:
+    if nodes.minimum is None:
+        if options.workers.minimum is not None and nodes.maximum > 1:
             raise LaunchError(
-                f"--workers {options.workers.least}:{options.workers.most} is for one node. With several, "
-                f"say how few nodes may go on: --nnodes MIN:{nodes.most}."
+                f"--workers {options.workers.minimum}:{options.workers.maximum} is for one node. With "
+                f"several, give the minimum number of nodes: --nnodes MIN:{nodes.maximum}."
             )
-        return options.workers.least
-    if options.workers.least is not None:
+        return options.workers.minimum
+    if options.workers.minimum is not None:
         raise LaunchError(
-            "--nnodes MIN:MAX must stand with a plain number of --workers, got a range."
+            "--nnodes MIN:MAX needs a single number of --workers, got a range. Use --workers N."
         )
-    return nodes.least * int(options.workers.most)
+    return nodes.minimum * int(options.workers.maximum)
 
 
 def _variable(text: str) -> tuple[str, str]:

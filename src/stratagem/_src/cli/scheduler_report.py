@@ -1,4 +1,4 @@
-"""What schedulers there are around this process, and what to do with them next."""
+"""Reports which schedulers are available to this process, and how to use them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stratagem._src.cluster.environment_variables import is_set
 
 __all__ = ["scheduler_report"]
 
-_SECONDS_FOR_A_COMMAND = 10.0
+_COMMAND_TIMEOUT = 10.0
 
 
 def scheduler_report() -> Iterator[str]:
-    """Yields a line for every scheduler that was found, with the next step, and one for the others."""
+    """Yields a line for every available scheduler, with the next step, and one line for the others."""
     found = {
         "Slurm (sbatch)": _slurm(),
         "Kubernetes (KUBECONFIG)": _kubernetes(),
@@ -27,18 +27,18 @@ def scheduler_report() -> Iterator[str]:
     }
     missing = []
     for name, lines in found.items():
-        told = list(lines)
-        yield from told
-        missing += [] if told else [name]
+        reported = list(lines)
+        yield from reported
+        missing += [] if reported else [name]
     if missing:
         yield f"not found: {', '.join(missing)}"
 
 
 def _launcher(command: str) -> Iterator[str]:
-    place = shutil.which(command)
-    if place:
+    path = shutil.which(command)
+    if path:
         yield (
-            f"{command}: {place}; start workers in step as they are, and roles with "
+            f"{command}: {path}; starts synchronous workers directly, and other roles with "
             f"'{command} ... stratagem run --task by-rank'"
         )
 
@@ -55,13 +55,13 @@ def _slurm() -> Iterator[str]:
             f"{os.environ.get('SLURM_JOB_NODELIST')}; 'stratagem run --on slurm' runs in it"
         )
     elif shutil.which("sbatch"):
-        said = _said_by("scontrol", "ping")
-        if "UP" in said:
-            yield "Slurm: the controller answers; 'stratagem run --on slurm' submits"
+        status = _last_line_of("scontrol", "ping")
+        if "UP" in status:
+            yield "Slurm: the controller responds; 'stratagem run --on slurm' submits"
         else:
             yield (
-                f"Slurm: installed, but the controller does not answer ({said or 'no word'}); see "
-                "that slurmctld runs, and that SLURM_CONF or /etc/slurm names it"
+                f"Slurm: installed, but the controller does not respond ({status or 'no output'}); check "
+                "that slurmctld is running, and that SLURM_CONF or /etc/slurm points to it"
             )
 
 
@@ -82,11 +82,11 @@ def _ray() -> Iterator[str]:
         yield f"Ray: {where}; 'stratagem run --on ray'"
 
 
-def _said_by(*command: str) -> str:
-    """Returns the last line that a command printed."""
+def _last_line_of(*command: str) -> str:
+    """Returns the last line of a command's output."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS_FOR_A_COMMAND, check=False
+            command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)

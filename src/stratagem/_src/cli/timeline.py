@@ -1,4 +1,4 @@
-"""``stratagem timeline``: profiles of several tasks on one time line."""
+"""``stratagem timeline``: merges the profiles of several tasks into one timeline."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["add_command"]
 
 _DESCRIPTION = """\
-Puts the profiles of all tasks in a folder on one time line, for https://ui.perfetto.dev. sg.profiler does
-that by itself where all workers write to a directory that they share; elsewhere copy what they wrote into
-one folder first.
+Merges the profiles of all tasks in a directory into one timeline, for https://ui.perfetto.dev. sg.profiler
+does this itself if all workers write to a shared directory; otherwise copy their profiles into one
+directory first.
 """
 
 
@@ -25,7 +25,7 @@ def add_command(commands: _Commands) -> None:
     """Adds ``timeline`` to the commands."""
     parser = commands.add_parser(
         "timeline",
-        help="put profiles of several tasks on one time line",
+        help="merge the profiles of several tasks into one timeline",
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
@@ -33,8 +33,8 @@ def add_command(commands: _Commands) -> None:
         "directory",
         metavar="DIR",
         type=Path,
-        help="the directory that sg.profiler was given, of which the latest run is taken; or the folder of "
-        "a run, below plugins/profile",
+        help="the log directory of sg.profiler, whose latest run is used; or the directory of a run, below "
+        "plugins/profile",
     )
     parser.set_defaults(command=lambda options: _merge(options.directory))
 
@@ -46,8 +46,8 @@ def _merge(directory: Path) -> int:
     runs = sorted(path for path in (directory / RUNS).glob("*") if path.is_dir())
     if not runs and not any(directory.glob("*.xplane.pb")):
         raise InvalidArgumentError(
-            f"DIR must be a directory that sg.profiler was given, or a folder of a run, got {directory}, "
-            "in which there are no profiles."
+            f"DIR must be a log directory of sg.profiler, or the directory of a run, got {directory}, "
+            "which contains no profiles."
         )
     print(printable(str(merge_run(runs[-1] if runs else directory))))
     return 0

@@ -1,4 +1,4 @@
-"""``stratagem top``: a running job, live in the terminal."""
+"""``stratagem top``: shows a running job live in the terminal."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import UnavailableError
-from stratagem._src.telemetry.monitoring.observed_jobs import observed_jobs
+from stratagem._src.telemetry.monitoring.dashboard_client import DashboardClient
+from stratagem._src.telemetry.monitoring.monitored_jobs import monitored_jobs
 from stratagem._src.telemetry.monitoring.text_view import text_view
-from stratagem._src.telemetry.monitoring.view_client import ViewClient
 
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 __all__ = ["add_command"]
 
-_SECONDS_BETWEEN_LOOKS = 1.0
-_OTHER_SCREEN, _FORMER_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_POLL_INTERVAL = 1.0
+_ALTERNATE_SCREEN, _MAIN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_TO_END_OF_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _DESCRIPTION = """\
 Shows a running job that was started with 'stratagem run --dashboard': its tasks, their steps and where the
-time goes, until it ends or Ctrl-C. Where the output is no terminal, once and as plain text.
+time goes, until the job ends or Ctrl-C. If the output is not a terminal, prints plain text once.
 """
 
 
@@ -40,32 +40,32 @@ def add_command(commands: _Commands) -> None:
         "address",
         nargs="?",
         metavar="ADDRESS",
-        help="the link that 'stratagem run --dashboard' printed, or its HOST:PORT; default: the job of "
-        "this user on this machine",
+        help="the link that 'stratagem run --dashboard' prints, or its HOST:PORT; default: this user's job "
+        "on this machine",
     )
     parser.set_defaults(command=lambda options: _top(options.address or _only_job()))
 
 
 def _only_job() -> str:
-    jobs = observed_jobs()
+    jobs = monitored_jobs()
     if not jobs:
         raise LaunchError(
-            "No job of this user that can be looked at runs on this machine. Start it with 'stratagem run "
-            "--dashboard', or give the address of one that runs elsewhere."
+            "No job of this user with a dashboard runs on this machine. Start one with 'stratagem run "
+            "--dashboard', or give the address of a job that runs elsewhere."
         )
     if len(jobs) > 1:
         addresses = "".join(f"\n  stratagem top {job.link}  # {job.name}" for job in jobs)
-        raise LaunchError(f"Several jobs run on this machine; say which one to show:{addresses}")
+        raise LaunchError(f"Several jobs run on this machine. Choose one:{addresses}")
     return jobs[0].link
 
 
 def _top(link: str) -> int:
-    client = ViewClient(link)
+    client = DashboardClient(link)
     view = client.view()
     if not sys.stdout.isatty():
         print(text_view(view))
         return 0
-    sys.stdout.write(_OTHER_SCREEN)
+    sys.stdout.write(_ALTERNATE_SCREEN)
     try:
         while True:
             size = shutil.get_terminal_size()
@@ -73,12 +73,12 @@ def _top(link: str) -> int:
             text = "".join(f"{line}{_CLEAR_TO_END_OF_LINE}\r\n" for line in lines)
             sys.stdout.write(f"{_HOME}{text}{_CLEAR_BELOW}")
             sys.stdout.flush()
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_POLL_INTERVAL)
             view = client.view()
     except UnavailableError:
-        pass  # the job has ended, and its launcher with it
+        pass  # the job and its launcher have ended
     finally:
-        sys.stdout.write(_FORMER_SCREEN)
+        sys.stdout.write(_MAIN_SCREEN)
         sys.stdout.flush()
     print(text_view(view, shutil.get_terminal_size().columns))
     return 0

@@ -11,7 +11,7 @@ from stratagem._src.cluster.errors import ClusterSpecError
 
 __all__ = ["Address"]
 
-_HIGHEST_PORT = 65535
+_MAX_PORT = 65535
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
 
@@ -35,9 +35,9 @@ class Address:
     port: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= _HIGHEST_PORT:
+        if not 0 <= self.port <= _MAX_PORT:
             raise ClusterSpecError(
-                f"A port must be a whole number from 0 to {_HIGHEST_PORT}, got {self.port}."
+                f"A port must be a whole number from 0 to {_MAX_PORT}, got {self.port}."
             )
         if not (_HOST_NAME.fullmatch(self.host) or _is_ipv6(self.host)):
             raise ClusterSpecError(

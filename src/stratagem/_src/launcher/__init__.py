@@ -1,1 +1,1 @@
-"""Starting the processes of a cluster, watching them, and ending them."""
+"""Starts, monitors and stops the processes of a cluster."""

@@ -1,4 +1,4 @@
-"""``plan_cluster``: from what every node offers to who runs where."""
+"""``plan_cluster``: assigns tasks and addresses to the nodes that joined a job."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task, worker_tasks
 from stratagem._src.launcher.task_counts import TaskCounts
 
-__all__ = ["ClusterPlan", "NodeOffer", "plan_cluster", "plan_with"]
+__all__ = ["ClusterPlan", "NodeOffer", "add_node", "plan_cluster"]
 
 
 @dataclass(frozen=True)
 class NodeOffer:
-    """What one node brings: its tasks, its host, and a free port for each task that listens."""
+    """What one node offers: its tasks, its host, and a reserved port for each task that listens."""
 
     node: int
     host: str
@@ -33,23 +33,23 @@ class ClusterPlan:
     tasks: Mapping[int, tuple[Task, ...]]
 
     def tf_config(self, task: Task) -> str:
-        """Returns what ``TF_CONFIG`` holds in the process of a task."""
+        """Returns the value of ``TF_CONFIG`` for a task."""
         me = {"type": task.task_type, "index": task.task_id}
         return json.dumps({"cluster": dict(self.cluster), "task": me})
 
     @property
     def all_tasks(self) -> list[Task]:
-        """Every task, in order of the nodes."""
+        """Every task, in the order of the nodes."""
         return [task for node in sorted(self.tasks) for task in self.tasks[node]]
 
     @property
     def shown_when_quiet(self) -> Task:
-        """The leader, or the first task where nobody trains."""
+        """The leader, or the first task if the job has no workers."""
         return next(iter(worker_tasks(ClusterSpec(self.cluster))), self.all_tasks[0])
 
 
 def plan_cluster(offers: Iterable[NodeOffer]) -> ClusterPlan:
-    """Numbers the tasks of all nodes in order of the nodes.
+    """Numbers the tasks of all nodes, in the order of the nodes.
 
     >>> from stratagem._src.launcher.task_counts import TaskCounts
     >>> from stratagem._src.launcher.cluster_plan import NodeOffer, plan_cluster
@@ -70,8 +70,8 @@ def plan_cluster(offers: Iterable[NodeOffer]) -> ClusterPlan:
         nodes = [offer.node for offer in ordered if getattr(offer.counts, job)]
         if len(nodes) > 1:
             raise LaunchError(
-                f"A cluster must have at most one {job}, but nodes {nodes} each bring one. "
-                f"Give --{job} on one node only."
+                f"A cluster must have at most one {job}, but nodes {nodes} each have one. "
+                f"Pass --{job} on one node only."
             )
     cluster: dict[str, list[str]] = {}
     tasks: dict[int, tuple[Task, ...]] = {}
@@ -89,15 +89,15 @@ def plan_cluster(offers: Iterable[NodeOffer]) -> ClusterPlan:
     return ClusterPlan(cluster, tasks)
 
 
-def plan_with(plan: ClusterPlan, offer: NodeOffer) -> ClusterPlan:
-    """Returns a plan in which a node that has come, or come back, has its tasks at its own addresses.
+def add_node(plan: ClusterPlan, offer: NodeOffer) -> ClusterPlan:
+    """Returns a plan with the addresses of a node that joined, or rejoined, a running job.
 
-    Its tasks are those that it had; further ones are numbered after all others.
+    The node keeps the tasks that it had; additional ones are numbered after all others.
 
     >>> from stratagem._src.launcher.task_counts import TaskCounts
-    >>> from stratagem._src.launcher.cluster_plan import NodeOffer, plan_cluster, plan_with
+    >>> from stratagem._src.launcher.cluster_plan import NodeOffer, add_node, plan_cluster
     >>> plan = plan_cluster([NodeOffer(n, "a", TaskCounts(workers=1), (n,)) for n in range(2)])
-    >>> plan_with(plan, NodeOffer(0, "b", TaskCounts(workers=2), (8, 9))).cluster
+    >>> add_node(plan, NodeOffer(0, "b", TaskCounts(workers=2), (8, 9))).cluster
     {'worker': ['b:8', 'a:1', 'b:9']}
     """
     cluster = {job: list(addresses) for job, addresses in plan.cluster.items()}

@@ -1,4 +1,4 @@
-"""Which tasks a job waits for, and which it can do without for a while."""
+"""Decides when a job is complete, and which tasks can be restarted while it runs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Collection, Iterable, Mapping
 
 from stratagem._src.cluster.elastic_environment import START_AGAIN
 from stratagem._src.cluster.leadership import Task
-from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_exit import TaskExit
 
 __all__ = [
     "can_be_replaced",
     "elastic_job_is_done",
     "is_loss",
     "job_is_done",
-    "tasks_waited_for",
+    "awaited_tasks",
     "trains",
     "workers_succeeded",
 ]
 
 
 def job_is_done(tasks: Collection[Task], succeeded: Collection[Task]) -> bool:
-    """Returns whether a job is complete, so that tasks that still run can be ended.
+    """Returns whether a job is complete, so that tasks that still run can be stopped.
 
-    Parameter servers serve until they are ended. Where there are some, a chief directs the workers,
-    which serve too, so the job is done when the chief is. Otherwise every task has to finish.
+    Parameter servers run until they are stopped. In a job with parameter servers and a chief, the workers
+    serve the chief as well, so the job is done when the chief is. Otherwise every task has to finish.
 
     >>> from stratagem._src.cluster import Task
     >>> from stratagem._src.launcher.completion import job_is_done
@@ -31,15 +31,15 @@ def job_is_done(tasks: Collection[Task], succeeded: Collection[Task]) -> bool:
     >>> job_is_done(tasks, [Task("chief", 0)])
     True
     """
-    return all(task in succeeded for task in tasks_waited_for(tasks))
+    return all(task in succeeded for task in awaited_tasks(tasks))
 
 
-def tasks_waited_for(tasks: Collection[Task]) -> list[Task]:
-    """Returns the tasks that decide when a job is done; the others only serve them.
+def awaited_tasks(tasks: Collection[Task]) -> list[Task]:
+    """Returns the tasks that determine when a job is done; the others only serve them.
 
     >>> from stratagem._src.cluster import Task
-    >>> from stratagem._src.launcher.completion import tasks_waited_for
-    >>> tasks_waited_for([Task("chief", 0), Task("worker", 0), Task("ps", 0)])
+    >>> from stratagem._src.launcher.completion import awaited_tasks
+    >>> awaited_tasks([Task("chief", 0), Task("worker", 0), Task("ps", 0)])
     [Task(task_type='chief', task_id=0)]
     """
     serving = _serving_jobs(tasks)
@@ -47,11 +47,11 @@ def tasks_waited_for(tasks: Collection[Task]) -> list[Task]:
 
 
 def can_be_replaced(task: Task, tasks: Collection[Task]) -> bool:
-    """Returns whether a job can go on when a task dies, if it is started again.
+    """Returns whether a job can continue when a task dies and is restarted.
 
-    Workers that a chief directs hold nothing that the chief cannot give them anew. What parameter servers
-    held it can restore from a checkpoint, if the program says so; if not, it fails. A chief that is started
-    again finds workers and servers as they are.
+    The chief can send a restarted worker everything that the worker held. It can restore the variables of a
+    restarted parameter server from a checkpoint, if the program does so; otherwise the chief fails. A
+    restarted chief finds workers and servers as they are.
 
     >>> from stratagem._src.cluster import Task
     >>> from stratagem._src.launcher.completion import can_be_replaced
@@ -64,50 +64,52 @@ def can_be_replaced(task: Task, tasks: Collection[Task]) -> bool:
 
 
 def trains(task: Task) -> bool:
-    """Returns whether a task is one of the workers in step of an elastic job."""
+    """Returns whether a task is one of the synchronous workers of an elastic job."""
     return task.task_type in ("chief", "worker")
 
 
-def is_loss(ending: TaskEnding) -> bool:
-    """Returns whether a worker of an elastic job was lost, and did not fail by its own program.
+def is_loss(task_exit: TaskExit) -> bool:
+    """Returns whether a worker of an elastic job was lost, rather than failed in its own program.
 
-    It was ended by a signal, or says itself that it should be started again.
+    A lost worker was ended by a signal, or requests a restart with its exit code.
 
     >>> from stratagem._src.cluster import Task
     >>> from stratagem._src.launcher.completion import is_loss
-    >>> from stratagem._src.launcher.task_ending import TaskEnding
-    >>> [is_loss(TaskEnding(Task("worker", 0), code)) for code in (-9, 75, 1)]
+    >>> from stratagem._src.launcher.task_exit import TaskExit
+    >>> [is_loss(TaskExit(Task("worker", 0), code)) for code in (-9, 75, 1)]
     [True, True, False]
     """
-    return trains(ending.task) and (ending.returncode < 0 or ending.returncode == START_AGAIN)
+    return trains(task_exit.task) and (
+        task_exit.returncode < 0 or task_exit.returncode == START_AGAIN
+    )
 
 
-def workers_succeeded(endings: Iterable[TaskEnding]) -> bool:
-    """Returns whether a worker has come to its end, so that the training is over."""
-    return any(ending.returncode == 0 and trains(ending.task) for ending in endings)
+def workers_succeeded(exits: Iterable[TaskExit]) -> bool:
+    """Returns whether a worker has succeeded, which means that the training is complete."""
+    return any(found.returncode == 0 and trains(found.task) for found in exits)
 
 
 def elastic_job_is_done(
     tasks: Collection[Task],
-    endings: Mapping[Task, TaskEnding],
-    started_again: Collection[Task],
+    exits: Mapping[Task, TaskExit],
+    restarted: Collection[Task],
 ) -> bool:
     """Returns whether an elastic job is complete.
 
-    Its workers end together. One that was started again may have come too late to be let in, and is not
-    waited for.
+    Its workers finish together. A restarted worker may have come too late to join, so the job does not
+    wait for it.
 
     >>> from stratagem._src.cluster import Task
     >>> from stratagem._src.launcher.completion import elastic_job_is_done
-    >>> from stratagem._src.launcher.task_ending import TaskEnding
+    >>> from stratagem._src.launcher.task_exit import TaskExit
     >>> first, second = Task("worker", 0), Task("worker", 1)
-    >>> endings = {first: TaskEnding(first, 0)}
-    >>> elastic_job_is_done([first, second], endings, []), elastic_job_is_done(
-    ...     [first, second], endings, [second])
+    >>> exits = {first: TaskExit(first, 0)}
+    >>> elastic_job_is_done([first, second], exits, []), elastic_job_is_done(
+    ...     [first, second], exits, [second])
     (False, True)
     """
-    awaited = [task for task in tasks if task not in endings and task not in started_again]
-    return workers_succeeded(endings.values()) and not awaited
+    awaited = [task for task in tasks if task not in exits and task not in restarted]
+    return workers_succeeded(exits.values()) and not awaited
 
 
 def _serving_jobs(tasks: Collection[Task]) -> set[str]:

@@ -1,4 +1,4 @@
-"""``Console``: the launcher's own output, with the task in front of every line."""
+"""``Console``: the launcher's output, with the task's name in front of every line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLOURS = tuple(f"\x1b[{code}m" for code in (36, 33, 35, 32, 34, 96, 93, 95, 92
 
 
 def uses_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Returns whether to colour what goes to a stream.
+    """Returns whether to colour the output of a stream.
 
     >>> import io
     >>> from stratagem._src.launcher.console import uses_colour
@@ -34,7 +34,7 @@ def uses_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 class Console:
-    """Writes the lines of tasks, each with its task in front, and the launcher's own messages.
+    """Writes the lines of tasks, each with a prefix, and the launcher's own messages.
 
     >>> import sys
     >>> from stratagem._src.cluster import Task
@@ -45,9 +45,9 @@ class Console:
     [worker 0]  step 1
 
     Args:
-        output: Where the output of tasks goes.
-        errors: Where their errors and the launcher's messages go.
-        speaks: Whether the launcher's messages are written; another launcher of the job may do that.
+        output: Receives the output of tasks.
+        errors: Receives their error output and the launcher's messages.
+        speaks: Whether to write the launcher's messages; ``False`` if another launcher of the job does.
     """
 
     def __init__(self, output: TextIO, errors: TextIO, *, speaks: bool = True) -> None:
@@ -60,7 +60,7 @@ class Console:
         self._are_broken = [False, False]
 
     def expect(self, tasks: list[Task]) -> None:
-        """Says which tasks there will be, so that their prefixes line up."""
+        """Sets the tasks of the job, so that their prefixes align."""
         names = [printable(f"[{task}]") for task in tasks]
         width = max(map(len, names))
         for number, (task, name) in enumerate(zip(tasks, names, strict=True)):
@@ -73,28 +73,28 @@ class Console:
         self._write(self._streams[is_error], f"{prefix}{self._shown(text, is_error)}\n", ended=task)
 
     def progress(self, task: Task, text: str) -> None:
-        """Shows a task's progress bar below everything else, until the task writes a line.
+        """Shows a task's progress bar on the last line of the terminal, until the task writes a line.
 
-        Only terminals can take back what they show; elsewhere the bar's last state will be a line.
+        Without a terminal this does nothing; the last state of the bar becomes a line of output.
         """
         if not all(self._are_terminals):
             return
         plain, shown = self._prefixes[task][0], self._prefixes[task][self._coloured[1]]
-        # One column is left over: some terminals begin a new line after the last.
+        # One column stays free: some terminals wrap after the last one.
         width = max(0, shutil.get_terminal_size().columns - len(plain) - 1)
         self._write(self._streams[1], "", progress=(task, shown + plain_output(text)[:width]))
 
     def foreign_line(self, text: str, is_error: bool) -> None:
-        """Writes a line as it is: another launcher has put the task in front of it."""
+        """Writes a line unchanged: another launcher has added the task's prefix."""
         self._write(self._streams[is_error], f"{self._shown(text, is_error)}\n")
 
     def message(self, text: str) -> None:
-        """Writes a message of the launcher; indented lines belong to the one before."""
+        """Writes a message of the launcher; indented lines continue the previous line."""
         if self._speaks:
             self.own_message(text)
 
     def own_message(self, text: str) -> None:
-        """Writes a message that no other launcher of the job can write."""
+        """Writes a message that only this launcher of the job can know."""
         lines = (
             line if line.startswith(" ") else f"stratagem: {line}" for line in text.split("\n")
         )
@@ -102,8 +102,8 @@ class Console:
         self._write(self._streams[1], f"{text}\n")
 
     def private_message(self, text: str) -> None:
-        """Writes a message that is for this user: a file that it goes to is closed to others first."""
-        with contextlib.suppress(OSError, ValueError):  # no file, or not this user's to close
+        """Writes a message for this user only: removes others' access if the stream is a file."""
+        with contextlib.suppress(OSError, ValueError):  # not a file, or not owned by this user
             descriptor = self._streams[1].fileno()
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode):
@@ -111,7 +111,7 @@ class Console:
         self.message(text)
 
     def _shown(self, text: str, is_error: bool) -> str:
-        """Returns a line such that a terminal takes nothing in it for an order; files get all of it."""
+        """Returns a line without terminal control sequences; files receive it unchanged."""
         return printable_output(text) if self._are_terminals[is_error] else text
 
     def _write(
@@ -135,16 +135,16 @@ class Console:
             stream.write(text)
             stream.flush()
         except (OSError, ValueError) as error:
-            # Nobody reads it any more, the disk is full, or it is closed. The job goes on without it.
+            # The reader is gone, the disk is full, or the stream is closed. The job continues without it.
             self._are_broken[number] = True
             _discard(stream)
             name = ("output", "error output")[number]
             reason = error.strerror if isinstance(error, OSError) else error
-            text = f"stratagem: The launcher's {name} is incomplete: {reason}. The job goes on.\n"
+            text = f"stratagem: The launcher's {name} is incomplete: {reason}. The job continues.\n"
             self._write(self._streams[1 - number], text)
 
 
 def _discard(stream: TextIO) -> None:
-    """Lets what a stream still holds go nowhere: Python would fail to write it when it exits."""
-    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+    """Redirects a broken stream to ``/dev/null``: Python would fail to flush it at exit."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as devnull:
+        os.dup2(devnull.fileno(), stream.fileno())

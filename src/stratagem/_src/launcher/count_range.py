@@ -1,4 +1,4 @@
-"""``CountRange``: how many there are to be, and how few may be left."""
+"""``CountRange``: the maximum and, for elastic jobs, the minimum number of workers or nodes."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ __all__ = ["ONE", "CountRange", "parse_range"]
 
 
 class CountRange(NamedTuple):
-    """How many there are to be.
+    """A number of workers or nodes.
 
     Attributes:
-        least: How few may go on when others are lost; ``None`` if none may be.
-        most: How many there are at the start.
+        minimum: The number with which an elastic job continues; ``None`` if the job is not elastic.
+        maximum: The number at the start.
     """
 
-    least: int | None
-    most: int
+    minimum: int | None
+    maximum: int
 
 
 ONE = CountRange(None, 1)
 
 
 def parse_range(text: str) -> CountRange:
-    """Returns what a flag says as ``N`` or ``MIN:MAX``.
+    """Returns the range in a flag value of the form ``N`` or ``MIN:MAX``.
 
     >>> parse_range("3"), parse_range("2:3")
-    (CountRange(least=None, most=3), CountRange(least=2, most=3))
+    (CountRange(minimum=None, maximum=3), CountRange(minimum=2, maximum=3))
 
     Raises:
-        ArgumentTypeError: If it says something else.
+        ArgumentTypeError: If the value has another form.
     """
-    least, colon, most = text.rpartition(":")
+    minimum, colon, maximum = text.rpartition(":")
     try:
-        found = CountRange(int(least) if colon else None, int(most))
+        found = CountRange(int(minimum) if colon else None, int(maximum))
     except ValueError:
         found = None
-    if found is None or (found.least is not None and not 1 <= found.least <= found.most):
+    if found is None or (found.minimum is not None and not 1 <= found.minimum <= found.maximum):
         raise argparse.ArgumentTypeError(
-            f"must be a whole number, or MIN:MAX with 1 <= MIN <= MAX, got {text!r}"
+            f"must be an integer, or MIN:MAX with 1 <= MIN <= MAX, got {text!r}"
         )
     return found

@@ -1,4 +1,4 @@
-"""What nodes report to a job, and what it orders them to do."""
+"""The reports that nodes send to a job, and the orders that the job sends to nodes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer
-from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_exit import TaskExit
 
 __all__ = [
-    "Announced",
+    "ShutdownNotice",
     "DeadlinePassed",
     "Finish",
     "Interrupted",
-    "JoinAgain",
+    "Rejoin",
     "NodeJoined",
     "NodeLost",
     "NodeStopped",
     "Order",
-    "PassOn",
+    "ForwardSignal",
     "Report",
     "Start",
-    "StartAgain",
+    "RestartTask",
     "Stop",
-    "TakeUpAgain",
+    "RestartNode",
     "TaskEnded",
 ]
 
@@ -37,21 +37,21 @@ class NodeJoined:
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """The process of a task has ended."""
+    """The process of a task has exited."""
 
-    ending: TaskEnding
+    ending: TaskExit
 
 
 @dataclass(frozen=True)
 class NodeStopped:
-    """A node was told to stop, and none of its processes are left."""
+    """A node was ordered to stop, and all of its processes have exited."""
 
     node: int
 
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A node cannot be reached any more; for good if it has not come back in time."""
+    """The connection to a node is lost; for good if the node has not reconnected in time."""
 
     node: int
     for_good: bool = False
@@ -59,31 +59,33 @@ class NodeLost:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Somebody wants the job to end."""
+    """A signal asks the launcher to end the job."""
 
     signal: int
 
 
 @dataclass(frozen=True)
-class Announced:
-    """Somebody tells the tasks by a signal that the job will have to end soon."""
+class ShutdownNotice:
+    """A signal announces to the tasks that the job will be ended soon."""
 
     signal: int
 
 
 @dataclass(frozen=True)
 class DeadlinePassed:
-    """Nodes had their time to join this attempt."""
+    """The time for nodes to join this attempt is over."""
 
     attempt: int
 
 
-Report = NodeJoined | TaskEnded | NodeStopped | NodeLost | Announced | Interrupted | DeadlinePassed
+Report = (
+    NodeJoined | TaskEnded | NodeStopped | NodeLost | ShutdownNotice | Interrupted | DeadlinePassed
+)
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start your tasks, which tell of themselves at ``collector`` if there is one."""
+    """Start your tasks; they send samples to ``collector`` if there is one."""
 
     attempt: int
     job_id: str
@@ -92,24 +94,24 @@ class Start:
 
 
 @dataclass(frozen=True)
-class StartAgain:
-    """Start this task again, if it is yours, at the same address."""
+class RestartTask:
+    """Restart this task, if it is yours, at the same address."""
 
     task: Task
     reason: str
 
 
 @dataclass(frozen=True)
-class PassOn:
-    """Send those of these tasks that are yours a signal, and let them go on."""
+class ForwardSignal:
+    """Send a signal to your tasks among these, and let them continue."""
 
     signal: int
     tasks: tuple[Task, ...]
 
 
 @dataclass(frozen=True)
-class TakeUpAgain:
-    """Start your tasks of the attempt that runs, if you are this node; if not, know its addresses."""
+class RestartNode:
+    """Start your tasks of the running attempt, if you are this node; otherwise update its addresses."""
 
     node: int
     start: Start
@@ -118,14 +120,14 @@ class TakeUpAgain:
 
 @dataclass(frozen=True)
 class Stop:
-    """End your tasks with a signal, and those that still run some seconds later with SIGKILL."""
+    """Stop your tasks with a signal, and kill those that still run ``seconds`` later."""
 
     signal: int
     seconds: float
 
 
 @dataclass(frozen=True)
-class JoinAgain:
+class Rejoin:
     """Join the next attempt, with new ports."""
 
     attempt: int
@@ -134,10 +136,10 @@ class JoinAgain:
 
 @dataclass(frozen=True)
 class Finish:
-    """It is over: leave with this code after saying this, unless it is empty."""
+    """The job has ended: show the message, if any, and exit with this code."""
 
     exit_code: int
     message: str = ""
 
 
-Order = Start | StartAgain | TakeUpAgain | PassOn | Stop | JoinAgain | Finish
+Order = Start | RestartTask | RestartNode | ForwardSignal | Stop | Rejoin | Finish

@@ -1,10 +1,10 @@
-"""What is said about a failed job: the first failure in full, the others in a line each."""
+"""The report of a failed job: the first failure in full, every other failure in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_exit import TaskExit
 
 __all__ = ["failure_excerpt", "failure_report"]
 
@@ -22,7 +22,7 @@ _CHAIN = (
 
 
 def failure_excerpt(output: str) -> str:
-    """Returns the last traceback in an output with those it is chained to, or the last lines.
+    """Returns the last traceback of an output, with its chained tracebacks; otherwise the last lines.
 
     >>> from stratagem._src.launcher.failure_report import failure_excerpt
     >>> print(failure_excerpt("step 1\\nTraceback (most recent call last):\\nValueError: no\\n"))
@@ -39,10 +39,10 @@ def failure_excerpt(output: str) -> str:
     return "\n".join(lines[start:])
 
 
-def failure_report(first: TaskEnding, others: Iterable[TaskEnding]) -> str:
-    """Returns the text that ends a failed job."""
+def failure_report(first: TaskExit, others: Iterable[TaskExit]) -> str:
+    """Returns the final message of a failed job."""
     lines = [first.describe() + _full(first.output)]
-    lines += [ending.describe() + _last_line(ending) for ending in others]
+    lines += [other.describe() + _last_line(other) for other in others]
     return "\n".join(lines)
 
 
@@ -53,6 +53,6 @@ def _full(output: str) -> str:
     return f". The end of its output:\n{excerpt}"
 
 
-def _last_line(ending: TaskEnding) -> str:
-    text = ending.output.rstrip().rpartition("\n")[2].strip()
-    return f": {text[:_LINE_CHARACTERS]}" if ending.failed and text else ""
+def _last_line(task_exit: TaskExit) -> str:
+    text = task_exit.output.rstrip().rpartition("\n")[2].strip()
+    return f": {text[:_LINE_CHARACTERS]}" if task_exit.failed and text else ""

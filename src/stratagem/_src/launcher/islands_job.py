@@ -1,4 +1,4 @@
-"""Islands of a job: several on this machine, each with a launcher of its own, or one on any back end."""
+"""Runs the islands of a job: all on this machine, each with its own launcher, or one on any back end."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from stratagem._src.control_plane.island_server.island_messages import (
 from stratagem._src.control_plane.island_server.island_server import IslandServer
 from stratagem._src.launcher.backends.backend import task_program
 from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import Interrupted, Report
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_flags import job_flags
 from stratagem._src.launcher.signal_pipe import SignalPipe
-from stratagem._src.launcher.supervised_process import SupervisedProcess
-from stratagem._src.launcher.task_ending import exit_code_of
-from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.launcher.task_exit import exit_code_of
 from stratagem._src.launcher.task_output import TaskOutput
+from stratagem._src.launcher.task_process import TaskProcess
 from stratagem._src.transport import Credentials
 from stratagem._src.transport.secret import new_secret
 
@@ -39,26 +39,26 @@ __all__ = ["check_islands", "island_flags", "one_island", "run_islands"]
 
 _SIGNALLED = 128
 _START_AGAIN = 75
-_SECONDS_FOR_LAUNCHERS = 5.0
+_LAUNCHER_GRACE_SECONDS = 5.0
 
 
 def run_islands(job: JobDescription, num_islands: int, console: Console) -> int:
-    """Runs a job as several islands, with the server where they meet, and returns its exit code.
+    """Runs a job as several islands, with their island server, and returns its exit code.
 
-    An island that is lost, which is one of whose tasks a signal has ended, is started again while the
-    others go on. One that fails by its own program ends all.
+    An island is lost if a signal ended one of its tasks. It is restarted while the others continue. An
+    island whose program fails ends the job.
 
     Args:
         job: What each island runs.
-        num_islands: How many there are.
-        console: Where their output is shown.
+        num_islands: The number of islands.
+        console: Shows their output.
 
     Raises:
-        LaunchError: If it cannot run here. Nothing has been started then.
+        LaunchError: If the job cannot run here. Nothing has been started then.
     """
     check_islands(job, num_islands)
     with contextlib.ExitStack() as stack:
-        loop = stack.enter_context(TaskLoop())
+        loop = stack.enter_context(EventLoop())
         secret = new_secret()
         server = IslandServer(
             "127.0.0.1:0",
@@ -91,7 +91,7 @@ def check_islands(job: JobDescription, num_islands: int) -> None:
     _check_island(job, num_islands)
     if job.dashboard:
         raise LaunchError(
-            "--dashboard must be left out with --islands: each island is a job of its own."
+            "--dashboard cannot be used with --islands: each island is a separate job. Leave it out."
         )
 
 
@@ -106,13 +106,13 @@ def _check_island(job: JobDescription, num_islands: int) -> None:
     for flag, given in refused.items():
         if given:
             raise LaunchError(
-                f"{flag} must be left out with --islands: each island is a job of workers in sync, of a "
-                "fixed number."
+                f"{flag} cannot be used with --islands: each island is a synchronous job with a fixed "
+                "number of workers. Leave it out."
             )
 
 
 def island_flags(job: JobDescription, island: int) -> list[str]:
-    """Returns the flags of ``stratagem run`` for one island, with files of its own.
+    """Returns the flags of ``stratagem run`` for one island, with its own log and event files.
 
     >>> from stratagem._src.launcher.islands_job import island_flags
     >>> from stratagem._src.launcher.job_description import JobDescription
@@ -122,7 +122,7 @@ def island_flags(job: JobDescription, island: int) -> list[str]:
     """
     log_dir = None if job.log_dir is None else str(Path(job.log_dir) / f"island-{island}")
     events = None if job.events is None else f"{job.events}.island-{island}"
-    # Of lost islands, not of workers, is the number of restarts here.
+    # The job's limit counts restarts of lost islands, not of their workers.
     rules = dataclasses.replace(job.rules, max_worker_restarts=10)
     return job_flags(dataclasses.replace(job, log_dir=log_dir, events=events, rules=rules))
 
@@ -130,24 +130,24 @@ def island_flags(job: JobDescription, island: int) -> list[str]:
 def one_island(
     job: JobDescription, island: int, num_islands: int, server: str, inherits: bool
 ) -> JobDescription:
-    """Returns the job of one island, for any back end, whose islands meet at a server that runs already.
+    """Returns the job of one island, for any back end; the island server runs already.
 
     Args:
         job: What each island runs.
-        island: Which one this is.
-        num_islands: How many there are.
+        island: The index of this island.
+        num_islands: The number of islands.
         server: ``host:port`` of ``stratagem island-server``.
-        inherits: Whether tasks get the environment of this process from this process itself. A scheduler
-            keeps environments where others can read them, so there the secret must be in a file.
+        inherits: Whether tasks inherit the environment directly from this process. A scheduler stores
+            environments where others can read them, so there the secret must be in a file.
 
     Raises:
-        LaunchError: If it cannot run as an island.
-        EnvironmentVariableError: If there is no secret that islands share.
+        LaunchError: If the job cannot run as an island.
+        EnvironmentVariableError: If there is no shared secret of the islands.
     """
     _check_island(job, num_islands)
     if not 0 <= island < num_islands:
         raise LaunchError(
-            f"--island must be from 0 to --islands less one, got {island} of {num_islands}."
+            f"--island must be from 0 to --islands - 1, got {island} of {num_islands}."
         )
     read_island_secret()
     variables = {
@@ -169,10 +169,10 @@ def one_island(
 
 
 class _Islands:
-    """The launchers of the islands, as processes of this one.
+    """Runs the launchers of the islands as child processes.
 
     Attributes:
-        exit_code: That of the job, once it is over.
+        exit_code: The exit code of the job, once it has ended.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class _Islands:
         job: JobDescription,
         num_islands: int,
         variables: dict[str, str],
-        loop: TaskLoop,
+        loop: EventLoop,
         console: Console,
     ) -> None:
         self.exit_code: int | None = None
@@ -189,10 +189,10 @@ class _Islands:
         self._loop = loop
         self._console = console
         self._restarts = [0] * num_islands
-        self._running: dict[int, SupervisedProcess] = {}
+        self._running: dict[int, TaskProcess] = {}
         self._has_succeeded = False
         self._code: int | None = None
-        task_program(job)  # checks what can be checked before anything starts
+        task_program(job)  # validates the job before anything starts
         console.expect([Task("island", island) for island in range(num_islands)])
 
     def start_all(self) -> None:
@@ -201,7 +201,7 @@ class _Islands:
             self._start(island)
 
     def handle(self, report: Report) -> None:
-        """Takes in a signal for this process."""
+        """Handles a signal to this process."""
         number = getattr(report, "signal", signal.SIGTERM)
         if isinstance(report, Interrupted):
             is_insisting = self._code is not None and number == signal.SIGINT
@@ -211,7 +211,7 @@ class _Islands:
             running.process.send_signal(number)
 
     def close(self) -> None:
-        """Ends whatever still runs at once."""
+        """Kills the islands that still run."""
         for running in self._running.values():
             running.process.stop(signal.SIGKILL, 0.0)
         while self._running:
@@ -222,7 +222,7 @@ class _Islands:
         command = [sys.executable, "-m", "stratagem", "run", "--on=local", *flags]
         environment = {**os.environ, **self._variables, ISLAND_VARIABLE: str(island)}
         output = TaskOutput(Task("island", island), self._console, None)
-        self._running[island] = SupervisedProcess(
+        self._running[island] = TaskProcess(
             command, environment, self._loop, output, lambda: self._ended(island)
         )
 
@@ -244,23 +244,23 @@ class _Islands:
 
     def _lost_or_failed(self, island: int, code: int) -> None:
         if code <= _SIGNALLED and code != _START_AGAIN:
-            self._console.message(f"island {island} failed with exit code {code}; all are ended")
+            self._console.message(f"island {island} failed with exit code {code}; stopping all")
             self._end_all(code, signal.SIGTERM)
         elif self._has_succeeded:
-            # Those that could give it their state have ended: it would train from the beginning.
+            # The islands that could send it their state have exited: it would train from the beginning.
             self._console.message(
-                f"island {island} was lost (exit code {code}) after another has finished; it stays away"
+                f"island {island} was lost (exit code {code}) after another finished; not restarting it"
             )
         elif self._restarts[island] < self._job.rules.max_worker_restarts:
             self._restarts[island] += 1
-            self._console.message(
-                f"island {island} was lost (exit code {code}); it is started again"
-            )
+            self._console.message(f"island {island} was lost (exit code {code}); restarting it")
             self._start(island)
         else:
-            self._console.message(f"island {island} was lost (exit code {code}) and stays away")
+            self._console.message(
+                f"island {island} was lost (exit code {code}); no restarts are left"
+            )
 
     def _end_all(self, code: int, number: int) -> None:
         self._code = code if self._code is None else self._code
         for running in self._running.values():
-            running.process.stop(number, self._job.rules.grace_seconds + _SECONDS_FOR_LAUNCHERS)
+            running.process.stop(number, self._job.rules.grace_seconds + _LAUNCHER_GRACE_SECONDS)

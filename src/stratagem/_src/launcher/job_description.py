@@ -1,4 +1,4 @@
-"""``JobDescription``: one job as plain data, whoever is to run it."""
+"""``JobDescription``: one job as plain data, independent of the back end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.job_rules import JobRules
-from stratagem._src.launcher.observation_options import ObservationOptions
+from stratagem._src.launcher.monitoring_options import MonitoringOptions
 from stratagem._src.launcher.python_program import PythonProgram
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_program import check_num_devices
@@ -21,7 +21,7 @@ from stratagem._src.telemetry.monitoring.collector_address import collector_vari
 __all__ = ["JobDescription"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What the launcher itself tells every task.
+# Variables that the launcher sets for every task.
 _OURS = (
     "TF_CONFIG",
     "STRATAGEM_CLUSTER_SECRET",
@@ -32,7 +32,7 @@ _OURS = (
 
 @dataclass(frozen=True)
 class JobDescription:
-    """One job: what runs, how many tasks of each kind, with what, and what happens when one fails.
+    """One job: its program, its tasks, their resources, and the rules for failures.
 
     >>> from stratagem._src.launcher.job_description import JobDescription
     >>> from stratagem._src.launcher.python_program import PythonProgram
@@ -45,21 +45,20 @@ class JobDescription:
 
     Attributes:
         program: What every task runs.
-        tasks: How many tasks of each kind there are.
-        name: What a scheduler calls the job; by default after the program.
-        devices_per_worker: Into how many virtual devices each task splits the CPU; ``None`` leaves it
-            to JAX.
-        environment: Variables that every task gets beside those of its launcher.
-        resources: What a scheduler is asked for, for each task.
+        tasks: The number of tasks of each kind.
+        name: The name of the job in a scheduler; by default that of the program.
+        devices_per_worker: The number of virtual CPU devices of each task; ``None`` leaves it to JAX.
+        environment: Variables that every task gets in addition to those of its launcher.
+        resources: The resources that each task requests from a scheduler.
         rules: What happens when a task fails.
         quiet: Whether only the leader's output is shown.
-        log_dir: The folder for files with every task's output, if any.
-        events: The file for what happens in the job, if any.
-        dashboard: Where a page shows the job, as ``host:port`` with port 0 for any, if anywhere.
-        opentelemetry: Whether what tasks measure is exported as metrics of OpenTelemetry.
+        log_dir: The directory for log files with every task's output, if any.
+        events: The file for the job's events, if any.
+        dashboard: The address of the dashboard as ``host:port``, with port 0 for any free port, if any.
+        opentelemetry: Whether to export the tasks' measurements as OpenTelemetry metrics.
 
     Raises:
-        LaunchError: If something in it cannot be.
+        LaunchError: If a value is invalid, or values contradict each other.
     """
 
     program: PythonProgram
@@ -82,7 +81,7 @@ class JobDescription:
             if not _VARIABLE.fullmatch(name) or name in _OURS:
                 raise LaunchError(
                     "--env must be NAME=VALUE, with a variable that the launcher does not set "
-                    f"itself, got {name!r}."
+                    f"itself, got {name!r}. Use another name."
                 )
         if self.rules.min_workers is not None:
             self._check_elastic(self.rules.min_workers)
@@ -90,56 +89,56 @@ class JobDescription:
             object.__setattr__(self, "name", _as_name(self.program.short_name))
         elif _as_name(self.name) != self.name:
             raise LaunchError(
-                "--name must be lower-case letters, digits and hyphens, at most 40, beginning with "
+                "--name must be at most 40 lower-case letters, digits and hyphens, starting with "
                 f"a letter, got {self.name!r}. Use {_as_name(self.name)!r}."
             )
 
     def _check_elastic(self, min_workers: int) -> None:
         if self.tasks.ps:
             raise LaunchError(
-                "A job with parameter servers has a fixed number of workers, got a range and "
-                f"--ps {self.tasks.ps}. Its workers are started again as it is: --max-worker-restarts."
+                "A job with parameter servers must have a fixed number of workers, got a range and "
+                f"--ps {self.tasks.ps}. Use --max-worker-restarts to restart its workers."
             )
         if min_workers < 1:
             raise LaunchError(
-                f"At least one worker must go on, got a least number of {min_workers}."
+                f"The minimum number of workers must be at least 1, got {min_workers}."
             )
 
     @property
-    def observation(self) -> ObservationOptions:
-        """How the launcher that leads it observes it."""
-        return ObservationOptions(self.name, self.events, self.dashboard, self.opentelemetry)
+    def monitoring(self) -> MonitoringOptions:
+        """How the launcher that leads the job monitors it."""
+        return MonitoringOptions(self.name, self.events, self.dashboard, self.opentelemetry)
 
     def all_tasks(self) -> Iterator[Task]:
-        """Yields every task in the order of ranks: chief, workers, parameter servers, evaluator."""
+        """Yields every task in rank order: chief, workers, parameter servers, evaluator."""
         numbers: dict[str, int] = {}
         for job in self.tasks.jobs():
             yield Task(job, numbers.setdefault(job, 0))
             numbers[job] += 1
 
     def gpus_of(self, task_type: str) -> int | None:
-        """Returns how many GPUs a task of this kind is to have."""
+        """Returns the number of GPUs of a task of this kind."""
         serves = task_type == "ps" or (task_type == "chief" and self.tasks.ps > 0)
         return None if serves else self.resources.gpus
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the description as JSON can hold it."""
+        """Returns the description as a JSON-serializable dictionary."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> JobDescription:
-        """Returns the description that ``to_json`` gave."""
-        program = said["program"] | {"arguments": tuple(said["program"]["arguments"])}
+    def from_json(cls, fields: dict[str, Any]) -> JobDescription:
+        """Returns the description from the dictionary of ``to_json``."""
+        program = fields["program"] | {"arguments": tuple(fields["program"]["arguments"])}
         parts = {
             "program": PythonProgram(**program),
-            "tasks": TaskCounts(**said["tasks"]),
-            "resources": TaskResources(**said["resources"]),
-            "rules": JobRules(**said["rules"]),
+            "tasks": TaskCounts(**fields["tasks"]),
+            "resources": TaskResources(**fields["resources"]),
+            "rules": JobRules(**fields["rules"]),
         }
-        return cls(**(said | parts))
+        return cls(**(fields | parts))
 
 
 def _as_name(text: str) -> str:
-    """Returns a name that Slurm, Kubernetes and Ray all take."""
+    """Returns a name that is valid in Slurm, Kubernetes and Ray."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
     return name if name[:1].isalpha() else f"job-{name}".strip("-")[:40].strip("-")

@@ -1,4 +1,4 @@
-"""A job description as flags of ``stratagem run`` again, for the processes that run parts of it."""
+"""Converts a job description back to flags of ``stratagem run``, for processes that run parts of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["job_flags"]
 
 
 def job_flags(job: JobDescription) -> list[str]:
-    """Returns the flags and the program that describe a job, as ``stratagem run`` reads them.
+    """Returns the command-line arguments of ``stratagem run`` that describe a job.
 
     >>> from stratagem._src.launcher.job_description import JobDescription
     >>> from stratagem._src.launcher.job_flags import job_flags

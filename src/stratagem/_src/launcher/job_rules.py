@@ -1,4 +1,4 @@
-"""``JobRules``: what a job does when a task fails or the job has to end."""
+"""``JobRules``: the restart limits and grace period of a job."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["JobRules"]
 
 @dataclass(frozen=True)
 class JobRules:
-    """What a job does when a task fails or the job has to end.
+    """The restart limits and grace period of a job.
 
     >>> from stratagem._src.launcher.job_rules import JobRules
     >>> JobRules(max_restarts=2).grace_seconds
     5.0
 
     Attributes:
-        max_restarts: How often a failed job, or in a job with parameter servers a failed chief, is started
-            again.
-        max_worker_restarts: How often a worker or parameter server is started again in an attempt that can
-            go on without.
-        grace_seconds: How long tasks have between the signal that ends them and SIGKILL.
-        min_workers: How few workers of an elastic job go on when others are lost; ``None`` if all
-            must be there.
+        max_restarts: The maximum number of restarts of a failed job, or of a failed chief in a job with
+            parameter servers.
+        max_worker_restarts: The maximum number of restarts of one worker or parameter server in an attempt
+            that can continue without it.
+        grace_seconds: The time between the signal that stops a task and SIGKILL.
+        min_workers: The minimum number of workers with which an elastic job continues; ``None`` if the job
+            is not elastic.
 
     Raises:
-        LaunchError: If one of them is negative.
+        LaunchError: If a value is negative.
     """
 
     max_restarts: int = 0

@@ -1,16 +1,16 @@
-"""Cutting output into lines, and keeping the end of it."""
+"""Splits output into lines, and keeps the tail of an output."""
 
 from __future__ import annotations
 
 __all__ = ["LineSplitter", "Tail"]
 
-_LONGEST_LINE = 64 * 1024
+_MAX_LINE_BYTES = 64 * 1024
 
 
 class LineSplitter:
-    r"""Turns chunks of output into whole lines.
+    r"""Splits chunks of output into complete lines.
 
-    Of a progress bar, which returns to the start of its line, the last state remains.
+    Of a progress bar, which rewrites its line with a carriage return, only the last state is kept.
 
     >>> from stratagem._src.launcher.lines import LineSplitter
     >>> splitter = LineSplitter()
@@ -25,14 +25,14 @@ class LineSplitter:
         """Returns the lines that the chunk completes."""
         *lines, self._unfinished = (self._unfinished + chunk).split(b"\n")
         self._unfinished = _without_earlier_states(self._unfinished)
-        if len(self._unfinished) > _LONGEST_LINE:
+        if len(self._unfinished) > _MAX_LINE_BYTES:
             lines.append(self._unfinished)
             self._unfinished = b""
         return [_shown(line) for line in lines]
 
     @property
     def progress(self) -> str:
-        r"""The last state of an unfinished line that returns to its start, else nothing.
+        r"""The current state of a progress bar on the unfinished line, or an empty string.
 
         >>> from stratagem._src.launcher.lines import LineSplitter
         >>> splitter = LineSplitter()
@@ -42,13 +42,13 @@ class LineSplitter:
         return _shown(self._unfinished) if b"\r" in self._unfinished else ""
 
     def flush(self) -> list[str]:
-        """Returns the last line if nothing ended it."""
+        """Returns the last line if it is unterminated."""
         last, self._unfinished = self._unfinished, b""
         return [_shown(last)] if last else []
 
 
 class Tail:
-    r"""The last bytes of an output, from the start of a line.
+    r"""Keeps the last bytes of an output, from the start of a line.
 
     >>> from stratagem._src.launcher.lines import Tail
     >>> tail = Tail(8)
@@ -63,14 +63,14 @@ class Tail:
         self._is_cut = False
 
     def feed(self, chunk: bytes) -> None:
-        """Adds to the end."""
+        """Appends a chunk."""
         self._kept += chunk
-        # Rarely, because it moves what is kept.
+        # Only when twice the size is reached, because cutting moves all kept bytes.
         if len(self._kept) > 2 * self._size:
             self._cut()
 
     def text(self) -> str:
-        """Returns what is kept."""
+        """Returns the kept tail."""
         if len(self._kept) > self._size:
             self._cut()
         kept = bytes(self._kept)

@@ -1,4 +1,4 @@
-"""``run_local_job``: a whole cluster on this machine."""
+"""``run_local_job``: runs a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import time
 from dataclasses import dataclass
 
 from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.events import Interrupted
-from stratagem._src.launcher.job_host import JobHost
-from stratagem._src.launcher.job_observer import observe_job
+from stratagem._src.launcher.job_dispatcher import JobDispatcher
+from stratagem._src.launcher.job_monitor import monitor_job
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobPhase, JobState
+from stratagem._src.launcher.monitoring_options import NO_MONITORING, MonitoringOptions
 from stratagem._src.launcher.node_runner import JobNode, NodeRunner
-from stratagem._src.launcher.observation_options import NOT_OBSERVED, ObservationOptions
 from stratagem._src.launcher.signal_pipe import SignalPipe
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_ending import TaskEnding
-from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.launcher.task_exit import TaskExit
 from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.transport.secret import job_secret, new_secret
 
@@ -31,7 +31,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a job has to be over, and the signal that its tasks get if it is not."""
+    """The time limit of a job, and the signal that its tasks receive when it passes."""
 
     seconds: float
     signal: int
@@ -42,13 +42,13 @@ class JobResult:
     """How a job ended.
 
     Attributes:
-        exit_code: 0, or that of the first task that failed, or 128 and the signal that ended it.
-        endings: How every task of this node did in the last attempt, in the order they ended.
+        exit_code: 0, the exit code of the first task that failed, or 128 + N if signal N ended the job.
+        exits: How the tasks of this node exited in the last attempt, in the order they exited.
         timed_out: Whether its deadline passed.
     """
 
     exit_code: int
-    endings: tuple[TaskEnding, ...]
+    exits: tuple[TaskExit, ...]
     timed_out: bool = False
 
 
@@ -60,38 +60,38 @@ def run_local_job(
     rules: JobRules,
     deadline: Deadline | None = None,
     signals: SignalPipe | None = None,
-    observation: ObservationOptions = NOT_OBSERVED,
+    monitoring: MonitoringOptions = NO_MONITORING,
 ) -> JobResult:
-    """Runs every task on this machine and returns when all of them are gone.
+    """Runs every task on this machine and returns when all of them have exited.
 
     Args:
-        counts: How many tasks of each job there are.
+        counts: The number of tasks of each job.
         program: What they run.
-        console: Where their output is shown.
+        console: Shows their output.
         rules: What happens when a task fails.
-        deadline: When the job has to be over, if ever.
+        deadline: The time limit of the job, if any.
         signals: Signals that end the job.
-        observation: How it is observed.
+        monitoring: How the job is monitored.
     """
     secret_of = functools.partial(job_secret, new_secret())
     with contextlib.ExitStack() as stack:
-        observer = stack.enter_context(observe_job(observation, _LOOPBACK, secret_of, console))
-        loop = stack.enter_context(TaskLoop())
-        state = JobState(1, rules, new_job_id, collector=observer.address)
-        host = JobHost(state, observer.observe)
+        monitor = stack.enter_context(monitor_job(monitoring, _LOOPBACK, secret_of, console))
+        loop = stack.enter_context(EventLoop())
+        state = JobState(1, rules, new_job_id, collector=monitor.address)
+        dispatcher = JobDispatcher(state, monitor.record)
         node = JobNode(0, _LOOPBACK, counts)
-        runner = NodeRunner(loop, node, program, host.report, secret_of, console)
+        runner = NodeRunner(loop, node, program, dispatcher.report, secret_of, console)
         stack.enter_context(runner)
-        host.add_node(0, runner.obey)
+        dispatcher.add_node(0, runner.obey)
         if signals is not None:
-            stack.enter_context(signals).attach(loop, host.report)
+            stack.enter_context(signals).attach(loop, dispatcher.report)
         timed_out = False
 
         def end_late_job(number: int) -> None:
             nonlocal timed_out
-            if host.state.phase is JobPhase.RUNNING:
+            if dispatcher.state.phase is JobPhase.RUNNING:
                 timed_out = True
-                host.report(Interrupted(number))
+                dispatcher.report(Interrupted(number))
 
         if deadline is not None:
             moment = time.monotonic() + deadline.seconds
@@ -101,12 +101,12 @@ def run_local_job(
 
 
 def new_job_id() -> str:
-    """Returns the id of an attempt, which no other has."""
+    """Returns a unique id for an attempt."""
     return secrets.token_hex(16)
 
 
-def finish(loop: TaskLoop, runner: NodeRunner) -> JobResult:
+def finish(loop: EventLoop, runner: NodeRunner) -> JobResult:
     """Runs the loop until the job orders this node to finish."""
     while runner.finished is None:
         loop.run_once()
-    return JobResult(runner.finished.exit_code, tuple(runner.endings))
+    return JobResult(runner.finished.exit_code, tuple(runner.exits))

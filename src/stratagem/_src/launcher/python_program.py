@@ -24,12 +24,12 @@ class PythonProgram:
     is_module: bool = False
 
     def command(self, interpreter: str) -> tuple[str, ...]:
-        """Returns the program as an interpreter is told to run it."""
+        """Returns the command line that runs the program with an interpreter."""
         module = ("-m",) if self.is_module else ()
         return (interpreter, *module, self.name, *self.arguments)
 
     def check_here(self) -> None:
-        """Raises ``LaunchError`` if it is a script that is not on this machine."""
+        """Raises ``LaunchError`` if the program is a script that does not exist on this machine."""
         if not self.is_module and not Path(self.name).is_file():
             raise LaunchError(
                 f"PROGRAM must be a Python script that exists, got {self.name!r}. "
@@ -38,5 +38,5 @@ class PythonProgram:
 
     @property
     def short_name(self) -> str:
-        """What a job of this program is called where nobody says: the last part of its name."""
+        """The default name of a job with this program: the last part of the program's name."""
         return self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem

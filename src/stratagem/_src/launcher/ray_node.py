@@ -1,4 +1,4 @@
-"""``RayNode``: an actor that runs one node of a job and hands over what it prints."""
+"""``RayNode``: a Ray actor that runs one node of a job and streams its output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 
-from stratagem._src.launcher.guarded_process import GuardedProcess
+from stratagem._src.launcher.supervised_process import SupervisedProcess
 from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE
 
 __all__ = ["RayNode"]
@@ -17,24 +17,24 @@ _CHUNK = 64 * 1024
 
 
 class RayNode:
-    """Runs a node of a job in a process of its own, which ends with the actor."""
+    """Runs a node of a job in its own process, which ends with the actor."""
 
     def run(
         self, command: Sequence[str], secret: str, folder: str, path: Sequence[str]
     ) -> Iterator[tuple[bytes, bool]]:
-        """Yields what the node prints, and whether it is an error, until the node has ended.
+        """Yields chunks of the node's output, and whether each is error output, until the node exits.
 
         Args:
-            command: What the interpreter of this actor is to run.
-            secret: What the node needs to join.
-            folder: Where the program is, if it is the same here.
-            path: Where the launcher finds modules.
+            command: The arguments of this actor's Python interpreter.
+            secret: The secret with which the node joins.
+            folder: The working directory, if it exists on this machine.
+            path: The launcher's module search path.
         """
         environment = {**os.environ, SECRET_VARIABLE: secret, "PYTHONPATH": os.pathsep.join(path)}
         environment.pop(FILE_VARIABLE, None)
         if os.path.isdir(folder):
             os.chdir(folder)
-        process = GuardedProcess([sys.executable, *command], environment)
+        process = SupervisedProcess([sys.executable, *command], environment)
         try:
             with selectors.DefaultSelector() as selector:
                 for file in (process.stdout, process.stderr, process.control):

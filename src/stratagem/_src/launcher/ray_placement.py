@@ -1,9 +1,10 @@
-"""``RayPlacement``: room for the tasks of a job on a Ray cluster."""
+"""``RayPlacement``: a Ray placement group for the tasks of a job."""
 
 from __future__ import annotations
 
 import logging
 import time
+from types import ModuleType
 from typing import Any, Self
 
 from stratagem._src.core.errors import UnavailableError
@@ -14,24 +15,24 @@ from stratagem._src.launcher.task_resources import TaskResources
 __all__ = ["RayPlacement"]
 
 _log = logging.getLogger("stratagem")
-_SECONDS_BETWEEN_LOOKS = 0.5
+_POLL_INTERVAL = 0.5
 
 
 class RayPlacement:
-    """A placement group with a bundle for each task, as long as it is entered.
+    """A placement group with one bundle for each task, while entered.
 
     Args:
-        ray: The module.
+        ray: The ``ray`` module.
         counts: The tasks.
-        resources: What each of them is to have.
-        timeout: Seconds until there must be room.
+        resources: The resources of each task.
+        timeout: Seconds to wait for the placement group.
 
     Raises:
-        UnavailableError: If there is not.
+        UnavailableError: If the cluster does not have the resources in time.
     """
 
     def __init__(
-        self, ray: Any, counts: TaskCounts, resources: TaskResources, timeout: float
+        self, ray: ModuleType, counts: TaskCounts, resources: TaskResources, timeout: float
     ) -> None:
         self._ray = ray
         self._bundles = [_bundle(job, counts, resources) for job in counts.jobs()]
@@ -39,7 +40,7 @@ class RayPlacement:
         self._group: Any = None
 
     def actor_options(self, bundle: int) -> dict[str, Any]:
-        """Returns the options of an actor that lives in one of the bundles."""
+        """Returns the options of an actor that runs in one of the bundles."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         wanted = self._bundles[bundle]
@@ -63,16 +64,16 @@ class RayPlacement:
 
     def _wait(self) -> None:
         deadline, notice = time.monotonic() + self._timeout, WaitingNotice()
-        while not self._group.wait(_SECONDS_BETWEEN_LOOKS):
+        while not self._group.wait(_POLL_INTERVAL):
             if time.monotonic() > deadline:
                 raise UnavailableError(
-                    f"The Ray cluster must have room for {len(self._bundles)} tasks within "
+                    f"The Ray cluster must place {len(self._bundles)} tasks within "
                     f"{self._timeout:g} s; they need {self._bundles} and it has "
-                    f"{self._ray.cluster_resources()} in all. Ask for less, or add nodes."
+                    f"{self._ray.cluster_resources()} in total. Request fewer resources, or add nodes."
                 )
             if notice.is_due():
                 _log.warning(
-                    "waiting for room for %d tasks on the Ray cluster (%.0f s of %g), which has %s left",
+                    "waiting for the Ray cluster to place %d tasks (%.0f s of %g); it has %s available",
                     len(self._bundles),
                     notice.seconds,
                     self._timeout,

@@ -1,4 +1,4 @@
-"""``Rendezvous``: where the nodes of a job meet."""
+"""``Rendezvous``: the address and credentials with which the nodes of a job find each other."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ NODE_ROLE = "node"
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEAT_TIMEOUT = 20.0
-"""A launcher that is silent for so long is lost, with its node.
+"""A launcher that sends no heartbeat for this many seconds counts as lost, with its node.
 
-Workers take each other for lost after 8 s. Launchers wait longer, so that after a short partition those
-of all nodes are still there to start the job again.
+Workers count each other as lost after 8 s. Launchers wait longer, so that after a short network partition
+the launchers of all nodes are still connected and can restart the job.
 """
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the nodes of a job meet, and what they prove to each other.
+    """The rendezvous of one node: the endpoint of node 0, this node's rank, and the credentials.
 
     Attributes:
         endpoint: Where node 0 listens.
-        num_nodes: How many nodes there are.
-        node_rank: Which of them this is.
+        num_nodes: The number of nodes.
+        node_rank: The rank of this node.
         timeout_seconds: How long nodes wait for each other.
         credentials: What they prove to each other.
-        node_names: What nodes are called in messages; ``None`` for their numbers.
-        own_host: The host by which other nodes reach this one; ``None`` for that of the connection
-            to node 0.
-        nodes_come_back: Whether somebody starts a lost node again.
+        node_names: The names of nodes in messages; ``None`` for their ranks.
+        own_host: The host at which other nodes reach this one; ``None`` for the local address of the
+            connection to node 0.
+        nodes_are_restarted: Whether a scheduler restarts a lost node.
 
     Raises:
-        LaunchError: If the endpoint has no port, nobody could wait that long, or there is no secret.
+        LaunchError: If the endpoint has no port, the timeout is not positive, or there is no secret.
     """
 
     endpoint: Address
@@ -48,7 +48,7 @@ class Rendezvous:
     credentials: Credentials
     node_names: tuple[str, ...] | None = None
     own_host: str | None = None
-    nodes_come_back: bool = False
+    nodes_are_restarted: bool = False
 
     def __post_init__(self) -> None:
         if self.endpoint.port == 0:
@@ -61,11 +61,11 @@ class Rendezvous:
             raise LaunchError("The nodes of a job must share a secret, got none.")
 
     def name_of_node(self, node: int) -> str:
-        """Returns what a node is called in messages."""
+        """Returns the name of a node in messages."""
         return f"node {node}" if self.node_names is None else self.node_names[node]
 
     @property
     def secret(self) -> str:
-        """What the nodes share."""
+        """The secret that the nodes share."""
         assert self.credentials.secret is not None
         return self.credentials.secret

@@ -1,4 +1,4 @@
-"""``run_rendezvous_job`` and ``lead_job``: one node's part of a job of several nodes."""
+"""``run_rendezvous_job`` and ``lead_job``: one node's part of a multi-node job."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import AbstractContextManager
 
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.events import DeadlinePassed, Finish, JoinAgain, Order
-from stratagem._src.launcher.job_host import JobHost
-from stratagem._src.launcher.job_observer import JobObserver, observe_job
+from stratagem._src.launcher.event_loop import EventLoop
+from stratagem._src.launcher.events import DeadlinePassed, Finish, Order, Rejoin
+from stratagem._src.launcher.job_dispatcher import JobDispatcher
+from stratagem._src.launcher.job_monitor import JobMonitor, monitor_job
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobPhase, JobState
 from stratagem._src.launcher.local_job import JobResult, finish, new_job_id
+from stratagem._src.launcher.monitoring_options import NO_MONITORING, MonitoringOptions
 from stratagem._src.launcher.node_runner import JobNode, NodeRunner
 from stratagem._src.launcher.node_starter import NodeStarter
-from stratagem._src.launcher.observation_options import NOT_OBSERVED, ObservationOptions
 from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_client import RendezvousClient
 from stratagem._src.launcher.rendezvous_server import RendezvousServer
 from stratagem._src.launcher.signal_pipe import SignalPipe
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.transport.secret import job_secret
 
@@ -37,30 +37,30 @@ def run_rendezvous_job(
     console: Console,
     signals: SignalPipe,
     rules: JobRules,
-    observation: ObservationOptions = NOT_OBSERVED,
+    monitoring: MonitoringOptions = NO_MONITORING,
 ) -> JobResult:
-    """Runs this node's tasks, in step with the other nodes, until the job is over everywhere.
+    """Runs this node's tasks, coordinated with the other nodes, until the whole job has ended.
 
-    Node 0 decides for all: its rules count.
+    Node 0 decides for all nodes: its rules apply.
 
     Args:
-        rendezvous: Where the nodes meet.
-        counts: How many tasks of each job this node runs.
-        program: What they run.
-        console: Where their output is shown.
+        rendezvous: The rendezvous of the nodes.
+        counts: The number of tasks of each job on this node.
+        program: What the tasks run.
+        console: Shows their output.
         signals: Signals that end the job.
         rules: What happens when a task fails.
-        observation: How node 0 observes the job.
+        monitoring: How node 0 monitors the job.
 
     Raises:
-        RendezvousError: If this node cannot take part.
+        RendezvousError: If this node cannot join.
     """
-    with TaskLoop() as loop:
+    with EventLoop() as loop:
         if rendezvous.node_rank == 0:
-            with _observe(observation, rendezvous, console) as observer:
-                leader = _Leader(loop, rendezvous, counts, program, console, rules, observer)
+            with _monitor(monitoring, rendezvous, console) as monitor:
+                leader = _Leader(loop, rendezvous, counts, program, console, rules, monitor)
                 return leader.run(signals)
-        # Until node 0 has answered, signals end this process as they end any other.
+        # Until node 0 has responded, signals have their default effect on this process.
         with RendezvousClient(loop, rendezvous, rules, console) as client:
             host = rendezvous.own_host or client.own_host
             node = JobNode(rendezvous.node_rank, host, counts)
@@ -78,36 +78,36 @@ def lead_job(
     console: Console,
     signals: SignalPipe,
     rules: JobRules,
-    observation: ObservationOptions = NOT_OBSERVED,
+    monitoring: MonitoringOptions = NO_MONITORING,
 ) -> JobResult:
-    """Leads a job as a node 0 without tasks, whose other nodes a scheduler starts.
+    """Leads a job as a node 0 without tasks; a scheduler starts the other nodes.
 
     Args:
-        rendezvous: Where the nodes meet.
-        starter: Has the other nodes started.
-        console: Where messages are shown.
+        rendezvous: The rendezvous of the nodes.
+        starter: Starts the other nodes.
+        console: Shows messages.
         signals: Signals that end the job.
         rules: What happens when a task fails.
-        observation: How the job is observed.
+        monitoring: How the job is monitored.
     """
-    nothing, nobody = TaskProgram((), {}), TaskCounts(workers=0)
-    with TaskLoop() as loop, _observe(observation, rendezvous, console) as observer:
-        leader = _Leader(loop, rendezvous, nobody, nothing, console, rules, observer)
+    no_program, no_tasks = TaskProgram((), {}), TaskCounts(workers=0)
+    with EventLoop() as loop, _monitor(monitoring, rendezvous, console) as monitor:
+        leader = _Leader(loop, rendezvous, no_tasks, no_program, console, rules, monitor)
         return leader.run(signals, starter)
 
 
 class _Leader:
-    """Node 0: decides for all nodes, and runs its own tasks if it has some."""
+    """Node 0: decides for all nodes, and runs its own tasks if it has any."""
 
     def __init__(
         self,
-        loop: TaskLoop,
+        loop: EventLoop,
         rendezvous: Rendezvous,
         counts: TaskCounts,
         program: TaskProgram,
         console: Console,
         rules: JobRules,
-        observer: JobObserver,
+        monitor: JobMonitor,
     ) -> None:
         self._loop = loop
         self._rendezvous = rendezvous
@@ -118,30 +118,30 @@ class _Leader:
             rules,
             new_job_id,
             names,
-            rendezvous.nodes_come_back,
-            observer.address,
+            rendezvous.nodes_are_restarted,
+            monitor.address,
         )
-        self._observe = observer.observe
-        self._host = JobHost(self._state, self._observe)
+        self._record = monitor.record
+        self._dispatcher = JobDispatcher(self._state, self._record)
         node = JobNode(0, _own_host(rendezvous), counts)
         secret_of = _secret_of(rendezvous)
-        self._runner = NodeRunner(loop, node, program, self._host.report, secret_of, console)
+        self._runner = NodeRunner(loop, node, program, self._dispatcher.report, secret_of, console)
 
     def run(self, signals: SignalPipe, starter: NodeStarter | None = None) -> JobResult:
         """Runs the job to its end."""
-        server = RendezvousServer(self._loop, self._rendezvous, self._host)
+        server = RendezvousServer(self._loop, self._rendezvous, self._dispatcher)
 
         def obey(order: Order) -> None:
-            if isinstance(order, JoinAgain):
+            if isinstance(order, Rejoin):
                 self._expect_nodes(order.attempt)
                 if starter is not None:
-                    starter.join_again(server.lost_nodes)
+                    starter.rejoin(server.lost_nodes)
             self._runner.obey(order)
 
-        self._host.add_node(0, obey)
-        # What the starter has started ends after the nodes have heard the last order.
+        self._dispatcher.add_node(0, obey)
+        # The starter exits last: its processes end after the nodes have received the last order.
         with starter or contextlib.nullcontext(), server, self._runner, signals:
-            signals.attach(self._loop, self._host.report)
+            signals.attach(self._loop, self._dispatcher.report)
             self._expect_nodes(0)
             self._runner.join()
             if starter is not None:
@@ -151,32 +151,32 @@ class _Leader:
     def _give_up(self, reason: str) -> None:
         if self._runner.finished is None:
             order = Finish(1, reason)
-            self._observe(order)
+            self._record(order)
             self._runner.obey(order)
 
     def _expect_nodes(self, attempt: int) -> None:
         moment = time.monotonic() + self._rendezvous.timeout_seconds
-        self._loop.call_at(moment, lambda: self._host.report(DeadlinePassed(attempt)))
-        self._say_who_is_missing(attempt, WaitingNotice())
+        self._loop.call_at(moment, lambda: self._dispatcher.report(DeadlinePassed(attempt)))
+        self._show_missing_nodes(attempt, WaitingNotice())
 
-    def _say_who_is_missing(self, attempt: int, notice: WaitingNotice) -> None:
+    def _show_missing_nodes(self, attempt: int, notice: WaitingNotice) -> None:
         if self._state.phase is not JobPhase.GATHERING or self._state.attempt != attempt:
             return
         if notice.is_due():
             missing = self._state.missing_names
             self._console.message(f"{notice.seconds:.0f} s: waiting for {missing}")
-        self._loop.call_at(notice.next_moment, lambda: self._say_who_is_missing(attempt, notice))
+        self._loop.call_at(notice.next_moment, lambda: self._show_missing_nodes(attempt, notice))
 
 
 def _own_host(rendezvous: Rendezvous) -> str:
     return rendezvous.own_host or rendezvous.endpoint.host
 
 
-def _observe(
-    observation: ObservationOptions, rendezvous: Rendezvous, console: Console
-) -> AbstractContextManager[JobObserver]:
-    return observe_job(
-        observation,
+def _monitor(
+    monitoring: MonitoringOptions, rendezvous: Rendezvous, console: Console
+) -> AbstractContextManager[JobMonitor]:
+    return monitor_job(
+        monitoring,
         _own_host(rendezvous),
         _secret_of(rendezvous),
         console,

@@ -1,15 +1,15 @@
-"""The process between the launcher and a task, which lets nothing of the task outlive the launcher.
+"""The supervisor process between the launcher and a task: no process of the task outlives the launcher.
 
-It is run as a script, and imports only what starts fast. The first argument is the descriptor of a
-socket to the launcher, the second the launcher's process id, the rest the command of the task. It
-ends the task and everything that the task started
+It runs as a script and imports only modules that load fast. Its arguments are the descriptor of a socket
+to the launcher, the launcher's process id, and the command of the task. It kills the task and all of the
+task's descendants
 
-- when the launcher says so, with a line of JSON: the signal to send, and the seconds until SIGKILL
-  (without these it only sends the signal);
-- when the launcher has gone, however it went;
-- when the task's own process has ended.
+- when the launcher sends a line of JSON with the signal to send and the seconds until SIGKILL (without
+  the seconds it only forwards the signal);
+- when the launcher is gone, for any reason;
+- when the task's own process exits.
 
-Two lines go to the launcher: the id of the task's process, and its return code when it has ended.
+It sends two lines to the launcher: the process id of the task, and its return code when it exits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import socket
 import sys
 import time
 
-__all__ = ["Guardian", "main"]
+__all__ = ["Supervisor", "main"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -36,22 +36,23 @@ _IGNORED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-# The socket tells when the launcher has gone, unless a fork of it still holds the other end.
-_SECONDS_BETWEEN_LOOKS = 1.0
+# The socket reports EOF when the launcher dies, unless a forked child still holds the other end open.
+# Polling the parent process id covers that case.
+_POLL_INTERVAL = 1.0
 
 
-class Guardian:
-    """Runs one task and watches over it."""
+class Supervisor:
+    """Runs one task and kills its process tree when the task or the launcher ends."""
 
     def __init__(self, control: socket.socket, launcher: int, command: list[str]) -> None:
         self._control = control
         self._launcher = launcher
-        self._is_alone = False
+        self._launcher_is_gone = False
         self._kill_at: float | None = None
         self._received = b""
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
-        # What the task starts and abandons becomes a child of this process, where it is found.
+        # Orphaned descendants of the task are re-parented to this process, which can find and kill them.
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._woken, wake = os.pipe()
         os.set_blocking(wake, False)
@@ -60,17 +61,17 @@ class Guardian:
         self._task = self._start(command)
 
     def run(self) -> None:
-        """Returns when the task and everything that it started are gone."""
+        """Returns when the task and all of its descendants have exited."""
         self._report({"pid": self._task})
         returncode = None
         while returncode is None:
             self._wait()
             returncode = self._reap()
         self._report({"returncode": returncode})
-        _end_all_children()
+        _kill_descendants()
 
     def _start(self, command: list[str]) -> int:
-        guardian = os.getpid()
+        supervisor = os.getpid()
         started, starting = os.pipe()
         task = os.fork()
         if task == 0:
@@ -79,51 +80,53 @@ class Guardian:
                 for number in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)
                 _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() == guardian:
+                # PDEATHSIG is not sent if the parent died before prctl, hence the check.
+                if os.getppid() == supervisor:
                     os.execvp(command[0], command)
             except OSError as error:
-                os.write(2, f"{command[0]} cannot be run: {error}\n".encode())
+                os.write(2, f"cannot run {command[0]}: {error}\n".encode())
             finally:
                 os._exit(_CANNOT_RUN)
-        # Ends when the command has replaced the fork. A signal sent before would be ignored.
+        # The pipe is close-on-exec: the read returns when exec has replaced the forked process. A signal
+        # sent earlier would be ignored, because the child inherits this process's signal handlers.
         os.close(starting)
         os.read(started, 1)
         os.close(started)
-        nothing = os.open(os.devnull, os.O_RDWR)
+        devnull = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
-            os.dup2(nothing, stream)
+            os.dup2(devnull, stream)
         return task
 
     def _wait(self) -> None:
         now = time.monotonic()
-        seconds = _SECONDS_BETWEEN_LOOKS
+        seconds = _POLL_INTERVAL
         if self._kill_at is not None:
             seconds = min(seconds, max(0.0, self._kill_at - now))
         control = self._control.fileno()
-        # Not select, which fails with descriptors from 1,024 on.
-        watched = select.poll()
-        watched.register(self._woken, select.POLLIN)
-        if not self._is_alone:
-            watched.register(control, select.POLLIN)
-        readable = [file for file, _ in watched.poll(seconds * 1000)]
+        # select() fails with descriptors above 1,023.
+        poller = select.poll()
+        poller.register(self._woken, select.POLLIN)
+        if not self._launcher_is_gone:
+            poller.register(control, select.POLLIN)
+        readable = [file for file, _ in poller.poll(seconds * 1000)]
         if self._woken in readable:
             os.read(self._woken, 4096)
         if control in readable:
-            self._listen()
-        if self._is_alone or os.getppid() != self._launcher:
-            self._is_alone = True
+            self._receive_orders()
+        if self._launcher_is_gone or os.getppid() != self._launcher:
+            self._launcher_is_gone = True
             self._kill_at = 0.0
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._signal(signal.SIGKILL)
             self._kill_at = None
 
-    def _listen(self) -> None:
+    def _receive_orders(self) -> None:
         try:
             received = self._control.recv(4096)
         except OSError:
             received = b""
         if not received:
-            self._is_alone = True
+            self._launcher_is_gone = True
             return
         *lines, self._received = (self._received + received).split(b"\n")
         for line in lines:
@@ -135,11 +138,14 @@ class Guardian:
     def _signal(self, number: int) -> None:
         try:
             os.killpg(self._task, number)
-        except (ProcessLookupError, PermissionError):  # not its own group yet, or not ours
+        except (
+            ProcessLookupError,
+            PermissionError,
+        ):  # the group does not exist yet, or is not ours
             os.kill(self._task, number)
 
     def _reap(self) -> int | None:
-        """Collects the dead; returns how the task ended, if it has."""
+        """Reaps exited children; returns the task's return code if the task is among them."""
         returncode = None
         while True:
             try:
@@ -156,7 +162,7 @@ class Guardian:
         try:
             self._control.sendall(json.dumps(line).encode() + b"\n")
         except OSError:
-            return  # the launcher has gone
+            return  # the launcher is gone
 
 
 def _prctl(option: int, value: int) -> None:
@@ -171,7 +177,7 @@ def _kill_group(group: int) -> None:
         return
 
 
-def _end_all_children() -> None:
+def _kill_descendants() -> None:
     while True:
         for pid in _descendants():
             try:
@@ -192,7 +198,7 @@ def _descendants() -> list[int]:
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    # The name of the program comes before, in brackets, and may hold anything.
+                    # The program name comes first, in parentheses, and may contain any character.
                     parent = int(file.read().rpartition(b")")[2].split()[1])
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -206,10 +212,10 @@ def _descendants() -> list[int]:
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the guardian."""
+    """Runs the supervisor."""
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
-    Guardian(control, int(arguments[1]), arguments[2:]).run()
+    Supervisor(control, int(arguments[1]), arguments[2:]).run()
 
 
 if __name__ == "__main__":

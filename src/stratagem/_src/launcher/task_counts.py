@@ -1,4 +1,4 @@
-"""``TaskCounts``: how many tasks of each job one node runs."""
+"""``TaskCounts``: the number of tasks of each job on one node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOBS = ("chief", "worker", "ps", "evaluator")
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """How many tasks of each job one node runs.
+    """The number of tasks of each job on one node.
 
     >>> from stratagem._src.launcher.task_counts import TaskCounts
     >>> list(TaskCounts(workers=2, chief=True).jobs())
@@ -35,7 +35,7 @@ class TaskCounts:
         for name in ("workers", "ps"):
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise LaunchError(f"{name} must be a whole number >= 0, got {number!r}.")
+                raise LaunchError(f"{name} must be an integer >= 0, got {number!r}.")
 
     def check_not_empty(self) -> None:
         """Raises ``LaunchError`` if there is nothing to run."""
@@ -47,7 +47,7 @@ class TaskCounts:
 
     @classmethod
     def of_one(cls, job: str) -> Self:
-        """Returns the counts of a node that runs one task of this job only."""
+        """Returns the counts of a node that runs a single task of this job."""
         workers, ps = int(job == "worker"), int(job == "ps")
         return cls(workers, ps, chief=job == "chief", evaluator=job == "evaluator")
 
@@ -59,5 +59,5 @@ class TaskCounts:
 
     @property
     def num_ports(self) -> int:
-        """How many tasks listen; nobody connects to an evaluator."""
+        """The number of tasks that listen; nothing connects to an evaluator."""
         return int(self.chief) + self.workers + self.ps

@@ -1,4 +1,4 @@
-"""``TaskOutput``: what one task prints, to the console, to its file, and remembered."""
+"""``TaskOutput``: sends the output of one task to the console and a log file, and keeps its tail."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.lines import LineSplitter, Tail
-from stratagem._src.transport.private_folder import open_private_file
+from stratagem._src.transport.private_files import open_private_file
 
 __all__ = ["TaskOutput", "log_file_name"]
 
 _REMEMBERED_BYTES = 32 * 1024
-# What XLA's library says of every connection, whether asked or not.
+# XLA's Gloo prints this line for every connection, at every log level.
 _NOISE = "[Gloo] Rank "
 
 
 def log_file_name(task: Task, attempt: int) -> str:
-    """Returns the name of the file with a task's output.
+    """Returns the name of a task's log file.
 
     >>> from stratagem._src.cluster import Task
     >>> from stratagem._src.launcher.task_output import log_file_name
@@ -31,15 +31,15 @@ def log_file_name(task: Task, attempt: int) -> str:
 
 
 class TaskOutput:
-    """Takes in what a task prints.
+    """Receives the output of a task.
 
     Args:
-        task: Which task.
-        console: Where its lines are shown, but for some that nobody needs; ``None`` to show nothing.
-        log_file: The file that keeps all of it, if any; for this user only.
-        append: Whether the file keeps what is in it.
-        when_incomplete: Called when the file could not be written, for a full disk for example. The task
-            goes on, and so does the file, which lacks what could not be written.
+        task: The task.
+        console: Shows its lines, except known noise; ``None`` to show nothing.
+        log_file: The file for the complete output, if any; readable by this user only.
+        append: Whether to append to an existing file.
+        when_incomplete: Called when writing the file fails, for example because the disk is full. The task
+            continues, and later output is written again.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TaskOutput:
         self._tail = Tail(_REMEMBERED_BYTES)
 
     def feed(self, chunk: bytes, is_error: bool) -> None:
-        """Takes in some output."""
+        """Processes a chunk of output."""
         self._tail.feed(chunk)
         if self._file is not None:
             self._keep(self._file, chunk)
@@ -73,13 +73,13 @@ class TaskOutput:
             self._console.progress(self._task, splitter.progress)
 
     def close(self) -> str:
-        """Shows what is left, and returns the end of the output."""
+        """Shows unterminated lines, and returns the tail of the output."""
         for is_error in (False, True):
             self._show(self._splitters[is_error].flush(), is_error)
         if self._file is not None:
             try:
                 self._file.close()
-            except OSError as error:  # some file systems find out late
+            except OSError as error:  # some file systems report write errors on close
                 self._when_incomplete(error)
         return self._tail.text()
 

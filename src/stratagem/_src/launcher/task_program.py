@@ -1,4 +1,4 @@
-"""``TaskProgram``: what the tasks of a node run, and how it is shown."""
+"""``TaskProgram``: the command of a node's tasks, and how to show its output."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class TaskProgram:
 
     Attributes:
         command: The program and its arguments.
-        environment: The variables it inherits.
-        num_devices: Into how many virtual devices each task splits the CPU; ``None`` leaves it to JAX.
+        environment: The environment variables that it inherits.
+        num_devices: The number of virtual CPU devices of each task; ``None`` leaves it to JAX.
         quiet: Whether only the leader's output is shown.
-        log_dir: Where files with every task's output go, if anywhere.
+        log_dir: The directory for log files with every task's output, if any.
     """
 
     command: tuple[str, ...]
@@ -34,6 +34,6 @@ class TaskProgram:
 
 
 def check_num_devices(number: int | None) -> None:
-    """Raises ``LaunchError`` unless a CPU can be split into so many virtual devices."""
+    """Raises ``LaunchError`` if the number of virtual CPU devices is not positive."""
     if number is not None and number < 1:
         raise LaunchError(f"The number of devices per worker must be at least 1, got {number}.")

@@ -1,4 +1,4 @@
-"""``TaskResources``: what a scheduler is asked for, for each task."""
+"""``TaskResources``: the resources that each task requests from a scheduler."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_memory(text: str) -> int:
-    """Returns the bytes that a text such as ``4G`` stands for; units are powers of 1024.
+    """Returns the number of bytes of a size such as ``4G``; units are powers of 1024.
 
     >>> from stratagem._src.launcher.task_resources import parse_memory
     >>> parse_memory("512M")
     536870912
 
     Raises:
-        LaunchError: If it is no size.
+        LaunchError: If the text is not a size.
     """
     found = _MEMORY.fullmatch(text.strip())
     if not found or not int(found["number"]):
         raise LaunchError(
-            f"--memory must be a whole number and one of K, M, G and T, such as 4G, got {text!r}."
+            f"--memory must be an integer followed by K, M, G or T, such as 4G, got {text!r}."
         )
     return int(found["number"]) * _UNITS[found["unit"].upper()]
 
 
 @dataclass(frozen=True)
 class TaskResources:
-    """What a scheduler is asked for, for each task; ``None`` leaves it to the scheduler.
+    """The resources that each task requests from a scheduler; ``None`` leaves it to the scheduler.
 
-    GPUs are for the tasks that compute: workers, the evaluator, and a chief that trains itself because
-    there are no parameter servers.
+    Only tasks that compute request GPUs: workers, the evaluator, and a chief that trains because there are
+    no parameter servers.
 
     >>> from stratagem._src.launcher.task_resources import TaskResources
     >>> TaskResources(cpus=2, memory_bytes=2**30).given
@@ -57,7 +57,7 @@ class TaskResources:
 
     @property
     def given(self) -> list[str]:
-        """The flags that ask for something."""
+        """The flags that are set."""
         return [flag for flag, number in self._flags() if number is not None]
 
     def _flags(self) -> list[tuple[str, int | None]]:

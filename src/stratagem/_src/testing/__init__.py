@@ -1,1 +1,1 @@
-"""Running a function in the real processes of a cluster, for tests."""
+"""Runs a function in the real processes of a cluster, for tests."""

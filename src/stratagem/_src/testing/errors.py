@@ -1,4 +1,4 @@
-"""``ClusterTestError``: what ``run_cluster`` raises, with every task's failure."""
+"""``ClusterTestError``: the error of ``run_cluster``, with every task's failure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class TaskFailure:
     137
 
     Attributes:
-        task: Which one.
-        summary: What happened, in a few words.
-        exit_code: The code a shell would give.
-        exception: What the function raised, if it raised and that could be pickled.
-        traceback: Where it raised, or the end of what the task printed.
+        task: The task.
+        summary: A short description.
+        exit_code: The exit code as a shell reports it.
+        exception: The exception that the function raised, if it could be pickled.
+        traceback: The traceback, or the tail of the task's output.
     """
 
     task: Task
@@ -40,7 +40,7 @@ class TaskFailure:
 
 
 class ClusterTestError(StratagemError, RuntimeError):
-    """Tasks of ``run_cluster`` that failed, the first to fail first.
+    """The failed tasks of ``run_cluster``, in the order in which they failed.
 
     >>> from stratagem._src.cluster import Task
     >>> from stratagem.testing import ClusterTestError, TaskFailure
@@ -51,7 +51,7 @@ class ClusterTestError(StratagemError, RuntimeError):
     worker 1 raised ValueError
 
     Attributes:
-        failures: One for each task that failed, or was still running at the deadline.
+        failures: One for each task that failed or was still running at the deadline.
     """
 
     def __init__(self, failures: Sequence[TaskFailure]) -> None:

@@ -1,4 +1,4 @@
-"""``run_cluster``: a function in the real processes of a cluster."""
+"""``run_cluster``: calls a function in the real processes of a cluster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stratagem._src.launcher.failure_report import failure_excerpt
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.local_job import Deadline, run_local_job
 from stratagem._src.launcher.task_counts import JOBS, TaskCounts
-from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_exit import TaskExit
 from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.testing import task_process
 from stratagem._src.testing.errors import ClusterTestError, TaskFailure
 
 __all__ = ["run_cluster"]
 
-# Short, because JAX takes no notice of SIGTERM in a cluster, and a test has nothing to save.
+# Short, because JAX ignores SIGTERM in a cluster, and a test has nothing to save.
 _RULES = JobRules(max_worker_restarts=0, grace_seconds=0.5)
 _TASK_PROCESS = os.path.abspath(task_process.__file__)
 
@@ -44,14 +44,14 @@ def run_cluster(
     evaluator: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    """Calls a function in every process of a new cluster and returns what each returned.
+    """Calls a function in every process of a new cluster and returns the results.
 
     The processes are real, started as ``stratagem run`` starts them: each has ``TF_CONFIG``, a
-    cluster secret, and its own virtual CPU devices. When one fails, the others are ended. None of
-    them, nor anything that they started, is left when this returns or raises.
+    cluster secret, and its own virtual CPU devices. When one fails, the others are stopped. All
+    processes and their descendants have exited when this returns or raises.
 
-    The function, its arguments and its result travel by ``cloudpickle``: lambdas, closures and
-    functions of the main program are fine; functions of a module are imported there again.
+    The function, its arguments and its result are serialized with ``cloudpickle``: lambdas, closures and
+    functions of the main program work; functions of a module are imported again in each process.
 
     >>> import json, os
     >>> from stratagem.testing import run_cluster
@@ -59,20 +59,20 @@ def run_cluster(
     [0, 10]
 
     Args:
-        fn: What every task calls.
-        workers: How many workers there are.
+        fn: The function that every task calls.
+        workers: The number of workers.
         args: Arguments of ``fn``.
         kwargs: Keyword arguments of ``fn``.
-        devices_per_worker: How many virtual CPU devices each process has.
+        devices_per_worker: The number of virtual CPU devices of each process.
         timeout: Seconds until every task must be done.
-        chief: Whether there is a chief beside the workers.
-        ps: How many parameter servers there are. They are ended when the others are done.
-        evaluator: Whether there is an evaluator.
-        env: Variables that the processes have in addition to those of this one.
+        chief: Whether to add a chief to the workers.
+        ps: The number of parameter servers. They are stopped when the other tasks are done.
+        evaluator: Whether to add an evaluator.
+        env: Environment variables of the processes, in addition to those of this process.
 
     Returns:
         The results: the chief's, the workers', the parameter servers', the evaluator's. ``None`` for
-        a task that was ended because the job was done.
+        a task that was stopped because the job was done.
 
     Raises:
         ClusterTestError: If a task raised, died, or was not done in time.
@@ -93,7 +93,7 @@ def run_cluster(
             deadline=Deadline(timeout, signal.SIGABRT),
         )
         late = timeout if result.timed_out else None
-        outcomes = {ending.task: _outcome(folder, ending, late) for ending in result.endings}
+        outcomes = {found.task: _outcome(folder, found, late) for found in result.exits}
     failures = [outcome for outcome in outcomes.values() if isinstance(outcome, TaskFailure)]
     if failures:
         raise ClusterTestError(failures)
@@ -101,34 +101,34 @@ def run_cluster(
     return [outcomes[task] for task in tasks]
 
 
-def _outcome(folder: Path, ending: TaskEnding, late: float | None) -> Any:
-    """Returns what a task returned, or how it failed."""
-    path = task_process.outcome_file(folder, *ending.task)
+def _outcome(folder: Path, ended: TaskExit, late: float | None) -> Any:
+    """Returns the result of a task, or its failure."""
+    path = task_process.outcome_file(folder, *ended.task)
     outcome = pickle.loads(path.read_bytes()) if path.exists() else {}
-    if "result" in outcome and ending.returncode == 0:
+    if "result" in outcome and ended.returncode == 0:
         try:
             return pickle.loads(outcome["result"])
         except Exception as error:
-            summary = f"returned something that cannot be unpickled: {error!r}"
-            return TaskFailure(ending.task, summary, ending.exit_code)
+            summary = f"returned a value that cannot be unpickled: {error!r}"
+            return TaskFailure(ended.task, summary, ended.exit_code)
     if "raised" in outcome:
         summary, exception = f"raised {outcome['raised']}", _exception(outcome["exception"])
-        return TaskFailure(ending.task, summary, ending.exit_code, exception, outcome["traceback"])
-    if ending.by_launcher and late is None:
+        return TaskFailure(ended.task, summary, ended.exit_code, exception, outcome["traceback"])
+    if ended.by_launcher and late is None:
         return None
-    if ending.by_launcher:
+    if ended.by_launcher:
         summary = f"was not done after {late:g} s"
-    elif ending.returncode == 0:
+    elif ended.returncode == 0:
         summary = "exited before the function returned"
     else:
-        summary = ending.describe().removeprefix(f"{ending.task} ")
-    excerpt = failure_excerpt(ending.output)
-    return TaskFailure(ending.task, summary, ending.exit_code, traceback=excerpt)
+        summary = ended.describe().removeprefix(f"{ended.task} ")
+    excerpt = failure_excerpt(ended.output)
+    return TaskFailure(ended.task, summary, ended.exit_code, traceback=excerpt)
 
 
 def _exception(pickled: bytes) -> BaseException | None:
     try:
         exception = pickle.loads(pickled)
-    except Exception:  # many exceptions can be written, but not read
+    except Exception:  # many exceptions can be pickled, but not unpickled
         return None
     return exception if isinstance(exception, BaseException) else None

@@ -1,7 +1,7 @@
-"""What the process of a task runs: a pickled function, whose result it leaves in a file.
+"""The script of a task's process: calls a pickled function and writes its result to a file.
 
-It is run as a script, and imports nothing of the library, so that a function that needs little
-starts fast. The only argument is the folder that it shares with the caller.
+It imports nothing of the library, so that a small function starts fast. The only argument is the directory
+that it shares with the caller.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import pickle
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 __all__ = ["main", "outcome_file"]
 
 
 def outcome_file(folder: Path, task_type: str, task_id: int) -> Path:
-    """Returns where the outcome of a task is left."""
+    """Returns the file with the outcome of a task."""
     return folder / f"{task_type}-{task_id}.outcome"
 
 
 def main(folder: Path) -> int:
-    """Calls the function and leaves what it returned, or what it raised; returns the exit code."""
-    # So that SIGABRT, sent at the deadline, shows where every thread is.
+    """Calls the function, writes its result or exception, and returns the exit code."""
+    # SIGABRT, sent at the deadline, then prints the stack of every thread.
     faulthandler.enable()
     sys.path[:] = json.loads((folder / "sys_path.json").read_text())
     task = json.loads(os.environ["TF_CONFIG"])["task"]
@@ -47,8 +46,8 @@ def main(folder: Path) -> int:
     return 0 if "result" in outcome else 1
 
 
-def _pickled(value: Any) -> bytes:
-    import cloudpickle  # here, because only now is it known where modules are
+def _pickled(value: object) -> bytes:
+    import cloudpickle  # imported here, because sys.path is set in main
 
     return bytes(cloudpickle.dumps(value))
 

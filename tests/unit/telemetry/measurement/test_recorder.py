@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from stratagem._src.telemetry.measurement.log_notes import LogNotes
 from stratagem._src.telemetry.measurement.recorder import Recorder
+from stratagem._src.telemetry.monitoring.reporter import WarningHandler
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_draw_at_the_end_of_data_counts_nothing(recorder):
 
 
 def test_programs_of_all_workers_keep_their_numbers(recorder):
-    assert recorder.run_together(7, "step", lambda: "done") == "done"
+    assert recorder.run_multi_process(7, "step", lambda: "done") == "done"
     [(number, seconds)] = recorder.take().joint
     assert number == 7
     assert seconds >= 0
@@ -188,13 +188,13 @@ def test_sources_are_asked_for_as_long_as_they_live(recorder):
 
     source = Source()
     recorder.add_source("coordinator", source.figures)
-    assert dict(recorder.figures()) == {"coordinator": {"queued": 3}}
+    assert dict(recorder.metrics()) == {"coordinator": {"queued": 3}}
     del source
-    assert dict(recorder.figures()) == {}
+    assert dict(recorder.metrics()) == {}
 
 
 def test_warnings_and_errors_of_the_library_are_noted(recorder):
-    log, handler = logging.getLogger("stratagem.a.room"), LogNotes(recorder)
+    log, handler = logging.getLogger("stratagem.a.room"), WarningHandler(recorder)
     logging.getLogger("stratagem").addHandler(handler)
     try:
         log.info("nothing")

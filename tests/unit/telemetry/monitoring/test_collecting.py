@@ -20,7 +20,7 @@ from stratagem._src.telemetry.monitoring.events_file import EventsFile
 from stratagem._src.telemetry.monitoring.job_events import SampleEvents
 from stratagem._src.telemetry.monitoring.reporter import SAMPLE, Reporter
 from stratagem._src.telemetry.monitoring.sample import Sample
-from stratagem._src.transport import Caller, Credentials, Identity, Message
+from stratagem._src.transport import Credentials, Identity, Message, TransportClient
 
 SECRET = "correct horse battery staple"
 
@@ -106,7 +106,7 @@ def test_a_task_does_not_mind_that_nobody_listens(tmp_path):
 
 def test_who_does_not_know_the_secret_is_not_heard(collector):
     wrong = Credentials(secret="incorrect horse battery staple")
-    caller = Caller(collector.address, wrong, wanted=COLLECTOR, own=Identity("stranger"))
+    caller = TransportClient(collector.address, wrong, wanted=COLLECTOR, own=Identity("stranger"))
     with pytest.raises(UnauthenticatedError):
         caller.call(SAMPLE, Message(Sample("worker 0", 1, 0.0, 1, 1).to_bytes()), timeout=10)
     caller.close()
@@ -114,7 +114,7 @@ def test_who_does_not_know_the_secret_is_not_heard(collector):
 
 
 def test_what_is_no_sample_is_refused(collector):
-    caller = Caller(
+    caller = TransportClient(
         collector.address, Credentials(secret=SECRET), wanted=COLLECTOR, own=Identity("task")
     )
     for body in (b"", b"[]", b'{"task": 1}'):
@@ -154,7 +154,7 @@ def test_a_full_disk_ends_the_file_and_not_the_job():
         collector.note("attempt_started", attempt=0, tasks=["worker 0"])
         [note] = collector.view()["notes"]
     assert "not written any more" in note["text"]
-    assert told == ["Events are not written any more: No space left on device. The job goes on."]
+    assert told == ["Stopped writing events: No space left on device. The job continues."]
 
 
 def test_an_event_that_fits_in_part_leaves_no_part(events_file, monkeypatch):

@@ -17,12 +17,12 @@ from stratagem._src.telemetry.monitoring.dashboard import page_server
 from stratagem._src.telemetry.monitoring.dashboard.dashboard_server import DashboardServer
 from stratagem._src.telemetry.monitoring.dashboard.page_access import PageAccess
 from stratagem._src.telemetry.monitoring.dashboard.page_request import PageRequest
-from stratagem._src.telemetry.monitoring.observed_jobs import (
-    ObservedJob,
+from stratagem._src.telemetry.monitoring.dashboard_client import DashboardClient
+from stratagem._src.telemetry.monitoring.monitored_jobs import (
+    MonitoredJob,
     announce_job,
-    observed_jobs,
+    monitored_jobs,
 )
-from stratagem._src.telemetry.monitoring.view_client import ViewClient
 
 KEY = "the-key-of-the-dashboard"
 
@@ -232,7 +232,7 @@ def test_a_request_without_end_is_cut_off(serve):
 
 
 def test_a_client_keeps_what_was_noted_before(serve, collector):
-    client = ViewClient(serve("127.0.0.1").link)
+    client = DashboardClient(serve("127.0.0.1").link)
     collector.note("note", kind="warning", text="first")
     client.view()
     collector.note("note", kind="warning", text="second")
@@ -241,9 +241,9 @@ def test_a_client_keeps_what_was_noted_before(serve, collector):
 
 def test_a_client_shows_the_key_that_its_link_has(serve):
     port = urlsplit(serve("0.0.0.0").link).port
-    assert ViewClient(f"http://127.0.0.1:{port}/?key={KEY}").view()["job"]["name"] == "train"
+    assert DashboardClient(f"http://127.0.0.1:{port}/?key={KEY}").view()["job"]["name"] == "train"
     with pytest.raises(LaunchError, match="needs a key"):
-        ViewClient(f"127.0.0.1:{port}").view()
+        DashboardClient(f"127.0.0.1:{port}").view()
 
 
 @pytest.mark.parametrize(
@@ -251,33 +251,33 @@ def test_a_client_shows_the_key_that_its_link_has(serve):
 )
 def test_what_is_no_link_is_refused(link):
     with pytest.raises(LaunchError, match="prints"):
-        ViewClient(link)
+        DashboardClient(link)
 
 
 def test_nobody_there_is_said():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        with pytest.raises(UnavailableError, match="No dashboard answers"):
-            ViewClient(f"127.0.0.1:{unused.getsockname()[1]}").view()
+        with pytest.raises(UnavailableError, match="No dashboard responds"):
+            DashboardClient(f"127.0.0.1:{unused.getsockname()[1]}").view()
 
 
 def test_jobs_are_found_while_their_launchers_live(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert observed_jobs() == []
-    here = ObservedJob.of_this_process("train", "http://127.0.0.1:1/?key=x")
+    assert monitored_jobs() == []
+    here = MonitoredJob.of_this_process("train", "http://127.0.0.1:1/?key=x")
     gone = here._replace(launcher=2**22 + 1)  # no such process can be
     with announce_job(here), announce_job(gone):
-        assert observed_jobs() == [here]
+        assert monitored_jobs() == [here]
         [path] = (tmp_path / "stratagem" / "jobs").iterdir()  # the other's was removed
         assert path.stat().st_mode & 0o077 == 0
         (path.parent / "broken.json").write_text("{")
-        assert observed_jobs() == [here]
-    assert observed_jobs() == []
+        assert monitored_jobs() == [here]
+    assert monitored_jobs() == []
 
 
 def test_jobs_of_other_machines_in_a_shared_home_are_left_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    there = ObservedJob("train", "http://127.0.0.1:1/", 2**22 + 1, "another-host")
+    there = MonitoredJob("train", "http://127.0.0.1:1/", 2**22 + 1, "another-host")
     with announce_job(there):
-        assert observed_jobs() == []
+        assert monitored_jobs() == []
         assert len(list((tmp_path / "stratagem" / "jobs").iterdir())) == 1

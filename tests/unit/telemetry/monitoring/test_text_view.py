@@ -55,7 +55,7 @@ def history():
 def test_all_that_is_known(history):
     lines = text_view(history.view(10.0)).splitlines()
     assert lines[0].startswith("train  running, restart 1  0:00:09  99.5 steps/s  3184 examples/s")
-    assert lines[0].endswith("the others wait for worker 0")
+    assert lines[0].endswith("straggler: worker 0")
     [row] = [line for line in lines if line.startswith("worker 0 ")]
     assert " ".join(row.split()) == (
         "worker 0 running 1200 99.5 3184 10.0 ms 10 % 40 % 0 % 50 % 0 % 250 MB 1"
@@ -119,7 +119,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_is_kept_up_to_date_until_the_job_ends(history, monkeypatch):
-    monkeypatch.setattr(top, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(top, "_POLL_INTERVAL", 0.0)
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     looks = iter(range(3))

@@ -10,15 +10,15 @@ from typing import Any
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import CloudError, TaskError
-from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.cluster.ray_module import load_ray
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.core.waiting_notice import WaitingNotice
 
 __all__ = ["RayClusterResolver"]
 
-_SECONDS_BETWEEN_LOOKS = 0.1
+_POLL_INTERVAL = 0.1
 _books: list[Any] = []
 _log = logging.getLogger("stratagem")
 
@@ -60,7 +60,7 @@ class RayClusterResolver(ClusterResolver):
         self._task_id = task_id
         self._group = group
         self._timeout = timeout
-        self._port: HeldPorts | None = None
+        self._port: ReservedPorts | None = None
         self._spec: ClusterSpec | None = None
 
     def cluster_spec(self) -> ClusterSpec:
@@ -78,7 +78,7 @@ class RayClusterResolver(ClusterResolver):
         ray = load_ray("RayClusterResolver")
         # Held, so that nobody else gets it before this task listens.
         host = ray.util.get_node_ip_address()
-        self._port = HeldPorts(1, host)
+        self._port = ReservedPorts(1, host)
         try:
             return self._meet(ray, Address(host, *self._port))
         except CloudError:
@@ -102,7 +102,7 @@ class RayClusterResolver(ClusterResolver):
             if notice.is_due():
                 names = ", ".join(map(str, missing))
                 _log.warning("%s %d waits for %s (%.0f s)", *mine, names, notice.seconds)
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_POLL_INTERVAL)
             known = ray.get(book.read.remote())
         return ClusterSpec(
             {job: [known[(job, i)] for i in range(number)] for job, number in self._jobs.items()}

@@ -10,7 +10,7 @@ from stratagem._src.cluster.errors import ClusterSpecError
 
 __all__ = ["expand_host_list", "expand_tasks_per_node"]
 
-_MOST_NODES = 65536  # Slurm's own limit
+_MAX_NODES = 65536  # Slurm's own limit
 _PIECE = re.compile(r"(?P<text>[^\[\],\s]+)|\[(?P<ranges>[0-9,-]+)\]")
 _RANGE = re.compile(r"(?P<first>\d{1,18})(?:-(?P<last>\d{1,18}))?", re.ASCII)
 _REPEATED = re.compile(r"(?P<count>\d{1,9})(?:\(x(?P<times>\d{1,9})\))?", re.ASCII)
@@ -33,8 +33,8 @@ def expand_host_list(host_list: str) -> list[str]:
     hosts: list[str] = []
     for name in _split_outside_brackets(host_list):
         hosts += _expand_name(name, host_list)
-        if len(hosts) > _MOST_NODES:
-            raise _bad_host_list(host_list, f"it names more than {_MOST_NODES} hosts")
+        if len(hosts) > _MAX_NODES:
+            raise _bad_host_list(host_list, f"it names more than {_MAX_NODES} hosts")
     return hosts
 
 
@@ -52,10 +52,10 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
     for part in tasks_per_node.split(","):
         found = _REPEATED.fullmatch(part.strip())
         times = int(found["times"] or 1) if found else 0
-        if not found or not times or len(counts) + times > _MOST_NODES:
+        if not found or not times or len(counts) + times > _MAX_NODES:
             raise ClusterSpecError(
                 "Tasks per node must be counts such as '2(x3),1' for at most "
-                f"{_MOST_NODES} nodes, got {tasks_per_node!r} (at {part!r})."
+                f"{_MAX_NODES} nodes, got {tasks_per_node!r} (at {part!r})."
             )
         counts += [int(found["count"])] * times
     return counts
@@ -81,8 +81,8 @@ def _expand_name(name: str, host_list: str) -> list[str]:
         ranges = found["ranges"]
         pieces.append([found["text"]] if ranges is None else _numbers(ranges, host_list))
         num_hosts = (num_hosts or 1) * len(pieces[-1])
-        if num_hosts > _MOST_NODES:
-            raise _bad_host_list(host_list, f"it names more than {_MOST_NODES} hosts")
+        if num_hosts > _MAX_NODES:
+            raise _bad_host_list(host_list, f"it names more than {_MAX_NODES} hosts")
         position = found.end()
     return ["".join(combination) for combination in itertools.product(*pieces)]
 
@@ -94,7 +94,7 @@ def _numbers(ranges: str, host_list: str) -> list[str]:
         if not found:
             raise _bad_host_list(host_list, f"{part!r} is no range")
         first, last = int(found["first"]), int(found["last"] or found["first"])
-        if last < first or last - first >= _MOST_NODES:
+        if last < first or last - first >= _MAX_NODES:
             raise _bad_host_list(host_list, f"{part!r} is not an ascending range of hosts")
         width = len(found["first"])
         numbers += [str(number).zfill(width) for number in range(first, last + 1)]

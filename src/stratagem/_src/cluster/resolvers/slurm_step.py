@@ -29,7 +29,7 @@ _FIX = "Start the program with srun."
 # A step's variables come first: a job's describe all of it, of which srun may use a part.
 _NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 _NUM_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-_MOST_TASKS = 2**20
+_MAX_TASKS = 2**20
 _TASKS_PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 
 
@@ -114,8 +114,8 @@ def _read_tasks_per_node(num_hosts: int) -> list[int]:
         raise EnvironmentVariableError(variable, text, f"counts of tasks ({error})") from None
     if len(counts) != num_hosts:
         raise EnvironmentVariableError(variable, text, f"the tasks of each of {num_hosts} nodes")
-    if sum(counts) > _MOST_TASKS:
-        raise EnvironmentVariableError(variable, text, f"at most {_MOST_TASKS} tasks in all")
+    if sum(counts) > _MAX_TASKS:
+        raise EnvironmentVariableError(variable, text, f"at most {_MAX_TASKS} tasks in all")
     return counts
 
 

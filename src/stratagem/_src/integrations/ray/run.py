@@ -22,7 +22,7 @@ from stratagem._src.transport.secret import new_secret
 
 __all__ = ["run"]
 
-_SECONDS_BETWEEN_LOOKS = 1.0
+_POLL_INTERVAL = 1.0
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
     >>> from stratagem.integrations import ray
     >>> ray.run(print, workers=-1)
     Traceback (most recent call last):
-    stratagem._src.cluster.errors.LaunchError: workers must be a whole number >= 0, got -1.
+    stratagem._src.cluster.errors.LaunchError: workers must be an integer >= 0, got -1.
 
     Args:
         fn: What every task calls.
@@ -154,7 +154,7 @@ class _RayJob:
         running = {begin(task): task for task in tasks}
         results: dict[Task, Any] = {}
         while not job_is_done(tasks, results):
-            done, _ = self._ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_LOOKS)
+            done, _ = self._ray.wait(list(running), num_returns=1, timeout=_POLL_INTERVAL)
             for reference in done:
                 task = running.pop(reference)
                 try:
@@ -162,7 +162,7 @@ class _RayJob:
                 except self._ray.exceptions.RayActorError as error:
                     if not can_be_replaced(task, tasks) or not self._max_worker_restarts:
                         raise UnavailableError(f"{task} of the Ray job is gone: {error}") from None
-                    time.sleep(_SECONDS_BETWEEN_LOOKS)
+                    time.sleep(_POLL_INTERVAL)
                     running[begin(task)] = task
                 except self._ray.exceptions.RayTaskError as error:
                     raise error.as_instanceof_cause() from None

@@ -10,8 +10,8 @@ from typing import Any
 
 import cloudpickle
 
-from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.cluster.ray_module import load_ray
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.transport.secret import SECRET_VARIABLE
 
 __all__ = ["TaskActor", "get_dataset_shard"]
@@ -42,12 +42,12 @@ class TaskActor:
     """Has an address, and then calls a function as a task of the cluster."""
 
     def __init__(self) -> None:
-        self._port: HeldPorts | None = None
+        self._port: ReservedPorts | None = None
 
     def address(self) -> tuple[str, int]:
         """Returns the host of this actor, and a port that is held for it."""
         host: str = load_ray("integrations.ray").util.get_node_ip_address()
-        self._port = HeldPorts(1, host)
+        self._port = ReservedPorts(1, host)
         [port] = self._port
         return host, port
 

@@ -1,1 +1,1 @@
-"""Where a job runs: one back end in each file, all for the same job description."""
+"""The back ends that run a job: one per file, all with the same job description."""

@@ -1,4 +1,4 @@
-"""``HostsBackend``: machines on which somebody starts the same command."""
+"""``HostsBackend``: bare hosts on which the user starts the same command."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["HostsBackend"]
 
 @dataclass(frozen=True)
 class HostsBackend:
-    """Runs this node's tasks in step with the other nodes, each started with its own rank.
+    """Runs this node's tasks, coordinated with the other nodes; each node is started with its own rank.
 
     Attributes:
-        num_nodes: How many nodes there are.
-        node_rank: Which of them this is; node 0 decides for all.
-        endpoint: The ``host:port`` where node 0 is met.
+        num_nodes: The number of nodes.
+        node_rank: The rank of this node; node 0 decides for all.
+        endpoint: The ``host:port`` at which node 0 listens.
         timeout_seconds: How long nodes wait for each other.
 
     Raises:
-        LaunchError: If there is no such node, or nowhere to meet.
+        LaunchError: If the rank is out of range, or there is no endpoint.
     """
 
     num_nodes: int
@@ -44,13 +44,13 @@ class HostsBackend:
     def __post_init__(self) -> None:
         if self.num_nodes < 1 or not 0 <= self.node_rank < self.num_nodes:
             raise LaunchError(
-                f"--node-rank must be from 0 to --nnodes less one, got {self.node_rank} of "
+                f"--node-rank must be from 0 to --nnodes - 1, got {self.node_rank} of "
                 f"{self.num_nodes}."
             )
         if not self.endpoint:
             raise LaunchError(
-                f"--nnodes {self.num_nodes} needs --rdzv-endpoint, the host and port where node 0 is "
-                "met, such as node0:29400."
+                f"--nnodes {self.num_nodes} needs --rdzv-endpoint, the host and port at which node 0 "
+                "listens, such as node0:29400."
             )
         Address.parse(self.endpoint)
 
@@ -58,7 +58,7 @@ class HostsBackend:
         """Returns the description of what this node runs."""
         refuse_resources(job, "hosts")
         return (
-            f"# node {self.node_rank} of {self.num_nodes}, which meet at {self.endpoint}\n"
+            f"# node {self.node_rank} of {self.num_nodes}, with the rendezvous at {self.endpoint}\n"
             f"{description_text(job)}"
         )
 
@@ -73,12 +73,12 @@ class HostsBackend:
             console,
             SignalPipe(),
             job.rules,
-            job.observation,
+            job.monitoring,
         )
         return result.exit_code
 
     def _rendezvous(self) -> Rendezvous:
-        read_secret()  # raises where there is none: certificates alone do not do here
+        read_secret()  # raises if there is none: certificates alone are not sufficient here
         return Rendezvous(
             Address.parse(self.endpoint),
             self.num_nodes,

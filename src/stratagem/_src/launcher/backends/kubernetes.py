@@ -1,9 +1,10 @@
-"""``KubernetesBackend``: a job as pods of a Kubernetes cluster."""
+"""``KubernetesBackend``: runs a job as pods of a Kubernetes cluster."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,36 +24,36 @@ __all__ = ["KubernetesBackend"]
 
 _JOBSET_GROUP = "jobset.x-k8s.io"
 _JOBSETS = (_JOBSET_GROUP, "v1alpha2")
-_SECONDS_FOR_A_CALL = 60
+_REQUEST_TIMEOUT = 60
 
 
 @dataclass(frozen=True)
 class KubernetesBackend:
-    """Makes what a job needs in a cluster, follows it, and takes it away if it is interrupted."""
+    """Creates the objects of a job in a cluster, follows the job, and deletes it if interrupted."""
 
     options: KubernetesOptions
 
     def preview(self, job: JobDescription) -> str:
-        """Returns what would be made but for the secret, as JSON, which is YAML too."""
+        """Returns the manifests without the secret, as JSON, which is also valid YAML."""
         manifests = job_manifests(job, self.options, jobset=bool(self.options.jobset))
         items = {"apiVersion": "v1", "kind": "List", "items": manifests}
         return (
             f"# {json.dumps(job.to_json())}\n"
-            "# It needs a secret, which 'stratagem run' makes. To apply it by hand:\n"
+            "# It needs a secret, which 'stratagem run' creates. To apply it by hand:\n"
             f"#   openssl rand -hex 32 | kubectl create secret generic {job.name} "
             "--from-file=secret=/dev/stdin\n"
             f"{json.dumps(items, indent=2)}"
         )
 
     def run(self, job: JobDescription, console: Console) -> int:
-        """Makes the job in the cluster that the client's configuration names, and follows it."""
+        """Creates the job in the cluster of the client's configuration, and follows it."""
         cluster = _Cluster()
         jobset = self.options.jobset
         if jobset is None:
             jobset = cluster.has_jobsets()
-        owner = self._make(cluster, job, jobset)
+        owner = self._create(cluster, job, jobset)
         what = f"{owner['kind']} {owner['metadata']['name']}"
-        console.message(f"made {what} in namespace {self.options.namespace}")
+        console.message(f"created {what} in namespace {self.options.namespace}")
         if self.options.detach:
             return 0
         number = len(list(job.all_tasks()))
@@ -64,15 +65,15 @@ class KubernetesBackend:
             console.message(f"deleted {what}")
             raise
         except cluster.errors as error:
-            raise LaunchError(_words(f"following {what}", error)) from None
+            raise LaunchError(_error_text(f"following {what}", error)) from None
 
-    def _make(self, cluster: _Cluster, job: JobDescription, jobset: bool) -> Manifest:
-        """Makes everything, or nothing; returns what owns it."""
+    def _create(self, cluster: _Cluster, job: JobDescription, jobset: bool) -> Manifest:
+        """Creates all objects, or none; returns the object that owns the others."""
         owner, *others = job_manifests(job, self.options, jobset)
         reference = {key: owner[key] for key in ("apiVersion", "kind")}
         reference |= {"name": owner["metadata"]["name"], "uid": cluster.create(owner)}
         try:
-            # The secret comes last: no pod starts before it is there, and then everything is.
+            # The secret comes last: pods cannot start without it, so every object exists when they do.
             for manifest in [*others, secret_manifest(job, self.options, new_secret())]:
                 manifest["metadata"]["ownerReferences"] = [reference]
                 cluster.create(manifest)
@@ -83,7 +84,7 @@ class KubernetesBackend:
 
 
 class _Cluster:
-    """The cluster that the client's configuration names."""
+    """The cluster of the client's configuration."""
 
     def __init__(self) -> None:
         client = _client()
@@ -93,17 +94,17 @@ class _Cluster:
         self._custom = client.CustomObjectsApi(self.api)
         self._groups = client.ApisApi(self.api)
         self._networking = client.NetworkingV1Api(self.api)
-        # The client lets those of its connections through.
+        # The client does not wrap the urllib3 errors of its connections.
         self.errors: tuple[type[Exception], ...] = (client.ApiException, _urllib3_error())
 
     def has_jobsets(self) -> bool:
         """Returns whether JobSets are installed."""
-        groups = self._call("asking for its kinds", self._groups.get_api_versions).groups
+        groups = self._call("listing API groups", self._groups.get_api_versions).groups
         return any(group.name == _JOBSET_GROUP for group in groups)
 
     def create(self, manifest: Manifest) -> str:
-        """Makes an object and returns its unique id."""
-        what = f"making {manifest['kind']} {manifest['metadata']['name']}"
+        """Creates an object and returns its unique id."""
+        what = f"creating {manifest['kind']} {manifest['metadata']['name']}"
         namespace = manifest["metadata"]["namespace"]
         if manifest["kind"] == "JobSet":
             place = (*_JOBSETS, namespace, "jobsets")
@@ -119,7 +120,7 @@ class _Cluster:
         return str(self._call(what, creators[manifest["kind"]], namespace, manifest).metadata.uid)
 
     def delete(self, owner: Manifest) -> None:
-        """Takes away an object, and whatever it owns."""
+        """Deletes an object and its dependents."""
         name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
         policy = {"propagation_policy": "Background"}
         what = f"deleting {owner['kind']} {name}"
@@ -129,11 +130,13 @@ class _Cluster:
         else:
             self._call(what, self._batch.delete_namespaced_job, name, namespace, **policy)
 
-    def _call(self, what: str, function: Any, *arguments: Any, **options: Any) -> Any:
+    def _call(
+        self, what: str, function: Callable[..., Any], *arguments: object, **options: object
+    ) -> Any:
         try:
-            return function(*arguments, **options, _request_timeout=_SECONDS_FOR_A_CALL)
+            return function(*arguments, **options, _request_timeout=_REQUEST_TIMEOUT)
         except self.errors as error:
-            raise LaunchError(_words(what, error)) from None
+            raise LaunchError(_error_text(what, error)) from None
 
 
 def _client() -> Any:
@@ -148,7 +151,7 @@ def _client() -> Any:
 
 
 def _urllib3_error() -> type[Exception]:
-    from urllib3.exceptions import HTTPError  # the client stands on it
+    from urllib3.exceptions import HTTPError  # the client is built on urllib3
 
     return HTTPError
 
@@ -159,21 +162,21 @@ def _connect() -> Any:
     client = _client()
     configuration = client.Configuration()
     try:
-        # The client reads KUBECONFIG when it is imported; here it is read when asked.
+        # The client reads KUBECONFIG at import time; this reads it now.
         config.load_kube_config(
             config_file=os.environ.get("KUBECONFIG"), client_configuration=configuration
         )
     except config.ConfigException as error:
         raise LaunchError(
-            f"The Kubernetes API must be named in KUBECONFIG or ~/.kube/config: {error}"
+            f"KUBECONFIG or ~/.kube/config must configure a Kubernetes cluster: {error}"
         ) from None
     return client.ApiClient(configuration)
 
 
-def _words(what: str, error: Exception) -> str:
+def _error_text(what: str, error: Exception) -> str:
     status = getattr(error, "status", None)
     if status is None:
-        return f"{what}: the Kubernetes API cannot be reached ({error})"
+        return f"{what}: cannot reach the Kubernetes API ({error})"
     try:
         reason = json.loads(getattr(error, "body", None) or "{}").get("message")
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a Kubernetes cluster needs for a job, as plain data."""
+"""The Kubernetes manifests of a job, as plain data."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.loopback import loopback_address
+from stratagem._src.launcher.flag_validation import check_name, check_word
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_flags import job_flags
-from stratagem._src.launcher.script_values import check_name, check_word
 from stratagem._src.transport.secret import FILE_VARIABLE
 
 __all__ = ["JOB_LABEL", "KubernetesOptions", "Manifest", "job_manifests", "secret_manifest"]
@@ -24,28 +24,29 @@ _PORT = 29400
 _SECRET_FOLDER = "/var/run/stratagem"
 _SECRET_KEY = "secret"
 _START_SECONDS = 600
-_SECONDS_KEPT = 24 * 60 * 60
+_RETENTION_SECONDS = 24 * 60 * 60
 _INDEX = "$(JOB_COMPLETION_INDEX)"
 _ANY_GROUP = 65532
-_HIGHEST_USER = 2**31 - 1
+_MAX_USER_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class KubernetesOptions:
-    """What is asked of Kubernetes beside what the job description says.
+    """The Kubernetes options of a job, in addition to the job description.
 
     Attributes:
-        image: The image of the tasks' containers, with the program and stratagem in it.
-        namespace: Where everything is made.
-        service_account: Under which the pods run; empty for the namespace's default. They get no token.
-        jobset: Whether to make a JobSet; ``None`` if the cluster has them.
-        run_as_user: The number of the user that the containers run as; ``None`` for the image's, which must
-            not be root then, and 0 for root.
-        network_policy: Whether to keep other pods of the cluster away from those of the job.
-        detach: Whether to return when everything is made.
+        image: The image of the tasks' containers, which contains the program and stratagem.
+        namespace: The namespace of all objects.
+        service_account: The service account of the pods; empty for the namespace's default. They get no
+            token.
+        jobset: Whether to create a JobSet; ``None`` to do so if the cluster supports it.
+        run_as_user: The user id of the containers; ``None`` for the image's user, which must not be root,
+            and 0 for root.
+        network_policy: Whether to block access from other pods of the cluster.
+        detach: Whether to return when everything is created.
 
     Raises:
-        LaunchError: If there is no image, or something is not what Kubernetes takes for a name.
+        LaunchError: If there is no image, or a name is not valid in Kubernetes.
     """
 
     image: str
@@ -59,32 +60,33 @@ class KubernetesOptions:
     def __post_init__(self) -> None:
         if not self.image:
             raise LaunchError(
-                "--on kubernetes needs --image, with stratagem and the program in it, got none."
+                "--on kubernetes needs --image, which contains stratagem and the program, got none."
             )
         check_word("--image", self.image)
         check_name("--namespace", self.namespace)
         if self.service_account:
             check_name("--service-account", self.service_account)
-        if self.run_as_user is not None and not 0 <= self.run_as_user <= _HIGHEST_USER:
+        if self.run_as_user is not None and not 0 <= self.run_as_user <= _MAX_USER_ID:
             raise LaunchError(
-                "--run-as-user must be the number of a user, such as 1000, or 0 for root, got "
+                "--run-as-user must be a user id, such as 1000, or 0 for root, got "
                 f"{self.run_as_user}."
             )
 
 
 def job_manifests(job: JobDescription, options: KubernetesOptions, jobset: bool) -> list[Manifest]:
-    """Returns everything but the secret: a headless service and a job for each role, or a JobSet; a policy.
+    """Returns all manifests except the secret.
 
-    The first one is the job of the leader, or the JobSet. It owns the others.
+    These are a headless service and a Job for each role, or a JobSet, and a network policy. The first one
+    is the Job of the leader, or the JobSet. It owns the others.
 
     Args:
         job: The job.
-        options: Where, and with which image.
-        jobset: Whether to use a JobSet, which makes its service and its jobs itself.
+        options: The Kubernetes options.
+        jobset: Whether to use a JobSet, which creates its service and its Jobs itself.
     """
     roles = collections.Counter(job.tasks.jobs())
     leader = next(iter(roles))
-    suffix = "-0" if jobset else ""  # a JobSet numbers its jobs as well
+    suffix = "-0" if jobset else ""  # a JobSet also numbers its Jobs
     host = f"{job.name}-{leader}{suffix}-0.{job.name}"
     specs = {
         role: _job_spec(
@@ -100,7 +102,7 @@ def job_manifests(job: JobDescription, options: KubernetesOptions, jobset: bool)
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": _metadata(job, options, f"{job.name}-{role}", role),
-            "spec": spec | {"ttlSecondsAfterFinished": _SECONDS_KEPT},
+            "spec": spec | {"ttlSecondsAfterFinished": _RETENTION_SECONDS},
         }
         for role, spec in specs.items()
     ]
@@ -108,7 +110,7 @@ def job_manifests(job: JobDescription, options: KubernetesOptions, jobset: bool)
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(job, options, job.name),
-        # A name for every pod, at once: the leader's is looked for before it is ready.
+        # Pods need DNS names before they are ready: the others look up the leader while it starts.
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -120,7 +122,7 @@ def job_manifests(job: JobDescription, options: KubernetesOptions, jobset: bool)
 
 
 def secret_manifest(job: JobDescription, options: KubernetesOptions, secret: str) -> Manifest:
-    """Returns the object with the secret of a job. It is never printed."""
+    """Returns the manifest with the secret of a job. It is never printed."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -155,9 +157,9 @@ def _jobset(
                 "subdomain": job.name,
                 "publishNotReadyAddresses": True,
             },
-            # The launcher in the pods starts the job again where it can; this is for lost pods.
+            # The launcher in the pods restarts the job where it can; this covers lost pods.
             "failurePolicy": {"maxRestarts": job.rules.max_restarts},
-            "ttlSecondsAfterFinished": _SECONDS_KEPT,
+            "ttlSecondsAfterFinished": _RETENTION_SECONDS,
             "replicatedJobs": [
                 {
                     "name": role,
@@ -184,7 +186,7 @@ def _job_spec(
     container: Manifest = {
         "name": "task",
         "image": options.image,
-        # Kubernetes would take $(…) in the program's arguments for a variable.
+        # Escapes $(…) in the program's arguments, which Kubernetes would expand as a variable.
         "command": node + [flag.replace("$(", "$$(") for flag in job_flags(job)],
         "env": [{"name": FILE_VARIABLE, "value": f"{_SECRET_FOLDER}/{_SECRET_KEY}"}],
         "volumeMounts": [{"name": "secret", "mountPath": _SECRET_FOLDER, "readOnly": True}],
@@ -218,7 +220,7 @@ def _job_spec(
         "parallelism": number,
         "completionMode": "Indexed",
         "backoffLimit": job.rules.max_restarts,
-        # A pod that was taken away comes back. One that ended badly has told all others, which end too.
+        # An evicted pod is replaced. A pod that failed has notified all others, so the whole Job fails.
         "podFailurePolicy": {
             "rules": [
                 {
@@ -233,11 +235,11 @@ def _job_spec(
 
 
 def _pod_security(options: KubernetesOptions) -> Manifest:
-    """Returns what the restricted pod security standard asks for, and who may read the secret."""
+    """Returns the security context of the restricted pod security standard, with access to the secret."""
     security: Manifest = {
         "runAsNonRoot": options.run_as_user != 0,
         "seccompProfile": {"type": "RuntimeDefault"},
-        # So that a container that is not root reads the secret as well.
+        # Lets a container that does not run as root read the secret.
         "fsGroup": _ANY_GROUP,
     }
     return (
@@ -246,10 +248,10 @@ def _pod_security(options: KubernetesOptions) -> Manifest:
 
 
 def _network_policy(job: JobDescription, options: KubernetesOptions) -> Manifest:
-    """Returns the policy that only pods of the job reach its pods.
+    """Returns a policy that lets only pods of the job reach its pods.
 
-    On every port: tasks listen where they find a free one, and XLA, whose ports authenticate nobody, too.
-    A dashboard that was asked for at a fixed port is for others as well, who need its key.
+    It covers every port: tasks listen on arbitrary free ports, and so does XLA, whose ports have no
+    authentication. A dashboard with a fixed port stays reachable for others, who need its key.
     """
     pods = {"podSelector": {"matchLabels": {JOB_LABEL: job.name}}}
     ingress: list[Manifest] = [{"from": [pods]}]

@@ -1,4 +1,4 @@
-"""``LocalBackend``: every task on this machine."""
+"""``LocalBackend``: runs every task on this machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["LocalBackend"]
 
 
 class LocalBackend:
-    """Runs every task on this machine, with a secret of its own."""
+    """Runs every task on this machine, with a new secret for each job."""
 
     def preview(self, job: JobDescription) -> str:
-        """Returns the description itself: nothing else is needed here."""
+        """Returns the job description: a local job needs nothing else."""
         refuse_resources(job, "local")
         return description_text(job)
 
@@ -32,6 +32,6 @@ class LocalBackend:
             console,
             rules=job.rules,
             signals=SignalPipe(),
-            observation=job.observation,
+            monitoring=job.monitoring,
         )
         return result.exit_code

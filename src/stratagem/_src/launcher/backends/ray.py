@@ -1,4 +1,4 @@
-"""``RayBackend``: a job whose tasks are actors on a Ray cluster."""
+"""``RayBackend``: runs the tasks of a job as actors on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from types import ModuleType
+from typing import Any, Self, TypeAlias
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
-from stratagem._src.cluster.held_ports import HeldPorts
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.cluster.ray_module import load_ray
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.launcher.backends.backend import description_text
 from stratagem._src.launcher.console import Console
+from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_flags import job_flags
 from stratagem._src.launcher.lines import LineSplitter
@@ -26,31 +28,33 @@ from stratagem._src.launcher.ray_placement import RayPlacement
 from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_job import lead_job
 from stratagem._src.launcher.signal_pipe import SignalPipe
-from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials
 from stratagem._src.transport.secret import new_secret
 
 __all__ = ["RayBackend"]
 
-_SECONDS_BETWEEN_TRIES = 0.5
-_SECONDS_TO_LEAVE = 10.0
+ActorHandle: TypeAlias = Any
+"""``ray.actor.ActorHandle``."""
+
+_RETRY_INTERVAL = 0.5
+_SHUTDOWN_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
 class RayBackend:
-    """Runs every task in an actor of a placement group; this process leads.
+    """Runs every task in an actor of a placement group; this process leads the job.
 
     Attributes:
-        address: Of the Ray cluster; empty to start one for the job on this machine.
-        start_seconds: How long Ray may take to find room for the tasks, and they to start.
+        address: The address of the Ray cluster; empty to start one for the job on this machine.
+        start_seconds: The time limit for Ray to place the tasks, and for the tasks to start.
     """
 
     address: str = ""
     start_seconds: float = 300.0
 
     def preview(self, job: JobDescription) -> str:
-        """Returns where the tasks would run, and the description."""
+        """Returns where the tasks would run, and the job description."""
         where = (
             f"the Ray cluster at {self.address}" if self.address else "a Ray started for the job"
         )
@@ -67,18 +71,18 @@ class RayBackend:
             ray.init(self.address or "local", include_dashboard=False, log_to_driver=False)
         except (ConnectionError, RuntimeError) as error:
             raise LaunchError(
-                f"--ray-address must be that of a Ray cluster that answers, got {self.address!r}: {error}"
+                f"--ray-address must be the address of a running Ray cluster, got {self.address!r}: {error}"
             ) from None
         try:
             return self._lead(ray, job, console)
         finally:
             ray.shutdown()
 
-    def _lead(self, ray: Any, job: JobDescription, console: Console) -> int:
+    def _lead(self, ray: ModuleType, job: JobDescription, console: Console) -> int:
         secret, tasks = new_secret(), list(job.all_tasks())
         host = ray.util.get_node_ip_address()
         with (
-            HeldPorts(1, host) as ports,
+            ReservedPorts(1, host) as ports,
             RayPlacement(ray, job.tasks, job.resources, self.start_seconds) as placement,
         ):
             endpoint = Address(host, *ports)
@@ -89,7 +93,7 @@ class RayBackend:
                 self.start_seconds,
                 Credentials(secret, Credentials.from_environment().tls),
                 ("the launcher", *map(str, tasks)),
-                nodes_come_back=True,
+                nodes_are_restarted=True,
             )
             command = ["-m", "stratagem", "run", "--on=hosts", "--led"]
             command += [f"--rdzv-endpoint={endpoint}", f"--rdzv-timeout={self.start_seconds:g}"]
@@ -99,18 +103,16 @@ class RayBackend:
                 return [*command, place, *job_flags(job)], secret, os.getcwd(), sys.path
 
             starter = _ActorStarter(ray, placement, tasks, arguments, console)
-            result = lead_job(
-                rendezvous, starter, console, SignalPipe(), job.rules, job.observation
-            )
+            result = lead_job(rendezvous, starter, console, SignalPipe(), job.rules, job.monitoring)
             return result.exit_code
 
 
 class _ActorStarter:
-    """Keeps an actor for each task, which Ray starts again when it is lost, wherever there is room."""
+    """Keeps one actor per task; Ray restarts a lost actor on any node with free resources."""
 
     def __init__(
         self,
-        ray: Any,
+        ray: ModuleType,
         placement: RayPlacement,
         tasks: list[Task],
         arguments: Callable[[Task], tuple[Any, ...]],
@@ -127,8 +129,8 @@ class _ActorStarter:
             for bundle in range(len(tasks))
         ]
 
-    def start(self, loop: TaskLoop, give_up: Callable[[str], None]) -> None:
-        """Has every actor run its node."""
+    def start(self, loop: EventLoop, give_up: Callable[[str], None]) -> None:
+        """Runs the node of every actor."""
         self._loop = loop
         self._background = Background(
             "the tasks on Ray", on_failure=lambda _: loop.call_soon(self._background.check)
@@ -136,10 +138,10 @@ class _ActorStarter:
         for task, actor in zip(self._tasks, self._actors, strict=True):
             self._background.start(self._keep_running, task, actor, name=f"ray-{task}")
 
-    def join_again(self, lost: list[int]) -> None:
-        """Does nothing: Ray starts lost actors again, and their nodes join."""
+    def rejoin(self, lost: list[int]) -> None:
+        """Does nothing: Ray restarts lost actors, and their nodes rejoin."""
 
-    def _keep_running(self, task: Task, actor: Any) -> None:
+    def _keep_running(self, task: Task, actor: ActorHandle) -> None:
         errors = self._ray.exceptions
         while not self._is_over.is_set():
             splitters = (LineSplitter(), LineSplitter())
@@ -151,7 +153,7 @@ class _ActorStarter:
                 for is_error, splitter in enumerate(splitters):
                     for line in splitter.flush():
                         self._show(line, bool(is_error))
-                return  # the node has left with the job's last order
+                return  # the node exited after the job's last order
             except (errors.RayActorError, errors.RayTaskError) as error:
                 if self._is_over.is_set():
                     return
@@ -161,7 +163,7 @@ class _ActorStarter:
                         self._console.message, f"the actor of {task} is gone: {first_line}"
                     )
                 )
-                time.sleep(_SECONDS_BETWEEN_TRIES)
+                time.sleep(_RETRY_INTERVAL)
 
     def _show(self, line: str, is_error: bool) -> None:
         self._loop.call_soon(functools.partial(self._console.foreign_line, line, is_error))
@@ -176,11 +178,11 @@ class _ActorStarter:
         for actor in self._actors:
             self._ray.kill(actor)
         if hasattr(self, "_background"):
-            self._background.join(_SECONDS_TO_LEAVE)
+            self._background.join(_SHUTDOWN_TIMEOUT)
 
     def _drain(self) -> None:
-        """Shows what the nodes still print until they have left, for some seconds at most."""
-        deadline = time.monotonic() + _SECONDS_TO_LEAVE
+        """Shows the remaining output of the nodes until they exit, or until a timeout."""
+        deadline = time.monotonic() + _SHUTDOWN_TIMEOUT
         while self._background.alive() and time.monotonic() < deadline:
             self._loop.call_at(time.monotonic() + 0.1, lambda: None)
             self._loop.run_once()

@@ -1,4 +1,4 @@
-"""``SlurmOptions``: what is asked of Slurm beside what the job description says."""
+"""``SlurmOptions``: the Slurm options of a job, in addition to the job description."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratagem._src.cluster.errors import LaunchError
-from stratagem._src.launcher.script_values import check_one_line, check_word
+from stratagem._src.launcher.flag_validation import check_one_line, check_word
 from stratagem._src.transport.local_secret import local_secret_path
 
 __all__ = ["SlurmOptions"]
@@ -19,7 +19,7 @@ _OURS = ("--ntasks", "-n", "--wrap", "--array", "-a", "--export", "--parsable", 
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """What is asked of Slurm beside what the job description says.
+    """The Slurm options of a job, in addition to the job description.
 
     >>> from stratagem._src.launcher.backends.slurm_options import SlurmOptions
     >>> SlurmOptions(partition="gpu", nodes=2).directives()
@@ -27,18 +27,18 @@ class SlurmOptions:
 
     Attributes:
         partition: The partition; empty for the default one.
-        account: Who is charged; empty for the default one.
-        time_limit: The longest the job may run, as Slurm writes it.
-        nodes: How many nodes to spread the tasks over; ``None`` leaves it to Slurm.
-        requeue: Whether the job is queued again when it is preempted, or its time is nearly over.
-        extra: More options of ``sbatch``, as they are.
-        shared_dir: A folder that all nodes see, for the secret; empty for one in the user's home.
+        account: The account to charge; empty for the default one.
+        time_limit: The time limit of the job, in Slurm's format.
+        nodes: The number of nodes for the tasks; ``None`` leaves it to Slurm.
+        requeue: Whether to requeue the job when it is preempted or nearly reaches its time limit.
+        extra: Additional options of ``sbatch``, passed unchanged.
+        shared_dir: A directory that all nodes share, for the secret; empty for one in the user's home.
         detach: Whether to return when the job is submitted.
-        start_seconds: How long the tasks of a step may take to start.
+        start_seconds: The time limit for the tasks of a step to start.
 
     Raises:
-        LaunchError: If an option of ``sbatch`` would contradict what the back end says itself, or a
-            value would be more than one line or word of the script.
+        LaunchError: If an option of ``sbatch`` conflicts with one that the back end sets, or a value does
+            not fit in one line or word of the script.
     """
 
     partition: str = ""
@@ -67,7 +67,7 @@ class SlurmOptions:
 
     @property
     def time_limit_seconds(self) -> float:
-        """The time limit; infinite where it is Slurm's to say, or to refuse.
+        """The time limit; infinite if it is not set or not in Slurm's format.
 
         >>> SlurmOptions(time_limit="1-12:30").time_limit_seconds
         131400.0
@@ -83,7 +83,7 @@ class SlurmOptions:
         return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
     def directives(self) -> list[str]:
-        """Returns the options of ``sbatch`` that ask for what these say."""
+        """Returns the corresponding options of ``sbatch``."""
         options = [f"--partition={self.partition}"] * bool(self.partition)
         options += [f"--account={self.account}"] * bool(self.account)
         options += [f"--time={self.time_limit}"] * bool(self.time_limit)
@@ -96,7 +96,7 @@ class SlurmOptions:
         return flags + ([f"--shared-dir={self.shared_dir}"] if self.shared_dir else [])
 
     def secret_dir(self) -> Path:
-        """Returns the folder for the secrets of jobs."""
+        """Returns the directory for the secrets of jobs."""
         if self.shared_dir:
             return Path(self.shared_dir)
         return local_secret_path().parent / "slurm"

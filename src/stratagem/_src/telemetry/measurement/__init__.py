@@ -1,1 +1,1 @@
-"""What a task measures of itself while it is observed: its steps, and where their time goes."""
+"""The measurements of a monitored task: its steps, and where their time goes."""

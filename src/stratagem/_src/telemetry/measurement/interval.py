@@ -1,4 +1,4 @@
-"""``Interval``: what a task did in about a second."""
+"""``Interval``: the measurements of a task over about one second."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ __all__ = ["Interval"]
 
 @dataclass
 class Interval:
-    """What was measured between two looks, added up.
+    """The sums of all measurements between two samples.
 
     Attributes:
-        steps: How many steps ended.
-        seconds: From the end of the last step before to the end of the last of these; without a step from
-            look to look.
-        program_seconds: How long they ran, with what they sent and fetched and their waiting for others.
-        input_seconds: How long their input was waited for.
-        communication_seconds: How long they fetched from parameter servers and sent to them.
-        examples: How many examples were drawn.
-        joint: The programs that all workers run together: the number and the seconds of each.
+        steps: The number of steps that ended.
+        seconds: The time from the end of the previous interval's last step to the end of this interval's
+            last step; without a step, the time between the samples.
+        program_seconds: The run time of the steps, including communication and waiting for other workers.
+        input_seconds: The time spent waiting for input.
+        communication_seconds: The time spent fetching from and sending to parameter servers.
+        examples: The number of examples drawn.
+        joint: The multi-process programs that all workers run together: the number and seconds of each.
     """
 
     steps: int = 0

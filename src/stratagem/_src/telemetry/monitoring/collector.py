@@ -1,4 +1,4 @@
-"""``Collector``: takes in what the tasks of a job tell of themselves, and what its launcher knows."""
+"""``Collector``: receives the samples of a job's tasks and the events of its launcher."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ from typing import Any, Self
 
 from stratagem._src.telemetry.monitoring.collector_address import COLLECTOR
 from stratagem._src.telemetry.monitoring.events_file import EventsFile
-from stratagem._src.telemetry.monitoring.job_events import Event, SampleEvents, make_event
+from stratagem._src.telemetry.monitoring.job_events import (
+    Event,
+    JSONValue,
+    SampleEvents,
+    make_event,
+)
 from stratagem._src.telemetry.monitoring.job_history import JobHistory
 from stratagem._src.telemetry.monitoring.reporter import SAMPLE
 from stratagem._src.telemetry.monitoring.sample import Sample
-from stratagem._src.transport import Credentials, Endpoint, Message
+from stratagem._src.transport import Credentials, Message, TransportServer
 
 __all__ = ["Collector"]
 
 
 class Collector:
-    """Listens to the tasks of a job while it is entered, and keeps its events.
+    """Receives samples from the tasks of a job while entered, and keeps the job's events.
 
     Args:
-        host: By which the tasks reach it.
-        secret: What they prove to know.
+        host: The host at which tasks reach the collector.
+        secret: The secret that tasks must prove to know.
         events: The file for all events, if any.
-        tell: Called with what the user should know.
+        notify: Called with messages for the user.
 
     Raises:
         LaunchError: If the file cannot be written.
@@ -37,31 +42,31 @@ class Collector:
         host: str,
         secret: str,
         events: Path | None = None,
-        tell: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._tell = tell
+        self._notify = notify
         self._lock = threading.Lock()
         self._samples = SampleEvents()
         self._history = JobHistory()
         self._file = None if events is None else EventsFile(events)
-        self._endpoint = Endpoint(
+        self._endpoint = TransportServer(
             f"{host}:0", {SAMPLE: self._take}, Credentials(secret=secret), COLLECTOR
         )
 
     @property
     def address(self) -> str:
-        """Where tasks reach it."""
+        """The address at which tasks reach the collector."""
         return self._endpoint.address
 
-    def note(self, event: str, /, **details: Any) -> None:
-        """Takes in something that the launcher knows, as an event that happens now."""
+    def note(self, event: str, /, **details: JSONValue) -> None:
+        """Records an event of the launcher, with the current time."""
         with self._lock:
             if event == "task_ended":
                 self._samples.forget(details["task"])
             self._add(make_event(event, **details))
 
     def view(self, since: float = 0.0) -> dict[str, Any]:
-        """Returns all that is known of the job, and of the past what came after a moment."""
+        """Returns the current state of the job, and its history after the time ``since``."""
         with self._lock:
             return self._history.view(time.time(), since)
 
@@ -81,9 +86,9 @@ class Collector:
         except OSError as error:
             self._file.close()
             self._file = None
-            text = f"Events are not written any more: {error.strerror}."
+            text = f"Stopped writing events: {error.strerror}."
             self._history.add(make_event("note", kind="error", text=text))
-            self._tell(f"{text} The job goes on.")
+            self._notify(f"{text} The job continues.")
 
     def __enter__(self) -> Self:
         self._endpoint.start()

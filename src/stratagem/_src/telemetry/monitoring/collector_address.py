@@ -1,4 +1,4 @@
-"""Where the tasks of a job find who observes it, as their launcher tells them."""
+"""The address and credentials of a job's collector, as the launcher passes them to tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stratagem._src.cluster.environment_variables import read_address, read_text
-from stratagem._src.telemetry.monitoring.observed_task import ADDRESS_VARIABLE
+from stratagem._src.telemetry.monitoring.monitored_task import ADDRESS_VARIABLE
 from stratagem._src.transport import Credentials, Identity
 
 __all__ = ["COLLECTOR", "CollectorAddress", "collector_variables"]
@@ -18,7 +18,7 @@ _FIX = "Let 'stratagem run --events' or '--dashboard' set it, or unset STRATAGEM
 
 
 class CollectorAddress(NamedTuple):
-    """Where the collector listens, what it is shown, and what this task is called there."""
+    """The address of the collector, the credentials for it, and the name of this task."""
 
     address: str
     credentials: Credentials
@@ -26,18 +26,18 @@ class CollectorAddress(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> CollectorAddress:
-        """Returns what the launcher has told this task.
+        """Returns the address from the variables that the launcher has set.
 
         Raises:
-            EnvironmentVariableError: If that cannot be used.
+            EnvironmentVariableError: If a variable is missing or invalid.
         """
         return cls(
-            read_address(ADDRESS_VARIABLE, "where the job's collector listens", _FIX),
-            Credentials(secret=read_text(SECRET_VARIABLE, "what it is shown", _FIX)),
-            read_text(TASK_VARIABLE, "what this task is called", _FIX),
+            read_address(ADDRESS_VARIABLE, "the address of the job's collector", _FIX),
+            Credentials(secret=read_text(SECRET_VARIABLE, "the collector's secret", _FIX)),
+            read_text(TASK_VARIABLE, "the name of this task", _FIX),
         )
 
 
 def collector_variables(address: str, secret: str, task: str) -> Mapping[str, str]:
-    """Returns what a task finds in its environment."""
+    """Returns the environment variables of a task."""
     return {ADDRESS_VARIABLE: address, SECRET_VARIABLE: secret, TASK_VARIABLE: task}

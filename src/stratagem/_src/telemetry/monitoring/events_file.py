@@ -1,4 +1,4 @@
-"""``EventsFile``: the events of a job, one line of JSON for each."""
+"""``EventsFile``: a file with the events of a job, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.telemetry.monitoring.job_events import Event
-from stratagem._src.telemetry.monitoring.plain_json import plain_json
-from stratagem._src.transport.private_folder import make_private_folder, open_private_file
+from stratagem._src.telemetry.monitoring.strict_json import strict_json
+from stratagem._src.transport.private_files import make_private_directory, open_private_file
 
 __all__ = ["EventsFile"]
 
 
 class EventsFile:
-    """Writes events as they happen; who reads the file sees whole lines.
+    """Appends events as they happen; a reader of the file sees complete lines.
 
     Args:
-        path: The file, for this user only if it is made. What is in it is kept, and events come after it.
+        path: The file; a new one is readable by this user only, and an existing one is appended to.
 
     Raises:
         LaunchError: If it cannot be written.
@@ -27,26 +27,26 @@ class EventsFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            make_private_folder(path.parent)
+            make_private_directory(path.parent)
             self._file = open_private_file(path, append=True)
         except OSError as error:
             raise LaunchError(
-                f"--events must name a file that can be written, got {path} ({error.strerror})."
+                f"--events must be a writable file, got {path} ({error.strerror}). Use another one."
             ) from None
 
     def write(self, event: Event) -> None:
-        """Appends an event, or nothing.
+        """Appends an event completely or not at all.
 
         Raises:
-            OSError: If it cannot be written, for a full disk for example.
+            OSError: If writing fails, for example because the disk is full.
         """
-        line = f"{plain_json(event)}\n".encode()
+        line = f"{strict_json(event)}\n".encode()
         written = os.write(self._file, line)
-        if written < len(line):  # there was room for a part only
+        if written < len(line):  # the disk is full: take the partial line back
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """Ends the file."""
+        """Closes the file."""
         os.close(self._file)

@@ -1,15 +1,15 @@
-"""What happens in a job, as plain data: one dictionary for each event, with its ``time`` and ``event``.
+"""The events of a job, as plain data: one dictionary for each event, with its ``time`` and ``event``.
 
-Everything that is shown of a job is made from its events, and ``--events`` writes them to a file.
+All views of a job are computed from these events, and ``--events`` writes them to a file.
 
-| event | when | beside ``time`` and ``event`` |
+| event | when | fields in addition to ``time`` and ``event`` |
 |---|---|---|
 | ``job_started`` | once | ``name`` |
 | ``attempt_started`` | when all tasks start | ``attempt``, ``tasks`` |
-| ``task_started`` | when one starts again | ``task``, ``reason`` |
-| ``task_ended`` | | ``task``, ``exit_code``, ``failed`` (not if the launcher ended it), ``text`` |
-| ``sample`` | every second, of every task that uses the library | see ``SampleEvents`` |
-| ``note`` | | ``kind`` (``warning``, ``error`` or ``recovery``), ``text``, and ``task`` if one says it |
+| ``task_started`` | when a task restarts | ``task``, ``reason`` |
+| ``task_ended`` | | ``task``, ``exit_code``, ``failed`` (not if the launcher stopped it), ``text`` |
+| ``sample`` | every second, for every task that uses the library | see ``SampleEvents`` |
+| ``note`` | | ``kind`` (``warning``, ``error`` or ``recovery``), ``text``, and ``task`` if a task sent it |
 | ``job_ended`` | once | ``exit_code``, ``text`` |
 """
 
@@ -19,33 +19,37 @@ import time
 from typing import Any, TypeAlias
 
 from stratagem._src.telemetry.monitoring.sample import Sample
-from stratagem._src.telemetry.monitoring.waiting import JointPrograms, WaitingShare
+from stratagem._src.telemetry.monitoring.stragglers import MultiProcessPrograms, WaitingShare
 
-__all__ = ["Event", "SampleEvents", "make_event"]
+__all__ = ["Event", "JSONValue", "SampleEvents", "make_event"]
 
 Event: TypeAlias = dict[str, Any]
 
+JSONValue: TypeAlias = Any
+"""A value that JSON can represent."""
 
-def make_event(event: str, /, **details: Any) -> Event:
-    """Returns an event that happens now."""
+
+def make_event(event: str, /, **details: JSONValue) -> Event:
+    """Returns an event with the current time."""
     return {"time": time.time(), "event": event, **details}
 
 
 class SampleEvents:
-    """Makes events of the tasks' samples: rates, and where the time of a step goes.
+    """Converts the tasks' samples to events: rates, and where the time of a step goes.
 
     A ``sample`` has the task's ``steps``, ``examples``, ``steps_per_second``, ``examples_per_second``,
-    ``memory`` in bytes, ``reported`` figures and ``figures`` of its parts. ``step`` has the seconds of a
-    mean step: in ``total``, of ``input``, ``compute``, ``communication``, ``waiting`` for other workers and
-    ``other``; it is ``None`` if there was none. ``straggler`` names the worker for which the others wait.
+    ``memory`` in bytes, ``reported`` metrics and ``figures``, the metrics of its components. ``step`` has
+    the seconds of a mean step: ``total``, ``input``, ``compute``, ``communication``, ``waiting`` for other
+    workers and ``other``; it is ``None`` if there was no step. ``straggler`` is the worker that the others
+    wait for.
     """
 
     def __init__(self) -> None:
-        self._programs = JointPrograms()
+        self._programs = MultiProcessPrograms()
         self._processes: dict[str, int] = {}
 
     def of(self, sample: Sample) -> list[Event]:
-        """Returns the events that a sample tells of, with the time at which it has come."""
+        """Returns the events of a sample, with the time at which it arrived."""
         if self._processes.get(sample.task, sample.process) != sample.process:
             self._programs.forget(sample.task)
         self._processes[sample.task] = sample.process
@@ -73,7 +77,7 @@ class SampleEvents:
         ]
 
     def forget(self, task: str) -> None:
-        """Takes in that a task's process is gone."""
+        """Forgets the samples of a task whose process has ended."""
         self._programs.forget(task)
         self._processes.pop(task, None)
 
@@ -85,7 +89,7 @@ def _of_note(note: Event) -> Event:
 def _step(sample: Sample, share: WaitingShare) -> dict[str, float]:
     interval = sample.interval
     joint = sum(seconds for _, seconds in interval.joint)
-    # Seconds of all steps together, of which some can have run at the same time.
+    # Seconds of all steps together; some may have run concurrently.
     waiting = share.waited * joint
     communication = interval.communication_seconds
     compute = max(0.0, interval.program_seconds - communication - waiting)

@@ -1,4 +1,4 @@
-"""``JobHistory``: what is known of a job, and how it went in the last minutes. Events in, views out."""
+"""``JobHistory``: the state of a job and its recent history. Events in, views out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stratagem._src.telemetry.monitoring.job_events import Event
 
 __all__ = ["JobHistory"]
 
-_MOST_POINTS = 600
-_MOST_NOTES = 100
-_SILENT_SECONDS = 5.0
+_MAX_POINTS = 600
+_MAX_NOTES = 100
+_SILENT_AFTER_SECONDS = 5.0
 
 
 @dataclass
@@ -23,12 +23,12 @@ class _TaskHistory:
     latest: Event | None = None
     reported: dict[str, float] = field(default_factory=dict)
     points: collections.deque[Event] = field(
-        default_factory=lambda: collections.deque(maxlen=_MOST_POINTS)
+        default_factory=lambda: collections.deque(maxlen=_MAX_POINTS)
     )
 
 
 class JobHistory:
-    """Takes in the events of a job, and keeps what a view of it needs: a bounded part.
+    """Consumes the events of a job, and keeps a bounded history for its views.
 
     >>> from stratagem._src.telemetry.monitoring.job_history import JobHistory
     >>> history = JobHistory()
@@ -40,11 +40,11 @@ class JobHistory:
     def __init__(self) -> None:
         self._job: dict[str, Any] = {"name": "", "state": "starting", "attempt": 0}
         self._tasks: dict[str, _TaskHistory] = {}
-        self._notes: collections.deque[Event] = collections.deque(maxlen=_MOST_NOTES)
+        self._notes: collections.deque[Event] = collections.deque(maxlen=_MAX_NOTES)
         self._straggler: str | None = None
 
     def add(self, event: Event) -> None:
-        """Takes in an event."""
+        """Processes an event."""
         getattr(self, f"_{event['event']}")(event)
 
     def _job_started(self, event: Event) -> None:
@@ -99,7 +99,7 @@ class JobHistory:
         exit_code = event["exit_code"]
         self._job |= {"state": "failed" if exit_code else "done", "exit_code": exit_code}
         if event["text"]:
-            # What the tasks that failed have printed is there already.
+            # The output of the failed tasks is already in earlier notes.
             first_line = event["text"].partition("\n")[0]
             self._add_note(event, "error" if exit_code else "note", first_line)
 
@@ -108,7 +108,7 @@ class JobHistory:
         self._notes.append({"time": event["time"], "kind": kind, "task": task, "text": text})
 
     def view(self, now: float, since: float = 0.0) -> dict[str, Any]:
-        """Returns all that is known, and of the past what came after a moment."""
+        """Returns the current state, and the history after the time ``since``."""
         tasks = [self._task_view(name, task, now, since) for name, task in self._tasks.items()]
         running = [task for task in tasks if task["state"] == "running"]
         return {
@@ -124,7 +124,7 @@ class JobHistory:
     def _task_view(self, name: str, task: _TaskHistory, now: float, since: float) -> dict[str, Any]:
         latest: Event = task.latest or {}
         state = task.state
-        if state == "running" and now - latest["time"] > _SILENT_SECONDS:
+        if state == "running" and now - latest["time"] > _SILENT_AFTER_SECONDS:
             state = "silent"
         return {
             "task": name,
@@ -147,6 +147,6 @@ class JobHistory:
 
 def _steps_per_second(tasks: list[dict[str, Any]]) -> float:
     rates = [task["steps_per_second"] for task in tasks]
-    # Workers of a coordinator make steps of their own; workers in step make the same ones.
-    is_directed = any("coordinator" in task["figures"] for task in tasks)
-    return sum(rates) if is_directed else max(rates, default=0.0)
+    # Workers of a coordinator run different steps, synchronous workers run the same ones.
+    has_coordinator = any("coordinator" in task["figures"] for task in tasks)
+    return sum(rates) if has_coordinator else max(rates, default=0.0)

@@ -1,4 +1,4 @@
-"""``OpenTelemetryMetrics``: what is known of a running job, as metrics of OpenTelemetry."""
+"""``OpenTelemetryMetrics``: exports the state of a running job as OpenTelemetry metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Values = Iterator[tuple[float, dict[str, str]]]
 
 
 class _Metric(NamedTuple):
-    """A metric: its name, unit and meaning, and its values for one task, with further attributes."""
+    """A metric: its name, unit and description, and its values for one task, with attributes."""
 
     name: str
     unit: str
@@ -49,9 +49,9 @@ def _reported(task: Mapping[str, Any]) -> _Values:
         yield value, {"stratagem.name": name}
 
 
-def _figures(task: Mapping[str, Any]) -> _Values:
-    for part, figures in task["figures"].items():
-        for name, value in figures.items():
+def _component_metrics(task: Mapping[str, Any]) -> _Values:
+    for part, metrics in task["figures"].items():
+        for name, value in metrics.items():
             yield value, {"stratagem.part": part, "stratagem.name": name}
 
 
@@ -63,22 +63,24 @@ _METRICS = (
     _Metric("stratagem.task.starts", "{start}", "Starts of a task.", _of_task("starts")),
     _Metric("stratagem.task.memory", "By", "Memory of a process.", _of_task("memory")),
     _Metric("stratagem.step.duration", "s", "Where a mean step's time goes.", _step_parts),
-    _Metric("stratagem.reported", "1", "Figures of the program, such as the loss.", _reported),
-    _Metric("stratagem.figure", "1", "Figures of a coordinator or parameter server.", _figures),
+    _Metric("stratagem.reported", "1", "Metrics of the program, such as the loss.", _reported),
+    _Metric(
+        "stratagem.figure", "1", "Metrics of a coordinator or parameter server.", _component_metrics
+    ),
 )
 
 
 class OpenTelemetryMetrics:
-    """Has OpenTelemetry export what is known of a job while it is entered.
+    """Exports OpenTelemetry metrics of a job while entered.
 
-    Every metric has the attributes ``stratagem.task`` and ``stratagem.process``, the job's name is the
-    resource's ``service.name`` unless ``OTEL_SERVICE_NAME`` says another.
+    Every metric has the attributes ``stratagem.task`` and ``stratagem.process``. The job's name is the
+    resource's ``service.name``, unless ``OTEL_SERVICE_NAME`` is set.
 
     Args:
-        name: Of the job.
-        view: Gives what is known of it, and of the past what came after a moment.
-        reader: Reads the metrics; by default they are sent by OTLP over HTTP to where
-            ``OTEL_EXPORTER_OTLP_ENDPOINT`` says, as often as ``OTEL_METRIC_EXPORT_INTERVAL`` says.
+        name: The name of the job.
+        view: Returns the state of the job, and its history after a given time.
+        reader: Reads the metrics; by default they are sent with OTLP over HTTP to
+            ``OTEL_EXPORTER_OTLP_ENDPOINT``, every ``OTEL_METRIC_EXPORT_INTERVAL``.
 
     Raises:
         LaunchError: If OpenTelemetry is not installed.
@@ -97,11 +99,11 @@ class OpenTelemetryMetrics:
             reader = reader or _otlp_reader()
         except ImportError as error:
             raise LaunchError(
-                "--opentelemetry needs OpenTelemetry's SDK and exporter, which are not installed "
-                f"({error}). Install them: pip install 'stratagem[opentelemetry]'."
+                "--opentelemetry needs the OpenTelemetry SDK and exporter, which are not installed "
+                f"({error}). Run pip install 'stratagem[opentelemetry]'."
             ) from None
         self._view = view
-        # The environment's attributes count for more.
+        # Attributes from the environment take precedence.
         resource = Resource({"service.name": name}).merge(_resource_of_environment())
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
 

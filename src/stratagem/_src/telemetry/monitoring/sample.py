@@ -1,4 +1,4 @@
-"""``Sample``: what a task tells of itself once a second."""
+"""``Sample``: the measurements that a task sends once a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Sample"]
 
 @dataclass(frozen=True)
 class Sample:
-    """What a task has done since the sample before, and how it is.
+    """The progress of a task since the previous sample, and its current state.
 
     >>> from stratagem._src.telemetry.measurement.interval import Interval
     >>> from stratagem._src.telemetry.monitoring.sample import Sample
@@ -24,16 +24,16 @@ class Sample:
     True
 
     Attributes:
-        task: Which task.
-        process: Its process; another one after a restart.
-        time: When, in seconds since 1970 on its clock.
-        steps: How many steps this process has made.
-        examples: How many examples it has drawn.
-        interval: Both, and where the time went, since the sample before.
-        reported: The newest figures of the user, such as the loss.
-        memory: How many bytes of the machine the process occupies, if that is known.
-        figures: What parts of it say of themselves, such as a coordinator of its queue.
-        notes: Warnings, errors and recoveries since the sample before.
+        task: The name of the task.
+        process: Its process id, which changes with a restart.
+        time: The Unix time on its clock.
+        steps: The number of steps of this process.
+        examples: The number of examples it has drawn.
+        interval: The steps, examples and times since the previous sample.
+        reported: The newest metrics of the user, such as the loss.
+        memory: The resident memory of the process in bytes, if known.
+        figures: The metrics of its components, such as a coordinator's queue.
+        notes: Warnings, errors and recoveries since the previous sample.
     """
 
     task: str
@@ -48,15 +48,15 @@ class Sample:
     notes: list[dict[str, Any]] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
-        """Returns it as JSON."""
+        """Returns the sample as JSON."""
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Sample:
-        """Returns what ``to_bytes`` wrote.
+        """Returns the sample that ``to_bytes`` encoded.
 
         Raises:
-            InvalidArgumentError: If something else wrote it.
+            InvalidArgumentError: If the data is not a sample.
         """
         try:
             fields = json.loads(data)
@@ -67,6 +67,6 @@ class Sample:
             return cls(**{**fields, "interval": interval})
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(
-                "A sample must come from a task of the same version of stratagem, but one was not "
-                f"understood ({type(error).__name__}: {error})."
+                "A sample must come from a task of the same version of stratagem, but one could not be "
+                f"decoded ({type(error).__name__}: {error})."
             ) from None

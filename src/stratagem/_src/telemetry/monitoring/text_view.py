@@ -1,4 +1,4 @@
-"""A job as text, for a terminal."""
+"""``text_view``: shows a job as text, for a terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _HEADINGS = (
     *("input", "compute", "comm", "waiting", "other", "memory", "starts"),
 )
 _NUM_LEFT = 2
-_MOST_NOTES = 8
+_MAX_NOTES = 8
 
 
 def text_view(view: Mapping[str, Any], width: int = 120) -> str:
-    """Returns what is known of a job as lines of text.
+    """Returns the view of a job as lines of text.
 
     >>> from stratagem._src.telemetry.monitoring.job_history import JobHistory
     >>> from stratagem._src.telemetry.monitoring.text_view import text_view
@@ -30,13 +30,13 @@ def text_view(view: Mapping[str, Any], width: int = 120) -> str:
     train  starting  0:01:01  0 steps/s  0 examples/s
 
     Args:
-        view: What ``JobHistory.view`` returns.
-        width: How many characters a line may have.
+        view: The result of ``JobHistory.view``.
+        width: The maximum length of a line.
     """
     lines = [_first_line(view), ""]
     lines += _table([_HEADINGS, *map(_row, view["tasks"])])
-    lines += _figures(view["tasks"])
-    notes = view["notes"][-_MOST_NOTES:]
+    lines += _metrics(view["tasks"])
+    notes = view["notes"][-_MAX_NOTES:]
     if notes:
         lines += ["", "errors, warnings and recoveries"]
     for note in reversed(notes):
@@ -44,7 +44,7 @@ def text_view(view: Mapping[str, Any], width: int = 120) -> str:
         text = note["text"].strip().partition("\n")[0]
         task = "" if not note["task"] or text.startswith(note["task"]) else f"{note['task']}: "
         lines.append(f"  {moment} {note['kind']:<8} {task}{text}")
-    # Names and texts come from the tasks, which may have them from anywhere.
+    # Names and messages come from the tasks and are untrusted: remove terminal control sequences.
     return "\n".join(_cut(printable(line.replace("\n", r"\n")), width) for line in lines)
 
 
@@ -60,7 +60,7 @@ def _first_line(view: Mapping[str, Any]) -> str:
         f"{_number(view['examples_per_second'])} examples/s",
     ]
     if view["straggler"]:
-        words.append(f"the others wait for {view['straggler']}")
+        words.append(f"straggler: {view['straggler']}")
     return "  ".join(words)
 
 
@@ -92,15 +92,15 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _figures(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+def _metrics(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for task in tasks:
-        for part, figures in task["figures"].items():
-            said = ", ".join(f"{_label(name)} {_figure(name, v)}" for name, v in figures.items())
-            lines.append(f"{part.replace('_', ' ')}, {task['task']}: {said}")
+        for part, metrics in task["figures"].items():
+            text = ", ".join(f"{_label(name)} {_metric(name, v)}" for name, v in metrics.items())
+            lines.append(f"{part.replace('_', ' ')}, {task['task']}: {text}")
         if task["reported"]:
-            said = ", ".join(f"{name} {_number(v)}" for name, v in task["reported"].items())
-            lines.append(f"{task['task']}: {said}")
+            text = ", ".join(f"{name} {_number(v)}" for name, v in task["reported"].items())
+            lines.append(f"{task['task']}: {text}")
     return ["", *lines] if lines else []
 
 
@@ -108,7 +108,7 @@ def _label(name: str) -> str:
     return name.removesuffix("_seconds").removesuffix("_bytes").replace("_", " ")
 
 
-def _figure(name: str, value: float) -> str:
+def _metric(name: str, value: float) -> str:
     if name.endswith("bytes"):
         return _bytes(value)
     return _seconds(value) if name.endswith("_seconds") else _number(value)

@@ -1,4 +1,4 @@
-"""``EventFile``: a file of TensorBoard events that one process writes."""
+"""``EventFile``: a TensorBoard event file that one process writes."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from stratagem._src.core.errors import MissingExtraError
 from stratagem._src.process.fork import ProcessOwner, hold_while_forking
 
-__all__ = ["EventFile"]
+__all__ = ["EventFile", "TensorBoardX"]
+
+TensorBoardX: TypeAlias = Any
+"""The module ``tensorboardX``, which is imported when the first summary is written."""
 
 _numbers = itertools.count()
 
 
 class EventFile:
-    """Appends events to a new file; several threads may.
+    """Appends events to a new file; thread-safe.
 
     Args:
-        directory: Where the file goes; made if it is not there.
-        suffix: The end of its name.
+        directory: The directory of the file; created if it does not exist.
+        suffix: The suffix of the file name.
         flush_seconds: How long an event may stay in memory.
 
     Raises:
-        MissingExtraError: If the library that writes such files is missing.
+        MissingExtraError: If tensorboardX is not installed.
     """
 
     def __init__(self, directory: str, suffix: str, flush_seconds: float) -> None:
         self._library = _library()
         os.makedirs(directory, exist_ok=True)
-        # The library's own names differ only from one second and one machine to the next.
+        # The library's own names are unique only per second and machine.
         unique = f".{os.getpid()}.{next(_numbers)}{suffix}"
         prefix = os.path.join(directory, "events")
         self._writer = self._library.event_file_writer.EventsWriter(prefix, unique)
@@ -41,20 +44,20 @@ class EventFile:
         self._lock = threading.Lock()
         self._is_closed = False
         self._owner = ProcessOwner("a summary writer")
-        # A child would write at its end, into the same file, what is still in memory when it is forked.
+        # Flushes before a fork: the child would write the buffered events to the same file at its exit.
         hold_while_forking(self, self._lock, EventFile._flush_if_open)
 
-    def write(self, name: str, make: Callable[[Any], Any], step: int) -> None:
+    def write(self, name: str, make: Callable[[TensorBoardX], Any], step: int) -> None:
         """Appends one summary.
 
         Args:
-            name: Of its first value; the second is ``name/1``.
-            make: From the library to a summary without names.
-            step: Where it belongs.
+            name: The tag of its first value; the second is ``name/1``.
+            make: Creates a summary without tags with the library.
+            step: The step of the summary.
         """
         self._owner.check()
         summary = make(self._library)
-        # Not by the library, which changes blanks and other characters.
+        # Sets tags here, because the library replaces spaces and other characters.
         for place, value in enumerate(summary.value):
             value.tag = name if place == 0 else f"{name}/{place}"
         event = self._library.proto.event_pb2.Event(
@@ -68,14 +71,14 @@ class EventFile:
                 self._flush()
 
     def flush(self) -> None:
-        """Hands everything to the operating system."""
+        """Writes all events to the operating system."""
         if not self._owner.is_here:
             return
         with self._lock:
             self._flush_if_open()
 
     def close(self) -> None:
-        """Ends the file; what comes later is not written."""
+        """Closes the file; later events are dropped."""
         if not self._owner.is_here:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""``scalar``, ``image``, ``histogram``, ``text``: one summary each, eager or compiled."""
+"""``scalar``, ``image``, ``histogram``, ``text``: write one summary each, eager or compiled."""
 
 from __future__ import annotations
 
@@ -8,34 +8,38 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.telemetry.summary import recording_state
+from stratagem._src.telemetry.summary.event_file import TensorBoardX
 from stratagem._src.telemetry.summary.writer import SummaryWriter
 from stratagem._src.values.distributed_values import DistributedValues
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["flush", "histogram", "image", "scalar", "text"]
 
-# Makes a summary of an array, with the library that writes it.
-_Maker = Callable[[Any, np.ndarray[Any, Any]], Any]
+# Creates a summary of an array, with the library that writes it.
+_Maker = Callable[[TensorBoardX, np.ndarray[Any, Any]], Any]
 
 
-def scalar(name: str, data: Any, step: Any = None, description: str | None = None) -> Any:
-    """Records a number; whoever observes the job sees it, too, as those of ``sg.train.report``.
+def scalar(
+    name: str, data: ArrayLike, step: ArrayLike = None, description: str | None = None
+) -> Any:
+    """Writes a scalar summary; monitoring shows it as well, like the metrics of ``sg.train.report``.
 
-    In a compiled function the writer is the default one when the function is traced, as in TensorFlow.
-    Inside ``strategy.run`` the first replica's number is recorded: reduce it first where all count.
+    In a compiled function the default writer at trace time is used, as in TensorFlow. Inside
+    ``strategy.run`` only the first replica's value is written: reduce it first if all replicas count.
 
     Args:
-        name: What the curve is called.
+        name: The name of the scalar.
         data: One number.
-        step: Where it is on the curve; default the one of ``as_default`` or ``set_step``.
-        description: Taken for TensorFlow's sake.
+        step: The step; by default that of ``as_default`` or ``set_step``.
+        description: Accepted for compatibility with TensorFlow.
 
     Returns:
-        Whether it is recorded.
+        Whether the summary is written.
 
     >>> import tempfile
     >>> import stratagem as sg
@@ -44,33 +48,37 @@ def scalar(name: str, data: Any, step: Any = None, description: str | None = Non
     True
     """
 
-    def make(library: Any, value: np.ndarray[Any, Any]) -> Any:
+    def make(library: TensorBoardX, value: np.ndarray[Any, Any]) -> Any:
         return library.summary.scalar("", float(value))
 
     shape = np.shape(_plain(name, data))
     if shape != ():
         raise ValueError(
-            f"A scalar summary takes one number, got shape {shape} for {name!r}. Reduce it, or use "
+            f"A scalar summary needs one number, got shape {shape} for {name!r}. Reduce it, or use "
             "sg.summary.histogram."
         )
-    return _record(make, name, data, step, is_figure=True)
+    return _record(make, name, data, step, is_metric=True)
 
 
 def image(
-    name: str, data: Any, step: Any = None, max_outputs: int = 3, description: str | None = None
+    name: str,
+    data: ArrayLike,
+    step: ArrayLike = None,
+    max_outputs: int = 3,
+    description: str | None = None,
 ) -> Any:
-    """Records pictures.
+    """Writes image summaries.
 
     Args:
-        name: What they are called; the second is ``name/1``.
+        name: The name of the images; the second is ``name/1``.
         data: Shape ``[k, height, width, channels]``, with 1, 3 or 4 channels: floats from 0 to 1, or
             ``uint8``.
         step: As for ``scalar``.
-        max_outputs: How many of the first are recorded.
-        description: Taken for TensorFlow's sake.
+        max_outputs: The maximum number of images to write.
+        description: Accepted for compatibility with TensorFlow.
 
     Returns:
-        Whether they are recorded.
+        Whether the images are written.
 
     >>> import tempfile
     >>> import numpy as np
@@ -80,7 +88,7 @@ def image(
     True
     """
 
-    def make(library: Any, pictures: np.ndarray[Any, Any]) -> Any:
+    def make(library: TensorBoardX, pictures: np.ndarray[Any, Any]) -> Any:
         values = []
         for picture in pictures[:max_outputs]:
             if picture.dtype != np.uint8:
@@ -93,30 +101,30 @@ def image(
     shape = np.shape(_plain(name, data))
     if len(shape) != 4 or shape[-1] not in (1, 3, 4):
         raise ValueError(
-            "Pictures must have shape [k, height, width, channels] with 1, 3 or 4 channels, got "
-            f"{shape} for {name!r}. Give one picture as data[None]."
+            "Images must have shape [k, height, width, channels] with 1, 3 or 4 channels, got "
+            f"{shape} for {name!r}. Pass a single image as data[None]."
         )
     return _record(make, name, data, step)
 
 
 def histogram(
     name: str,
-    data: Any,
-    step: Any = None,
+    data: ArrayLike,
+    step: ArrayLike = None,
     buckets: int | None = None,
     description: str | None = None,
 ) -> Any:
-    """Records how values are spread.
+    """Writes a histogram summary.
 
     Args:
-        name: What it is called.
+        name: The name of the histogram.
         data: Numbers of any shape.
         step: As for ``scalar``.
-        buckets: How many; default 30.
-        description: Taken for TensorFlow's sake.
+        buckets: The number of buckets; default 30.
+        description: Accepted for compatibility with TensorFlow.
 
     Returns:
-        Whether it is recorded.
+        Whether the summary is written.
 
     >>> import tempfile
     >>> import numpy as np
@@ -126,23 +134,23 @@ def histogram(
     True
     """
 
-    def make(library: Any, values: np.ndarray[Any, Any]) -> Any:
+    def make(library: TensorBoardX, values: np.ndarray[Any, Any]) -> Any:
         return library.summary.histogram("", values.astype(np.float64), buckets or 30)
 
     return _record(make, name, data, step)
 
 
-def text(name: str, data: str, step: Any = None, description: str | None = None) -> Any:
-    """Records a text, which TensorBoard shows as Markdown.
+def text(name: str, data: str, step: ArrayLike = None, description: str | None = None) -> Any:
+    """Writes a text summary, which TensorBoard renders as Markdown.
 
     Args:
-        name: What it is called.
+        name: The name of the text.
         data: The text.
         step: As for ``scalar``.
-        description: Taken for TensorFlow's sake.
+        description: Accepted for compatibility with TensorFlow.
 
     Returns:
-        Whether it is recorded.
+        Whether the summary is written.
 
     >>> import tempfile
     >>> import stratagem as sg
@@ -151,7 +159,7 @@ def text(name: str, data: str, step: Any = None, description: str | None = None)
     True
     """
 
-    def make(library: Any, value: np.ndarray[Any, Any]) -> Any:
+    def make(library: TensorBoardX, value: np.ndarray[Any, Any]) -> Any:
         return library.summary.text("", str(value))
 
     return _record(make, name, np.asarray(data), step)
@@ -168,47 +176,50 @@ def flush(writer: SummaryWriter | None = None) -> None:
         writer.flush()
 
 
-def _record(make: _Maker, name: str, data: Any, step: Any, *, is_figure: bool = False) -> Any:
+def _record(
+    make: _Maker, name: str, data: ArrayLike, step: ArrayLike, *, is_metric: bool = False
+) -> Any:
     writer, default_step, condition = recording_state.current()
     if writer is None:
         return False
     step = default_step if step is None else step
     if step is None:
         raise ValueError(
-            f"The summary {name!r} has no step. Give step=, or set one with as_default(step=…) or "
+            f"The summary {name!r} has no step. Pass step=, or set one with as_default(step=…) or "
             "sg.summary.experimental.set_step."
         )
     replica: Any = context.get_replica_context()
     number = 0 if replica is None else replica.replica_id_in_sync_group
     parts = (number, condition, _plain(name, step), _plain(name, data))
 
-    def write(number: Any, condition: Any, step: Any, value: Any) -> Any:
-        if number != 0 or not condition or not writer.takes_part:
+    def write(number: ArrayLike, condition: ArrayLike, step: ArrayLike, value: ArrayLike) -> Any:
+        if number != 0 or not condition or not writer.is_writing:
             return False
         writer.write(name, lambda library: make(library, np.asarray(value)), int(step))
-        observer = recorder()
-        if is_figure and observer is not None:
-            observer.report({name: value})
+        current_recorder = recorder()
+        if is_metric and current_recorder is not None:
+            current_recorder.report({name: value})
         return True
 
-    # In a program of several workers also where nothing is written: it is the same program everywhere.
+    # The callback is traced in every worker, even where nothing is written: a multi-process program must
+    # be the same everywhere.
     if any(map(is_tracer, parts)):
         jax.debug.callback(write, *parts)
         return condition
     return write(*parts)
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: ArrayLike) -> Any:
     """Returns a value as an array or number.
 
     Raises:
-        TypeError: If it is one for each replica.
+        TypeError: If it is a per-replica value.
     """
     if isinstance(value, Variable):
         value = value.read_value()
     if isinstance(value, DistributedValues):
         raise TypeError(
-            f"A summary takes one value, got one for each replica for {name!r}. Reduce them first with "
+            f"A summary needs one value, got one for each replica for {name!r}. Reduce them first with "
             "strategy.reduce."
         )
     return value

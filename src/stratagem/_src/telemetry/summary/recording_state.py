@@ -1,4 +1,4 @@
-"""Which writer is the default one here, at which step, and whether anything is recorded."""
+"""The default writer of the current context, its step, and whether summaries are written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import contextvars
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from stratagem._src.core.types import ArrayLike
 
 if TYPE_CHECKING:
     from stratagem._src.telemetry.summary.writer import SummaryWriter
@@ -29,13 +31,13 @@ class _State:
     condition: Any = True
 
 
-# Not a thread's own: replicas that run in threads record where the thread that runs them does.
+# A context variable, not a thread-local: replica threads inherit the writer of the thread that runs them.
 _state: contextvars.ContextVar[_State] = contextvars.ContextVar("stratagem_summary")
 _NOTHING = _State()
 
 
 def current() -> tuple[SummaryWriter | None, Any, Any]:
-    """Returns the writer, the step, and whether to record here."""
+    """Returns the current writer and step, and whether to write summaries."""
     state = _state.get(_NOTHING)
     condition = state.condition() if callable(state.condition) else state.condition
     return state.writer, state.step, condition
@@ -50,24 +52,24 @@ def _changed(**changes: Any) -> Iterator[None]:
         _state.reset(token)
 
 
-def entered(writer: SummaryWriter, step: Any) -> contextlib.AbstractContextManager[None]:
-    """Makes a writer the default one for a block, and ``step`` unless it is ``None``."""
+def entered(writer: SummaryWriter, step: ArrayLike) -> contextlib.AbstractContextManager[None]:
+    """Sets the default writer for a block, and the step unless it is ``None``."""
     return _changed(writer=writer, **({} if step is None else {"step": step}))
 
 
-def set_default(writer: SummaryWriter, step: Any) -> None:
-    """Makes a writer the default one, and ``step`` unless it is ``None``."""
+def set_default(writer: SummaryWriter, step: ArrayLike) -> None:
+    """Sets the default writer, and the step unless it is ``None``."""
     state = dataclasses.replace(_state.get(_NOTHING), writer=writer)
     _state.set(state if step is None else dataclasses.replace(state, step=step))
 
 
 @contextlib.contextmanager
 def record_if(condition: bool | Callable[[], Any]) -> Iterator[None]:
-    """Has summaries of the block recorded only where ``condition`` holds.
+    """Writes the summaries of the block only if ``condition`` holds.
 
     Args:
-        condition: Whether to record, or a function that says so each time. Inside a compiled function it
-            is asked when the function is traced; what it returns may be an array of the program.
+        condition: A boolean, or a function that is called for each summary. In a compiled function it is
+            called when the function is traced; it may return an array of the program.
 
     >>> import tempfile
     >>> import stratagem as sg
@@ -85,7 +87,7 @@ def record_if(condition: bool | Callable[[], Any]) -> Iterator[None]:
 
 
 def should_record_summaries() -> Any:
-    """Returns whether a summary would be recorded here: there is a writer, and ``record_if`` allows it.
+    """Returns whether a summary would be written: there is a writer, and ``record_if`` allows it.
 
     >>> import stratagem as sg
     >>> sg.summary.should_record_summaries()
@@ -95,8 +97,8 @@ def should_record_summaries() -> Any:
     return condition if writer is not None else False
 
 
-def set_step(step: Any) -> None:
-    """Sets the step of this thread's summaries that say none: a number, or a variable that counts.
+def set_step(step: ArrayLike) -> None:
+    """Sets the default step of this thread's summaries: a number, or a variable.
 
     >>> import stratagem as sg
     >>> sg.summary.experimental.set_step(7)
@@ -107,7 +109,7 @@ def set_step(step: Any) -> None:
 
 
 def get_step() -> Any:
-    """Returns the step of this thread's summaries that say none; ``None`` if there is none.
+    """Returns the default step of this thread's summaries, or ``None``.
 
     >>> import stratagem as sg
     >>> with sg.summary.create_noop_writer().as_default(step=2):

@@ -1,4 +1,4 @@
-"""``SummaryWriter``: where summaries go."""
+"""``SummaryWriter``: writes summaries to TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 import jax
 
 from stratagem._src.control_plane.join import joined_cluster
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.telemetry.summary import recording_state
-from stratagem._src.telemetry.summary.event_file import EventFile
+from stratagem._src.telemetry.summary.event_file import EventFile, TensorBoardX
 
 __all__ = ["SummaryWriter", "create_file_writer", "create_noop_writer"]
 
@@ -21,10 +22,10 @@ _DEFAULT_FLUSH_MILLIS = 120_000
 
 
 class SummaryWriter:
-    """Writes what ``sg.summary.scalar`` and its kin are given, while it is the default one.
+    """Writes the summaries of ``sg.summary.scalar`` and similar functions, while it is the default writer.
 
-    Made by ``sg.summary.create_file_writer``. Of several workers only the leader writes: the others
-    run the same lines, and nothing comes of them.
+    Created by ``sg.summary.create_file_writer``. Of several workers only the leader writes: in the others
+    the same calls do nothing.
 
     >>> import tempfile
     >>> import stratagem as sg
@@ -42,21 +43,21 @@ class SummaryWriter:
         self._lock = threading.Lock()
 
     def init(self) -> None:
-        """Does nothing: the file is made when the first summary comes."""
+        """Does nothing: the file is created with the first summary."""
 
     @contextlib.contextmanager
-    def as_default(self, step: Any = None) -> Iterator[SummaryWriter]:
-        """Makes this the writer of the block, with ``step`` for what says none; flushes at its end."""
+    def as_default(self, step: ArrayLike = None) -> Iterator[SummaryWriter]:
+        """Makes this the default writer of the block, with a default ``step``; flushes at its end."""
         with recording_state.entered(self, step):
             yield self
         self.flush()
 
-    def set_as_default(self, step: Any = None) -> None:
-        """Makes this the writer of this thread from now on."""
+    def set_as_default(self, step: ArrayLike = None) -> None:
+        """Makes this the default writer of this thread."""
         recording_state.set_default(self, step)
 
     def flush(self) -> None:
-        """Has everything written that was recorded, by compiled steps that still run, too."""
+        """Writes all recorded summaries, including those of compiled steps that are still running."""
         if self._open_file is None:
             return
         jax.effects_barrier()
@@ -65,7 +66,7 @@ class SummaryWriter:
                 self._file.flush()
 
     def close(self) -> None:
-        """Flushes and ends the file; what is recorded later is an error."""
+        """Flushes and closes the file; writing a summary afterwards is an error."""
         self.flush()
         with self._lock:
             self._is_closed = True
@@ -73,7 +74,7 @@ class SummaryWriter:
                 self._file.close()
 
     @property
-    def takes_part(self) -> bool:
+    def is_writing(self) -> bool:
         """Whether this process writes.
 
         Raises:
@@ -81,14 +82,14 @@ class SummaryWriter:
         """
         if self._is_closed:
             raise RuntimeError(
-                "A summary was recorded with a writer that is closed. Close it after the last one, or "
-                "make another with sg.summary.create_file_writer."
+                "A summary needs an open writer, got one that is closed. Close it after the last summary, "
+                "or create another one with sg.summary.create_file_writer."
             )
         joined = joined_cluster()
         return self._open_file is not None and (joined is None or joined.process_id == 0)
 
-    def write(self, name: str, make: Callable[[Any], Any], step: int) -> None:
-        """Writes what ``make`` returns, which is given the library."""
+    def write(self, name: str, make: Callable[[TensorBoardX], Any], step: int) -> None:
+        """Writes the summary that ``make`` creates with the library."""
         assert self._open_file is not None
         with self._lock:
             if self._file is None:
@@ -105,17 +106,17 @@ def create_file_writer(
     filename_suffix: str | None = None,
     name: str | None = None,
 ) -> SummaryWriter:
-    """Returns a writer of files for TensorBoard; needs ``stratagem[summary]``.
+    """Returns a writer of TensorBoard event files; needs ``stratagem[summary]``.
 
-    Of several workers only the leader makes a file. A process that works alone, such as an evaluator,
-    writes for itself: give it a directory of its own below the common one.
+    Of several workers only the leader creates a file. A process outside the cluster's workers, such as an
+    evaluator, writes its own file: give it its own directory below the common one.
 
     Args:
-        logdir: The directory; made when the first summary comes.
-        max_queue: Taken for TensorFlow's sake; summaries do not wait in a queue.
+        logdir: The directory; created with the first summary.
+        max_queue: Accepted for compatibility with TensorFlow; there is no queue.
         flush_millis: How long a summary may stay in memory; two minutes by default.
-        filename_suffix: The end of the file's name.
-        name: Taken for TensorFlow's sake.
+        filename_suffix: The suffix of the file name.
+        name: Accepted for compatibility with TensorFlow.
 
     >>> import os, tempfile
     >>> import stratagem as sg
@@ -133,7 +134,7 @@ def create_file_writer(
 
 
 def create_noop_writer() -> SummaryWriter:
-    """Returns a writer that writes nothing, for places where one is needed.
+    """Returns a writer that writes nothing.
 
     >>> import stratagem as sg
     >>> with sg.summary.create_noop_writer().as_default():

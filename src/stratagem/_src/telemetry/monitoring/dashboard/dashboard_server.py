@@ -1,4 +1,4 @@
-"""``DashboardServer``: serves a page that shows a running job, and what it shows as JSON."""
+"""``DashboardServer``: serves a web page that shows a running job, and its data as JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stratagem._src.process.background import Background
 from stratagem._src.telemetry.monitoring.dashboard.page_access import PageAccess, with_key
 from stratagem._src.telemetry.monitoring.dashboard.page_request import STATE_PATH, PageRequest
 from stratagem._src.telemetry.monitoring.dashboard.page_server import PageServer
-from stratagem._src.telemetry.monitoring.plain_json import plain_json
+from stratagem._src.telemetry.monitoring.strict_json import strict_json
 
 __all__ = ["DashboardServer"]
 
-_SECONDS_TO_SHUT_DOWN = 5.0
+_SHUTDOWN_TIMEOUT = 5.0
 _ALL_INTERFACES = ("0.0.0.0", "::", "")
 _TEXT = "text/plain; charset=utf-8"
 _PAGE = {
@@ -36,17 +36,17 @@ _HEADERS = {
 
 
 class DashboardServer:
-    """Serves the page while it is entered. It can be looked at, and nothing can be done with it.
+    """Serves the read-only dashboard while entered.
 
-    On loopback everybody on this machine can see it. Elsewhere only who knows the key can.
+    On loopback every user of this machine can see it. On other addresses a key is needed.
 
     Args:
-        address: Where it listens; port 0 chooses one.
-        view: Gives what is known of the job, and of the past what came after a moment.
-        key: What has to be known where it listens beyond loopback.
+        address: The address to listen on; port 0 chooses a free port.
+        view: Returns the state of the job, and its history after a given time.
+        key: The key that clients need if the address is not loopback.
 
     Attributes:
-        is_local: Whether only this machine reaches it.
+        is_local: Whether only this machine can reach it.
 
     Raises:
         LaunchError: If it cannot listen there.
@@ -73,7 +73,7 @@ class DashboardServer:
 
     @property
     def link(self) -> str:
-        """What to open in a browser; with the key if one is needed."""
+        """The link to open in a browser; with the key if one is needed."""
         return with_key(f"http://{self._address}/", self._key)
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
@@ -86,11 +86,11 @@ class DashboardServer:
         if refusal is not None:
             _send(handler, refusal.status, refusal.text.encode(), _TEXT)
         elif self._key is not None and request.key_in_path is not None:
-            # The key shall not stay in the browser's address line and history.
+            # Moves the key to a cookie, so that it does not stay in the browser's address bar and history.
             headers = {"Location": "/", "Set-Cookie": self._access.cookie()}
             _send(handler, 303, b"", "text/plain", headers)
         elif request.path == STATE_PATH:
-            _send(handler, 200, plain_json(self._view(request.since)).encode(), "application/json")
+            _send(handler, 200, strict_json(self._view(request.since)).encode(), "application/json")
         elif request.path in self._files:
             _send(handler, 200, *self._files[request.path])
         else:
@@ -103,7 +103,7 @@ class DashboardServer:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._background.join(_SECONDS_TO_SHUT_DOWN)
+        self._background.join(_SHUTDOWN_TIMEOUT)
 
 
 def _read(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Who may see the dashboard."""
+"""Access control of the dashboard."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from stratagem._src.telemetry.monitoring.dashboard.page_request import COOKIE, P
 __all__ = ["PageAccess", "Refusal", "with_key"]
 
 _NOT_HERE = "The dashboard is at 127.0.0.1 or localhost. Open it under one of these names.\n"
-_NO_KEY = "This dashboard needs a key. Open the link that 'stratagem run' has printed.\n"
+_NO_KEY = "This dashboard needs a key. Open the link that 'stratagem run' printed.\n"
 
 
 class Refusal(NamedTuple):
-    """Why somebody may not see it."""
+    """The HTTP status and text of a rejected request."""
 
     status: int
     text: str
 
 
 class PageAccess:
-    """Decides who may see the page.
+    """Decides whether a request may see the page.
 
     Args:
-        key: What has to be known; ``None`` on loopback, where everybody may who asks for it by that name:
-            a page from elsewhere that has its own name resolved to this machine may not.
+        key: The key that a request must have; ``None`` on loopback, where every request may see the page
+            whose ``Host`` is a loopback name. That rejects DNS rebinding: a foreign page whose own name
+            resolves to this machine.
     """
 
     def __init__(self, key: str | None) -> None:
         self._key = key
 
     def refuse(self, request: PageRequest) -> Refusal | None:
-        """Returns why a request is not answered, if it is not."""
+        """Returns the reason to reject a request, or ``None``."""
         if self._key is None:
             is_local = bool(request.host) and loopback_address(request.host) is not None
             return None if is_local else Refusal(421, _NOT_HERE)
@@ -42,7 +43,7 @@ class PageAccess:
         return None if is_known else Refusal(401, _NO_KEY)
 
     def cookie(self) -> str:
-        """Returns what a browser is to show from now on, in place of a link with the key."""
+        """Returns the cookie that replaces the key in the link."""
         return f"{COOKIE}={self._key}; HttpOnly; SameSite=Strict; Path=/"
 
 

@@ -1,4 +1,4 @@
-"""``PageRequest``: what a browser asks of the dashboard."""
+"""``PageRequest``: a parsed HTTP request to the dashboard."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MAX_FIELDS = 16
 
 
 class _Headers(Protocol):
-    """The headers of a request; those of HTTP are found whatever the case of their names."""
+    """The headers of a request; HTTP headers are case-insensitive."""
 
     def get(self, name: str, /) -> Any:
-        """Returns one of them, or ``None``."""
+        """Returns a header, or ``None``."""
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """One request, taken apart.
+    """A parsed request.
 
     >>> from stratagem._src.telemetry.monitoring.dashboard.page_request import PageRequest
     >>> request = PageRequest.parse("/state?since=12.5", {"Host": "127.0.0.1:8000"})
@@ -33,11 +33,11 @@ class PageRequest:
     ('/state', 12.5, '127.0.0.1')
 
     Attributes:
-        path: What is wanted.
-        host: By which name this machine was found.
-        since: From when on the past is wanted.
-        key_in_path: The key, if it was in the link.
-        key: The key, if it came as a cookie or header.
+        path: The requested path.
+        host: The host name in the ``Host`` header.
+        since: The start time of the requested history.
+        key_in_path: The key in the link, if any.
+        key: The key in a cookie or header, if any.
     """
 
     path: str
@@ -48,10 +48,10 @@ class PageRequest:
 
     @classmethod
     def parse(cls, target: str, headers: _Headers) -> PageRequest:
-        """Returns the request with a target and headers.
+        """Parses the target and headers of a request.
 
         Raises:
-            ValueError: If the target is not a URL, or has more fields than any link of ours.
+            ValueError: If the target is not a URL, or has too many query fields.
         """
         parts = urlsplit(target)
         query = parse_qs(parts.query, max_num_fields=_MAX_FIELDS)

@@ -1,4 +1,4 @@
-"""``PageServer``: HTTP for peers that may be anybody, with a bound for everything that one can send."""
+"""``PageServer``: an HTTP server for untrusted clients, with limits on time, size and concurrency."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.process.background import Background
-from stratagem._src.transport.admission import Admission, Place
-from stratagem._src.transport.refusal_log import RefusalLog
+from stratagem._src.transport.connection_limiter import ConnectionLimiter, ConnectionSlot
+from stratagem._src.transport.rejection_log import RejectionLog
 
 __all__ = ["PageServer"]
 
@@ -28,11 +28,11 @@ _MIN_TIMEOUT = 0.001  # zero would mean: do not wait at all
 class PageServer(HTTPServer):
     """Answers each request in a background thread.
 
-    A request has one deadline, from the first byte that it sends to the last that it is answered with.
-    A request that keeps a place while others want one may lose it (``Admission``).
+    A request has one deadline, from its first byte to the last byte of its response. A request that holds
+    a slot while others wait may lose it (``ConnectionLimiter``).
 
     Args:
-        address: Where it listens.
+        address: The address to listen on.
         answer: Answers a GET request.
         background: The owner of the threads.
     """
@@ -44,8 +44,8 @@ class PageServer(HTTPServer):
         background: Background,
     ) -> None:
         self._background = background
-        self._admission = Admission(_MAX_REQUESTS)
-        self._refusals = RefusalLog(_log)
+        self._limiter = ConnectionLimiter(_MAX_REQUESTS)
+        self._refusals = RejectionLog(_log)
         if ":" in address.host:
             self.address_family = socket.AF_INET6
 
@@ -56,41 +56,41 @@ class PageServer(HTTPServer):
         super().__init__((address.host, address.port), Handler)
 
     def server_bind(self) -> None:
-        # HTTPServer's asks the name service what this machine is called, which may take long.
+        # HTTPServer's method resolves the name of this machine, which may take long.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        place = self._admission.enter(request, str(client_address[0]))
-        if place is None:
+        slot = self._limiter.acquire(request, str(client_address[0]))
+        if slot is None:
             self.shutdown_request(request)
             return
         try:
-            self._background.start(self._serve, place, client_address, name="dashboard-request")
+            self._background.start(self._serve, slot, client_address, name="dashboard-request")
         except RuntimeError as error:  # too many threads
-            place.leave()
-            self._refusals.note(place.peer, str(error))
+            slot.release()
+            self._refusals.note(slot.peer, str(error))
             self.shutdown_request(request)
 
     def server_close(self) -> None:
         super().server_close()
         self._refusals.close()
 
-    def _serve(self, place: Place, client_address: Any) -> None:
+    def _serve(self, slot: ConnectionSlot, client_address: Any) -> None:
         try:
-            self.finish_request(place.connected, client_address)
+            self.finish_request(slot.connected, client_address)
         except OSError:
             pass  # the peer left, or took too long
         except Exception as error:
-            # A peer may cause it as often as it likes, so there is no traceback for each.
-            self._refusals.note(place.peer, f"{type(error).__name__}: {error!s:.200}")
+            # A client may cause this as often as it likes, so there is no traceback for each error.
+            self._refusals.note(slot.peer, f"{type(error).__name__}: {error!s:.200}")
         finally:
-            self.shutdown_request(place.connected)
-            place.leave()
+            self.shutdown_request(slot.connected)
+            slot.release()
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
-    """Reads the head of a request before it is parsed, and answers within the same deadline."""
+    """Reads the head of a request before parsing it, and answers within the same deadline."""
 
     timeout = _REQUEST_TIMEOUT
     server_version = "stratagem"
@@ -100,8 +100,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._deadline = time.monotonic() + _REQUEST_TIMEOUT
         super().setup()
         self.rfile.close()
-        # Python's timeout of a socket is one for each recv: a peer that sends a byte now and then
-        # would never exceed it.
+        # Python's socket timeout applies to each recv: a client that sends a byte now and then would
+        # never exceed it.
         self.rfile = io.BytesIO(_read_head(self.connection, self._deadline))
         self.wfile = _DeadlineWriter(self.connection, self._deadline)
 
@@ -110,7 +110,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
 
 class _DeadlineWriter(io.BufferedIOBase):
-    """Sends all that is written, until a deadline."""
+    """Sends written data until a deadline."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._connected = connected

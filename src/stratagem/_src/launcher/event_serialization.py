@@ -1,8 +1,8 @@
-"""Reports and orders as JSON, for nodes that talk over the network."""
+"""Encodes and decodes reports and orders as JSON, for transfer between nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from signal import Signals
 from typing import Any
@@ -12,23 +12,23 @@ from stratagem._src.cluster.errors import LaunchError, RendezvousError
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer
 from stratagem._src.launcher.events import (
-    Announced,
     Finish,
+    ForwardSignal,
     Interrupted,
-    JoinAgain,
     NodeJoined,
     NodeStopped,
     Order,
-    PassOn,
+    Rejoin,
     Report,
+    RestartNode,
+    RestartTask,
+    ShutdownNotice,
     Start,
-    StartAgain,
     Stop,
-    TakeUpAgain,
     TaskEnded,
 )
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_ending import TaskEnding
+from stratagem._src.launcher.task_exit import TaskExit
 
 __all__ = ["order_from_json", "order_to_json", "report_from_json", "report_to_json"]
 
@@ -37,7 +37,7 @@ def report_to_json(report: Report) -> dict[str, Any]:
     """Returns a node's report as JSON.
 
     >>> from stratagem._src.launcher.events import NodeStopped
-    >>> from stratagem._src.launcher.events_as_json import report_from_json, report_to_json
+    >>> from stratagem._src.launcher.event_serialization import report_from_json, report_to_json
     >>> report_to_json(NodeStopped(3))
     {'kind': 'NodeStopped', 'node': 3}
     >>> report_from_json(report_to_json(NodeStopped(3)))
@@ -48,42 +48,42 @@ def report_to_json(report: Report) -> dict[str, Any]:
 
 def order_to_json(order: Order) -> dict[str, Any]:
     """Returns an order as JSON."""
-    said = asdict(order)
-    if isinstance(order, TakeUpAgain):
-        said["start"] = order_to_json(order.start)
+    message = asdict(order)
+    if isinstance(order, RestartNode):
+        message["start"] = order_to_json(order.start)
     if isinstance(order, Start):
-        # The keys of JSON objects are strings.
-        said["plan"]["tasks"] = sorted(order.plan.tasks.items())
-    return {"kind": type(order).__name__, **said}
+        # A list of pairs, because the keys of JSON objects are strings and nodes are integers.
+        message["plan"]["tasks"] = sorted(order.plan.tasks.items())
+    return {"kind": type(order).__name__, **message}
 
 
 def report_from_json(message: dict[str, Any]) -> Report:
-    """Returns the report that a node sent.
+    """Returns the report in a message of a node.
 
     Raises:
-        RendezvousError: If it is not one.
+        RendezvousError: If the message is not a report.
     """
     return _decode(_REPORTS, message)
 
 
 def order_from_json(message: dict[str, Any]) -> Order:
-    """Returns the order that node 0 sent.
+    """Returns the order in a message of node 0.
 
     Raises:
-        RendezvousError: If it is not one.
+        RendezvousError: If the message is not an order.
     """
     return _decode(_ORDERS, message)
 
 
 def _decode(decoders: dict[str, Callable[..., Any]], message: dict[str, Any]) -> Any:
-    said = dict(message)
-    kind = said.pop("kind", None)
+    fields_of_event = dict(message)
+    kind = fields_of_event.pop("kind", None)
     try:
-        return decoders[kind](**said)
+        return decoders[kind](**fields_of_event)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, LaunchError) as error:
         raise RendezvousError(
             f"Nodes of a job must run the same version of stratagem, but a message of kind {kind!r} "
-            f"was not understood ({type(error).__name__}: {error})."
+            f"could not be decoded ({type(error).__name__}: {error})."
         ) from None
 
 
@@ -99,7 +99,7 @@ def _joined(offer: dict[str, Any]) -> NodeJoined:
 
 def _ended(ending: dict[str, Any]) -> TaskEnded:
     return TaskEnded(
-        TaskEnding(
+        TaskExit(
             _task(ending["task"]),
             int(ending["returncode"]),
             bool(ending["by_launcher"]),
@@ -114,7 +114,7 @@ def _start(attempt: int, job_id: str, plan: dict[str, Any], collector: str) -> S
     return Start(int(attempt), str(job_id), plan_of_all, str(collector))
 
 
-def _task(task: Any) -> Task:
+def _task(task: Iterable[Any]) -> Task:
     task_type, task_id = task
     return Task(str(task_type), int(task_id))
 
@@ -124,17 +124,17 @@ _REPORTS: dict[str, Callable[..., Report]] = {
     "NodeJoined": _joined,
     "TaskEnded": _ended,
     "NodeStopped": lambda node: NodeStopped(int(node)),
-    "Announced": lambda signal: Announced(Signals(signal)),
+    "ShutdownNotice": lambda signal: ShutdownNotice(Signals(signal)),
     "Interrupted": lambda signal: Interrupted(Signals(signal)),
 }
 _ORDERS: dict[str, Callable[..., Order]] = {
     "Start": _start,
-    "StartAgain": lambda task, reason: StartAgain(_task(task), str(reason)),
-    "PassOn": lambda signal, tasks: PassOn(Signals(signal), tuple(map(_task, tasks))),
-    "TakeUpAgain": lambda node, start, reason: TakeUpAgain(
+    "RestartTask": lambda task, reason: RestartTask(_task(task), str(reason)),
+    "ForwardSignal": lambda signal, tasks: ForwardSignal(Signals(signal), tuple(map(_task, tasks))),
+    "RestartNode": lambda node, start, reason: RestartNode(
         int(node), _start(**{key: start[key] for key in _START_FIELDS}), str(reason)
     ),
     "Stop": lambda signal, seconds: Stop(Signals(signal), float(seconds)),
-    "JoinAgain": lambda attempt, reason: JoinAgain(int(attempt), str(reason)),
+    "Rejoin": lambda attempt, reason: Rejoin(int(attempt), str(reason)),
     "Finish": lambda exit_code, message: Finish(int(exit_code), str(message)),
 }

@@ -1,4 +1,4 @@
-"""``ViewClient``: asks a dashboard what it shows."""
+"""``DashboardClient``: fetches the view of a job from its dashboard."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.telemetry.monitoring.dashboard.page_request import STATE_PATH
 
-__all__ = ["ViewClient"]
+__all__ = ["DashboardClient"]
 
-_SECONDS_TO_ANSWER = 10.0
-_MOST_NOTES = 100
+_RESPONSE_TIMEOUT = 10.0
+_MAX_NOTES = 100
 _MAX_ANSWER_BYTES = 64 * 2**20
 
 
-class ViewClient:
-    """Asks for what a dashboard knows.
+class DashboardClient:
+    """Fetches views of a job from a dashboard.
 
     Args:
-        link: As ``stratagem run`` prints it, or ``host:port``.
+        link: The link that ``stratagem run`` prints, or ``host:port``.
 
     Raises:
         LaunchError: If it is neither.
@@ -35,44 +35,44 @@ class ViewClient:
         parts = _split(link)
         if parts is None or parts.path not in ("", "/"):
             raise LaunchError(
-                "A job is found by the link that 'stratagem run --dashboard' prints, or its host:port, got "
-                f"{link!r}."
+                "The address of a job must be the link that 'stratagem run --dashboard' prints, or its "
+                f"host:port, got {link!r}."
             )
         self._place = parts.netloc
         self._since = 0.0
-        self._notes: collections.deque[Any] = collections.deque(maxlen=_MOST_NOTES)
+        self._notes: collections.deque[Any] = collections.deque(maxlen=_MAX_NOTES)
         self._key = parse_qs(parts.query).get("key", [""])[0]
-        # Not through a proxy: what is asked is on this machine or near it.
+        # Without a proxy: the dashboard is on this machine or in the same network.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def view(self) -> dict[str, Any]:
-        """Returns what is known of the job now; of the past, what happened since the last call, and notes.
+        """Returns the current state of the job, its history since the last call, and its notes.
 
         Raises:
-            UnavailableError: If nobody answers there: the job may have ended.
-            LaunchError: If it needs a key that was not given.
+            UnavailableError: If nothing responds at the address: the job may have ended.
+            LaunchError: If the dashboard needs a key that was not given.
         """
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         url = f"http://{self._place}{STATE_PATH}?since={self._since}"
         request = urllib.request.Request(url, headers=headers)
         try:
-            with self._opener.open(request, timeout=_SECONDS_TO_ANSWER) as answer:
-                view: dict[str, Any] = json.loads(_all_of(answer))
+            with self._opener.open(request, timeout=_RESPONSE_TIMEOUT) as answer:
+                view: dict[str, Any] = json.loads(_read_all(answer))
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read(1000).decode(errors="replace").strip()
             raise LaunchError(f"{self._place} does not show a job: {text}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise UnavailableError(f"No dashboard answers at {self._place}: {error}.") from None
+            raise UnavailableError(f"No dashboard responds at {self._place}: {error}.") from None
         self._since = view["now"]
         self._notes.extend(view["notes"])
         return {**view, "notes": list(self._notes)}
 
 
-def _all_of(answer: IO[bytes]) -> bytes:
+def _read_all(answer: IO[bytes]) -> bytes:
     data = answer.read(_MAX_ANSWER_BYTES + 1)
     if len(data) > _MAX_ANSWER_BYTES:
-        raise ValueError("it sends more than a dashboard does")
+        raise ValueError(f"the response is larger than {_MAX_ANSWER_BYTES} bytes")
     return data
 
 

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="held through only on Linux")
 
 
 def test_server_listens_on_a_held_port():
-    with HeldPorts(1) as ports:
+    with ReservedPorts(1) as ports:
         [port] = ports
         with socket.create_server(("127.0.0.1", port)) as server:
             client = socket.create_connection(("127.0.0.1", port), timeout=5)
@@ -22,7 +22,7 @@ def test_server_listens_on_a_held_port():
 
 
 def test_held_ports_differ_and_are_free_again_afterwards():
-    with HeldPorts(20) as ports:
+    with ReservedPorts(20) as ports:
         numbers = set(ports)
         assert len(numbers) == 20
     for number in numbers:
@@ -31,7 +31,7 @@ def test_held_ports_differ_and_are_free_again_afterwards():
 
 
 def test_nobody_who_asks_for_any_port_is_given_a_held_one():
-    with HeldPorts(50) as ports:
+    with ReservedPorts(50) as ports:
         held = set(ports)
         others = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
         given = {other.getsockname()[1] for other in others}

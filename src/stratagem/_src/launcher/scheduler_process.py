@@ -1,4 +1,4 @@
-"""``PassedThroughProcess``: a scheduler's command whose output is shown as it is."""
+"""``SchedulerProcess``: a scheduler's command whose output is shown unchanged."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from stratagem._src.launcher.console import Console
-from stratagem._src.launcher.guarded_process import GuardedProcess
+from stratagem._src.launcher.event_loop import EventLoop
 from stratagem._src.launcher.lines import LineSplitter
-from stratagem._src.launcher.task_loop import TaskLoop
+from stratagem._src.launcher.supervised_process import SupervisedProcess
 
-__all__ = ["PassedThroughProcess"]
+__all__ = ["SchedulerProcess"]
 
 _CHUNK = 64 * 1024
 
 
-class PassedThroughProcess:
-    """A scheduler's command, whose output is that of tasks and has their names in front already.
+class SchedulerProcess:
+    """Runs a scheduler's command, whose output is that of tasks and has their prefixes already.
 
     Args:
-        loop: The loop that watches it.
+        loop: The event loop that reads its output and its exit.
         command: The command.
-        environment: Its whole environment.
-        console: Where its lines go.
-        when_ended: Called with its return code, negative for a signal, once all its lines are shown.
+        environment: The complete environment of the command.
+        console: Shows its lines.
+        when_ended: Called with its return code, negative for a signal, after all its lines are shown.
     """
 
     def __init__(
         self,
-        loop: TaskLoop,
+        loop: EventLoop,
         command: Sequence[str],
         environment: Mapping[str, str],
         console: Console,
@@ -38,22 +38,22 @@ class PassedThroughProcess:
         self._loop = loop
         self._console = console
         self._when_ended = when_ended
-        self._process = GuardedProcess(command, environment)
+        self._process = SupervisedProcess(command, environment)
         self._splitters = {
             self._process.stdout: LineSplitter(),
             self._process.stderr: LineSplitter(),
         }
         for file in self._splitters:
             loop.add_reader(file, functools.partial(self._read, file))
-        loop.add_reader(self._process.control, self._hear)
+        loop.add_reader(self._process.control, self._read_control)
         self.is_over = False
 
     def stop(self, number: int, seconds: float) -> None:
-        """Sends a signal, and SIGKILL if it still runs some seconds later."""
+        """Sends a signal, and SIGKILL if the command still runs ``seconds`` later."""
         self._process.stop(number, seconds)
 
     def close(self) -> None:
-        """Ends it if it still runs."""
+        """Kills the command if it still runs."""
         if self.is_over:
             return
         self.is_over = True
@@ -80,7 +80,7 @@ class PassedThroughProcess:
         for line in lines:
             self._console.foreign_line(line, is_error=file == self._process.stderr)
 
-    def _hear(self) -> None:
+    def _read_control(self) -> None:
         if self._process.read_control():
             self.close()
             assert self._process.returncode is not None

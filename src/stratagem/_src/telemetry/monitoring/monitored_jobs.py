@@ -1,4 +1,4 @@
-"""The jobs of this user that can be looked at on this machine: a file for each, for the user only."""
+"""The registry of this user's monitored jobs on this machine: one private file for each job."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stratagem._src.transport.local_secret import local_secret_path
-from stratagem._src.transport.private_folder import make_private_folder
+from stratagem._src.transport.private_files import make_private_directory
 
-__all__ = ["ObservedJob", "announce_job", "observed_jobs"]
+__all__ = ["MonitoredJob", "announce_job", "monitored_jobs"]
 
 
-class ObservedJob(NamedTuple):
-    """A job that runs, the link by which it is looked at, and the process and host that serve it."""
+class MonitoredJob(NamedTuple):
+    """A running job, the link of its dashboard, and the process and host that serve it."""
 
     name: str
     link: str
@@ -26,13 +26,13 @@ class ObservedJob(NamedTuple):
     host: str
 
     @classmethod
-    def of_this_process(cls, name: str, link: str) -> ObservedJob:
-        """Returns a job that this process serves."""
+    def of_this_process(cls, name: str, link: str) -> MonitoredJob:
+        """Returns an entry for a job that this process serves."""
         return cls(name, link, os.getpid(), socket.gethostname())
 
     @property
     def is_here(self) -> bool:
-        """Whether it is served on this machine."""
+        """Whether this machine serves the job."""
         return self.host == socket.gethostname()
 
 
@@ -41,15 +41,15 @@ def _folder() -> Path:
 
 
 @contextlib.contextmanager
-def announce_job(job: ObservedJob) -> Iterator[None]:
-    """Lets ``stratagem top`` find a job until the end of the block.
+def announce_job(job: MonitoredJob) -> Iterator[None]:
+    """Registers a job for ``stratagem top`` until the end of the block.
 
     Raises:
-        OSError: If there is no place for the file.
-        PermissionDeniedError: If this user has no home.
+        OSError: If the file cannot be written.
+        PermissionDeniedError: If this user has no home directory.
     """
     folder = _folder()
-    make_private_folder(folder)
+    make_private_directory(folder)
     path = folder / f"{job.launcher}-{secrets.token_hex(4)}.json"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
@@ -60,10 +60,10 @@ def announce_job(job: ObservedJob) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def observed_jobs() -> list[ObservedJob]:
+def monitored_jobs() -> list[MonitoredJob]:
     """Returns the jobs on this machine whose launchers are alive, the newest last.
 
-    Homes may be shared, so there may be files of other machines, where one cannot see who is alive.
+    Home directories may be shared, so files of other machines are skipped: their processes are not visible.
     """
     with contextlib.suppress(FileNotFoundError):
         paths = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime)
@@ -75,18 +75,18 @@ def observed_jobs() -> list[ObservedJob]:
     return []
 
 
-def _read(path: Path) -> ObservedJob | None:
+def _read(path: Path) -> MonitoredJob | None:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        name, link, host = (str(said[key]) for key in ("name", "link", "host"))
-        return ObservedJob(name, link, int(said["launcher"]), host)
-    except (OSError, ValueError, KeyError, TypeError):  # it is being written, or is no such file
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        name, link, host = (str(entry[key]) for key in ("name", "link", "host"))
+        return MonitoredJob(name, link, int(entry["launcher"]), host)
+    except (OSError, ValueError, KeyError, TypeError):  # it is being written, or is another file
         return None
 
 
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except (ProcessLookupError, PermissionError):  # gone, or its number is another user's now
+    except (ProcessLookupError, PermissionError):  # gone, or its id belongs to another user now
         return False
     return True

@@ -1,4 +1,4 @@
-"""Values of flags that reach scripts and manifests: one line, so that they stay values."""
+"""Validates flag values that become part of batch scripts and manifests, to prevent injection."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 def check_one_line(flag: str, value: str) -> None:
-    """Raises ``LaunchError`` if a value has control characters: a line of a script would end there.
+    """Raises ``LaunchError`` if a value has control characters, which could end a line of a script.
 
-    >>> from stratagem._src.launcher.script_values import check_one_line
+    >>> from stratagem._src.launcher.flag_validation import check_one_line
     >>> check_one_line("--log-dir", "/my logs")
     """
     if _CONTROL.search(value):
@@ -26,21 +26,21 @@ def check_one_line(flag: str, value: str) -> None:
 
 
 def check_word(flag: str, value: str) -> None:
-    """Raises ``LaunchError`` if a value is not one word of a shell, as names are.
+    """Raises ``LaunchError`` if a value is not a single shell word.
 
-    >>> from stratagem._src.launcher.script_values import check_word
+    >>> from stratagem._src.launcher.flag_validation import check_word
     >>> check_word("--partition", "gpu-a100,gpu-h100")
     """
     if _CONTROL.search(value) or _NOT_IN_A_WORD.search(value):
         raise LaunchError(
-            f"{flag} must be one word without quotes or other signs of a shell, got {value!r}."
+            f"{flag} must be one word without quotes or other shell characters, got {value!r}."
         )
 
 
 def check_name(flag: str, value: str) -> None:
-    """Raises ``LaunchError`` if a value is not a name of an object in Kubernetes.
+    """Raises ``LaunchError`` if a value is not a valid name of a Kubernetes object.
 
-    >>> from stratagem._src.launcher.script_values import check_name
+    >>> from stratagem._src.launcher.flag_validation import check_name
     >>> check_name("--namespace", "team-a")
     """
     if not _NAME.fullmatch(value):

@@ -1,4 +1,4 @@
-"""Whether this process is a task of a job that is observed; it reports then."""
+"""Starts reporting to the job's collector, if this process is a task of a monitored job."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from stratagem._src.process.fork import at_exit
 if TYPE_CHECKING:
     from stratagem._src.telemetry.monitoring.reporter import Reporter
 
-__all__ = ["ADDRESS_VARIABLE", "report_if_observed"]
+__all__ = ["ADDRESS_VARIABLE", "report_if_monitored"]
 
 ADDRESS_VARIABLE = "STRATAGEM_COLLECTOR"
 
-_beginning = threading.Lock()
+_starting = threading.Lock()
 _reporter: Reporter | None = None
 
 
-def report_if_observed() -> None:
-    """Begins to report to the job's collector, if there is one and this process does not yet.
+def report_if_monitored() -> None:
+    """Starts the reporter of this process, if the job has a collector and the reporter does not run yet.
 
-    Called by what every program that trains makes first: a strategy, or a server.
+    Strategies and servers call it, because every training program creates one of these first.
 
     Raises:
-        EnvironmentVariableError: If what the launcher said of the collector cannot be used.
+        EnvironmentVariableError: If the launcher's variables for the collector are invalid.
     """
     global _reporter
     if _reporter is not None or not is_set(ADDRESS_VARIABLE):
@@ -33,7 +33,7 @@ def report_if_observed() -> None:
     from stratagem._src.telemetry.monitoring.collector_address import CollectorAddress
     from stratagem._src.telemetry.monitoring.reporter import Reporter
 
-    with _beginning:
+    with _starting:
         if _reporter is None:
             _reporter = Reporter(CollectorAddress.from_environment())
             at_exit(_reporter.close)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from stratagem._src.telemetry.monitoring.waiting import JointPrograms
+from stratagem._src.telemetry.monitoring.stragglers import MultiProcessPrograms
 
 
 def programs_of(**seconds):
-    programs = JointPrograms()
+    programs = MultiProcessPrograms()
     for name, each in seconds.items():
         programs.add(name, list(enumerate(each)))
     return programs
@@ -36,7 +36,7 @@ def test_shares_and_straggler(seconds, waited, straggler):
 
 
 def test_workers_of_very_many_programs_are_compared_at_any_time():
-    programs = JointPrograms()
+    programs = MultiProcessPrograms()
     named = []
     for begin in range(0, 50_000, 1000):  # two samples of each second, half a second apart
         programs.add("a", [(number, 3.0) for number in range(begin, begin + 1000)])
@@ -50,7 +50,7 @@ def test_workers_of_very_many_programs_are_compared_at_any_time():
 
 
 def test_only_programs_that_all_have_told_of_are_compared():
-    programs = JointPrograms()
+    programs = MultiProcessPrograms()
     programs.add("a", [(1, 3.0), (2, 100.0)])
     programs.add("b", [(0, 50.0), (1, 1.0)])
     assert programs.shares()["a"].waited == pytest.approx(2 / 3)

@@ -1,4 +1,4 @@
-"""``TaskEnding``: how the process of one task ended."""
+"""``TaskExit``: how the process of one task exited."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from stratagem._src.cluster.leadership import Task
 
-__all__ = ["TaskEnding", "exit_code_of"]
+__all__ = ["TaskExit", "exit_code_of"]
 
 
 def exit_code_of(returncode: int) -> int:
-    """Returns the code a shell would give: 128 and the signal where a signal ended the process.
+    """Returns the exit code as a shell reports it: 128 + N if signal N ended the process.
 
-    >>> from stratagem._src.launcher.task_ending import exit_code_of
+    >>> from stratagem._src.launcher.task_exit import exit_code_of
     >>> exit_code_of(3), exit_code_of(-9)
     (3, 137)
     """
@@ -21,19 +21,19 @@ def exit_code_of(returncode: int) -> int:
 
 
 @dataclass(frozen=True)
-class TaskEnding:
-    """How the process of one task ended.
+class TaskExit:
+    """How the process of one task exited.
 
     >>> from stratagem._src.cluster import Task
-    >>> from stratagem._src.launcher.task_ending import TaskEnding
-    >>> TaskEnding(Task("worker", 1), -9).describe()
+    >>> from stratagem._src.launcher.task_exit import TaskExit
+    >>> TaskExit(Task("worker", 1), -9).describe()
     'worker 1 was killed by SIGKILL'
 
     Attributes:
-        task: Which one.
+        task: The task.
         returncode: Its exit code, or the negative number of the signal that ended it.
-        by_launcher: Whether the launcher ended it.
-        output: The end of what it printed.
+        by_launcher: Whether the launcher stopped it.
+        output: The tail of its output.
     """
 
     task: Task
@@ -43,18 +43,18 @@ class TaskEnding:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly of its own."""
+        """Whether it failed, and was not stopped by the launcher."""
         return self.returncode != 0 and not self.by_launcher
 
     @property
     def exit_code(self) -> int:
-        """The code a shell would give."""
+        """The exit code as a shell reports it."""
         return exit_code_of(self.returncode)
 
     def describe(self) -> str:
-        """Returns the ending in a few words."""
+        """Returns a short description."""
         if self.by_launcher:
-            return f"{self.task} was ended by the launcher"
+            return f"{self.task} was stopped by the launcher"
         if self.returncode < 0:
             return f"{self.task} was killed by {_signal_name(-self.returncode)}"
         if self.returncode:

@@ -1,0 +1,32 @@
+"""``MonitoringOptions``: how a job is monitored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["NO_MONITORING", "MonitoringOptions"]
+
+
+@dataclass(frozen=True)
+class MonitoringOptions:
+    """How the launcher that leads a job monitors it.
+
+    Attributes:
+        name: The name of the job.
+        events: The file for its events, if any.
+        dashboard: The address of the dashboard as ``host:port``, if there is one.
+        opentelemetry: Whether to export OpenTelemetry metrics.
+    """
+
+    name: str = ""
+    events: str | None = None
+    dashboard: str | None = None
+    opentelemetry: bool = False
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the job is monitored at all."""
+        return self.events is not None or self.dashboard is not None or self.opentelemetry
+
+
+NO_MONITORING = MonitoringOptions()
