@@ -56,13 +56,15 @@ class DatasetMixing(DatasetBase):
         """
         plans = _plans(datasets)
         if isinstance(weights, DatasetBase):
-            weighing: Any = weights.plan
+            weights_or_plan: Any = weights.plan
         else:
-            weighing = np.ones(len(plans)) if weights is None else np.asarray(weights, np.float64)
-            plans, weighing = _with_positive_weights(plans, weighing)
+            weights_or_plan = (
+                np.ones(len(plans)) if weights is None else np.asarray(weights, np.float64)
+            )
+            plans, weights_or_plan = _with_positive_weights(plans, weights_or_plan)
             if len(plans) == 1:
                 return cls._from_plan(plans[0], None)
-        choices = SampledChoices(len(plans), weighing, seed, rerandomize_each_iteration)
+        choices = SampledChoices(len(plans), weights_or_plan, seed, rerandomize_each_iteration)
         plan = DirectedInterleave(choices, plans, stop_on_empty_dataset, "sample_from_datasets")
         return cls._from_plan(plan, None)
 

@@ -25,15 +25,15 @@ _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _BLOCK = 1 << 20
 _MAX_READ_BYTES = 1 << 26
-_MASK = 0xA282EAD8
-_WORD = 0xFFFFFFFF
+_MASK_DELTA = 0xA282EAD8
+_UINT32_MAX = 0xFFFFFFFF
 _MAX_CACHED_HEADERS = 1 << 12
 
 _Ends = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _masked(checksum: int) -> int:
-    return ((checksum >> 15 | checksum << 17) + _MASK) & _WORD
+    return ((checksum >> 15 | checksum << 17) + _MASK_DELTA) & _UINT32_MAX
 
 
 def encode_record(record: bytes) -> bytes:
@@ -66,7 +66,7 @@ class TFRecordReader:
         self._number = 0
         # A cache of headers with a valid checksum; most files have few different record lengths.
         self._lengths: dict[bytes, int] = {}
-        self._hold([], _ends([]))
+        self._set_records([], _ends([]))
         self._error: DataLossError | None = None
         self._has_failed = False
         self._ended = False
@@ -132,7 +132,7 @@ class TFRecordReader:
 
     def end(self) -> None:
         """Ends the reader: it returns no more records."""
-        self._hold([], _ends([]))
+        self._set_records([], _ends([]))
         self._ended = True
         self.close()
 
@@ -148,7 +148,7 @@ class TFRecordReader:
         if self._file is None:
             self._file = open_bytes(self._path, self._compression, self._offset)
         self._offset, self._number = self.position
-        self._hold([], _ends([]))
+        self._set_records([], _ends([]))
         while not length_hint(self._rest):
             if self._error is not None:
                 raise self._error
@@ -163,7 +163,7 @@ class TFRecordReader:
             self._unparsed = data[self._parse(data) :]
         return True
 
-    def _hold(self, records: list[bytes], ends: _Ends) -> None:
+    def _set_records(self, records: list[bytes], ends: _Ends) -> None:
         """Sets the records to return next; ``ends`` are their end offsets in the block."""
         self._rest, self._ends = iter(records), ends
 
@@ -176,7 +176,7 @@ class TFRecordReader:
             problem = "the checksum of its data does not match"
             records, ends = records[:first_bad], ends[:first_bad]
         stop = int(ends[-1]) if records else 0
-        self._hold(records, ends)
+        self._set_records(records, ends)
         if problem:
             self._error = self._corrupt_record_error(
                 self._number + len(records), self._offset + stop, problem
@@ -237,7 +237,7 @@ def _ends(records: list[bytes]) -> _Ends:
 def _first_bad_checksum(data: bytes, records: list[bytes], ends: ArrayLike) -> int | None:
     """Returns the index of the first record in ``data`` with a bad data checksum, if any."""
     checksums = np.fromiter(map(crc32c, records), np.uint32, len(records))
-    masked = (checksums >> 15 | checksums << 17) + np.uint32(_MASK)
+    masked = (checksums >> 15 | checksums << 17) + np.uint32(_MASK_DELTA)
     places = ends[:, None] + np.arange(-_CHECKSUM.size, 0)
     stored = np.frombuffer(data, np.uint8)[places].view("<u4")[:, 0]
     wrong = np.flatnonzero(masked != stored)

@@ -16,7 +16,7 @@ from stratagem._src.process.fork import ProcessOwner, discard_buffers_in_child
 
 __all__ = ["TFRecordOptions", "TFRecordWriter"]
 
-_FASTEST_COMMON_LEVEL = 6
+_DEFAULT_COMPRESSION_LEVEL = 6
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class TFRecordWriter:
 
 
 def _open(path: str, options: TFRecordOptions) -> Any:
-    level = _FASTEST_COMMON_LEVEL
+    level = _DEFAULT_COMPRESSION_LEVEL
     if options.compression_level is not None:
         level = options.compression_level
     if options.compression_type == "GZIP":
@@ -110,10 +110,10 @@ def _open(path: str, options: TFRecordOptions) -> Any:
         return compressed
     file = Path(path).open("wb")  # noqa: SIM115
     discard_buffers_in_child(file)
-    return _Deflating(file, level) if options.compression_type == "ZLIB" else file
+    return _ZlibWriter(file, level) if options.compression_type == "ZLIB" else file
 
 
-class _Deflating:
+class _ZlibWriter:
     def __init__(self, file: BinaryIO, level: int) -> None:
         self._file = file
         self._deflate = zlib.compressobj(level)

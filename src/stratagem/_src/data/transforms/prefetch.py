@@ -100,7 +100,7 @@ class _Buffer:
         self._is_filling = False
         self._is_paused = False
         self._stopped = False
-        self._left_alone = False
+        self._abandoned = False
         self._ended = False
         self._error: BaseException | None = None
 
@@ -116,7 +116,7 @@ class _Buffer:
             self._finish(None)
         except BaseException as error:
             self._finish(error)
-        if self._left_alone:
+        if self._abandoned:
             self._source.close()
 
     def _finish(self, error: BaseException | None) -> None:
@@ -206,7 +206,7 @@ class _Buffer:
             self._changed.notify_all()
         if not self._background.join_or_abandon(_SHUTDOWN_TIMEOUT_SECONDS):
             with self._changed:
-                self._left_alone = self._is_filling
-            if self._left_alone:
+                self._abandoned = self._is_filling
+            if self._abandoned:
                 return
         self._source.close()
