@@ -35,7 +35,7 @@ def offer(machine, *addresses, server=SERVER):
     ],
 )
 def test_choice(offers, chosen):
-    assert [choose_host(me, offers, server_at=0) for me in range(len(offers))] == chosen
+    assert [choose_host(me, offers, server_rank=0) for me in range(len(offers))] == chosen
 
 
 def test_offers_travel_as_lists():

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.control_plane.diagnosis import (
-    SILENT_SECONDS,
+    HEARTBEAT_TIMEOUT_SECONDS,
     ServerView,
     Wait,
     diagnose,
-    find_cut,
+    find_partition,
 )
 from stratagem._src.control_plane.worker_status import (
     AGREEING,
@@ -62,18 +62,18 @@ def test_one_that_is_gone():
 
 def test_a_membership_server_that_is_silent():
     # What it last said of the others is as old: neither late nor at another step.
-    server = ServerView(worker=1, silent=SILENT_SECONDS)
+    server = ServerView(worker=1, heartbeat_age=HEARTBEAT_TIMEOUT_SECONDS)
     for peers in ([here(), here(IDLE, 4)], [here(), here(AGREEING, 4)]):
         finding = ask(*peers, seconds=100.0, server=server)
         assert finding.culprit == 1
         assert finding.is_lost
-        assert "worker 1 has not been heard of for 8 s" in finding.text
+        assert "worker 1 has sent no heartbeat for 8 s" in finding.text
         assert "alive" not in finding.text
 
 
 def test_who_gave_up_before_the_membership_server_fell_silent_says_more():
     gave_up = PeerView(absent=False, status=WorkerStatus(FAILED, 5, "step", 2, "worker 2 is gone"))
-    finding = ask(gave_up, here(), server=ServerView(silent=60.0))
+    finding = ask(gave_up, here(), server=ServerView(heartbeat_age=60.0))
     assert finding.culprit == 2
 
 
@@ -85,7 +85,10 @@ def test_a_membership_server_that_is_gone():
 
 
 def test_a_membership_server_that_was_heard_lately():
-    assert ask(here(), here(IDLE, 4), server=ServerView(silent=SILENT_SECONDS - 1)) is None
+    assert (
+        ask(here(), here(IDLE, 4), server=ServerView(heartbeat_age=HEARTBEAT_TIMEOUT_SECONDS - 1))
+        is None
+    )
 
 
 def test_one_that_left():
@@ -100,10 +103,11 @@ def test_one_that_left_and_has_ended_is_not_said_to_have_crashed():
 
 
 @pytest.mark.parametrize(
-    ("silent", "found"), [(SILENT_SECONDS - 1, False), (SILENT_SECONDS + 1, True)]
+    ("silent", "found"),
+    [(HEARTBEAT_TIMEOUT_SECONDS - 1, False), (HEARTBEAT_TIMEOUT_SECONDS + 1, True)],
 )
 def test_one_that_is_not_heard_of(silent, found):
-    assert (ask(here(), here(silent=silent)) is not None) == found
+    assert (ask(here(), here(heartbeat_age=silent)) is not None) == found
 
 
 def test_the_cause_is_taken_over_from_one_that_gave_up():
@@ -186,14 +190,14 @@ def test_input_does_not_belong_to_the_sequence():
 def test_late_ones_are_named():
     finding = ask(here(IDLE, 4, "evaluate"), here(), seconds=61.0)
     assert finding.culprit == 1
-    assert "worker 1 is alive but has not come" in finding.text
+    assert "worker 1 is alive but has not arrived" in finding.text
     assert "after evaluate" in finding.text
     assert "worker 2" not in finding.text
 
 
 def test_nobody_is_late_for_a_program_that_all_have_launched():
     finding = ask(here(), here(), seconds=61.0)
-    assert "did not end within 61 s, though worker 1, worker 2 came to it too" in finding.text
+    assert "did not end within 61 s, although worker 1, worker 2 reached it too" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -211,12 +215,12 @@ def test_one_that_waits_elsewhere_is_not_said_to_wait_here(peer, said):
     here_too = here(AGREEING, 5, inputs=("step",))
     finding = ask(peer, here_too, seconds=61.0, phase=AGREEING, launched=0, in_sequence=False)
     assert finding.culprit == 1
-    assert finding.text == f"worker 1 is alive but has not come: {said} (waited 61 s)"
+    assert finding.text == f"worker 1 is alive but has not arrived: {said} (waited 61 s)"
 
 
 def test_one_that_has_gone_on_in_its_own_code_has_come():
     finding = ask(here(IDLE, 5), here(), seconds=61.0)
-    assert "though worker 1, worker 2 came to it too" in finding.text
+    assert "although worker 1, worker 2 reached it too" in finding.text
 
 
 def test_a_program_that_all_have_launched_may_compute():
@@ -233,7 +237,7 @@ def test_a_program_that_all_have_launched_may_compute():
             st.integers(0, 6),
             gone=st.booleans(),
             left=st.none() | st.just("bye"),
-            silent=st.floats(0, 100),
+            heartbeat_age=st.floats(0, 100),
         ),
         min_size=2,
         max_size=2,
@@ -287,9 +291,9 @@ def test_a_status_tells_of_iterations_that_begin():
 
 
 def test_two_that_are_alive_and_cannot_reach_each_other_are_both_named():
-    finding = find_cut(0, {1: 0.0, 2: SILENT_SECONDS + 3}, NAMES)
+    finding = find_partition(0, {1: 0.0, 2: HEARTBEAT_TIMEOUT_SECONDS + 3}, NAMES)
     assert finding.culprit == 2
     assert finding.is_lost
     assert "worker 0 and worker 2 cannot reach each other" in finding.text
     # Of one that is silent altogether the heartbeats tell first.
-    assert find_cut(0, {1: 0.0, 2: SILENT_SECONDS}, NAMES) is None
+    assert find_partition(0, {1: 0.0, 2: HEARTBEAT_TIMEOUT_SECONDS}, NAMES) is None

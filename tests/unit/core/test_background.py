@@ -66,8 +66,8 @@ def test_threads_held_up_in_other_code_are_left_with_a_warning_that_names_it(cap
     background.start(users_function, name="held up")
     assert held.wait(10)
     with caplog.at_level(logging.WARNING, "stratagem"):
-        assert not background.join_or_leave(0.01)
+        assert not background.join_or_abandon(0.01)
     assert "'held up' of somebody" in caplog.text
     assert "users_function" in caplog.text
     release.set()
-    assert background.join_or_leave(10)
+    assert background.join_or_abandon(10)

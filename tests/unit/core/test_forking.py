@@ -40,7 +40,7 @@ def refused(use, *words):
     try:
         use()
     except sg.errors.ContextError as error:
-        assert all(word in str(error) for word in (*words, "has forked", "spawn")), error
+        assert all(word in str(error) for word in (*words, "forked child", "spawn")), error
         return
     raise AssertionError(f"{use} was not refused")
 """
@@ -60,7 +60,7 @@ def run(program):
 
 def test_functions_for_exit_are_the_parents_and_the_childs_own_run():
     out = run("""
-from stratagem._src.process.fork import ProcessOwner, at_exit, end_in_child
+from stratagem._src.process.fork import ProcessOwner, at_exit, close_in_child
 from stratagem._src.process.hard_exit import after_all_exit_functions
 at_exit(print, "exit of the parent")
 after_all_exit_functions(lambda: print("very end of the parent", flush=True))
@@ -69,7 +69,7 @@ ended_things = []
 class Thing: pass
 thing, gone = Thing(), Thing()
 for one in (thing, gone):
-    end_in_child(one, lambda one: ended_things.append(one))
+    close_in_child(one, lambda one: ended_things.append(one))
 del one, gone
 for how in ("exit", "raise", "grandchild"):
     child = os.fork()
@@ -98,13 +98,13 @@ assert owner.is_here and not ended_things
 def test_connections_are_the_parents():
     run("""
 import socket
-from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
+from stratagem._src.transport import TransportClient, Credentials, TransportServer, Identity, Message
 from stratagem._src.transport.connecting import connect
 credentials = Credentials(secret="correct horse battery staple")
 server, client = Identity.of_task("ps", 0), Identity("coordinator")
-endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials, server)
+endpoint = TransportServer("127.0.0.1:0", {"echo": lambda message: message}, credentials, server)
 endpoint.start()
-caller = Caller(endpoint.address, credentials, wanted=server, own=client)
+caller = TransportClient(endpoint.address, credentials, wanted=server, own=client)
 call = lambda: caller.call("echo", Message(b"hello"), timeout=10).body
 assert call() == b"hello"
 (connection,) = caller._idle
@@ -133,7 +133,7 @@ for lock in locks: lock.release()
 assert call() == b"hello" and caller._idle == [connection]
 # The child's own connection works.
 def call_anew():
-    own = Caller(endpoint.address, credentials, wanted=server, own=client)
+    own = TransportClient(endpoint.address, credentials, wanted=server, own=client)
     assert own.call("echo", Message(b"new"), timeout=10).body == b"new"
     own.close()
 in_child(call_anew)
@@ -182,8 +182,8 @@ unfinished.write(b"once")
 writer = sg.summary.create_file_writer(str(folder / "logs"))
 writer.set_as_default()
 sg.summary.scalar("loss", 1.0, step=1)
-from stratagem._src.process.signal_notices import SignalNotices
-notices = SignalNotices([signal.SIGUSR2])
+from stratagem._src.process.signal_queue import SignalQueue
+notices = SignalQueue([signal.SIGUSR2])
 
 def use():
     for name, iterator in iterators.items():
@@ -233,9 +233,9 @@ assert len([*TFRecordReader(str(events))]) == 3, "the version, and two summaries
 def test_saves_are_the_parents(tmp_path):
     run(f"""
 from pathlib import Path
-from stratagem._src.checkpoint.async_save import SaveUnderWay, wait_for_saves
+from stratagem._src.checkpoint.async_save import AsyncSave, wait_for_saves
 may_end = threading.Event()
-save = SaveUnderWay(Path({str(tmp_path / "checkpoint")!r}), may_end.wait, lambda: None, lambda: False)
+save = AsyncSave(Path({str(tmp_path / "checkpoint")!r}), may_end.wait, lambda: None, lambda: False)
 save.start()
 
 def use():

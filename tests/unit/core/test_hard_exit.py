@@ -152,7 +152,7 @@ fail()
 
 
 def test_a_pipe_that_nobody_reads_does_not_keep_the_process():
-    process = start(f"{STUCK}\n{UNREAD}\nmodule._FLUSH_SECONDS = 0.5\nfail(3)")
+    process = start(f"{STUCK}\n{UNREAD}\nmodule._FLUSH_TIMEOUT = 0.5\nfail(3)")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 3, errors
 

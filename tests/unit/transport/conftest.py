@@ -3,11 +3,11 @@
 import pytest
 
 from stratagem._src.transport import (
-    Caller,
     Credentials,
-    Endpoint,
     Identity,
     Message,
+    TransportClient,
+    TransportServer,
     connecting,
 )
 
@@ -17,7 +17,7 @@ SERVER, CLIENT = Identity.of_task("ps", 0), Identity("coordinator")
 
 @pytest.fixture(autouse=True)
 def _crowds_are_short(monkeypatch):
-    monkeypatch.setattr(connecting, "_CROWD_TIMEOUT", 0.5)
+    monkeypatch.setattr(connecting, "_OVERLOAD_TIMEOUT", 0.5)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def listen(credentials):
 
     def start(handlers=None, credentials=credentials, address="127.0.0.1:0", own=SERVER):
         handlers = handlers or {"echo": lambda message: message}
-        endpoint = Endpoint(address, handlers, credentials, own)
+        endpoint = TransportServer(address, handlers, credentials, own)
         started.append(endpoint)
         endpoint.start()
         return endpoint
@@ -49,7 +49,7 @@ def connect(credentials):
 
     def caller(endpoint, credentials=credentials, wanted=SERVER):
         address = endpoint if isinstance(endpoint, str) else endpoint.address
-        made.append(Caller(address, credentials, wanted=wanted, own=CLIENT))
+        made.append(TransportClient(address, credentials, wanted=wanted, own=CLIENT))
         return made[-1]
 
     yield caller

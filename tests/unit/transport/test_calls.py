@@ -20,15 +20,15 @@ from stratagem._src.core.errors import (
 from stratagem._src.transport import Identity, Message
 from stratagem._src.transport.byte_stream import ByteStream
 from stratagem._src.transport.connection import Connection
-from stratagem._src.transport.handshake import greet_client
+from stratagem._src.transport.handshake import server_handshake
 from stratagem._src.transport.wire_format import Kind, encode
 
 PEER = """
 import sys, time
-from stratagem._src.transport import Credentials, Endpoint, Identity, Message
+from stratagem._src.transport import Credentials, TransportServer, Identity, Message
 def slow(message):
     time.sleep(600)
-endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message, "slow": slow},
+endpoint = TransportServer("127.0.0.1:0", {"echo": lambda message: message, "slow": slow},
                     Credentials(secret="correct horse battery staple"),
                     Identity.of_task("ps", 0))
 endpoint.start()
@@ -151,7 +151,7 @@ def test_a_peer_that_sends_half_of_a_large_array(connect, credentials, then_wait
         with connected:
             deadline = time.monotonic() + 10
             connection = Connection(ByteStream(connected))
-            greet_client(connection, credentials, Identity.of_task("ps", 0), deadline)
+            server_handshake(connection, credentials, Identity.of_task("ps", 0), deadline)
             connection.receive(deadline)
             pieces = encode(Kind.RESULT, "", Message(arrays=(np.zeros(1 << 20),)))
             connection._writer.write([pieces[0], pieces[1][: 1 << 22]], deadline)

@@ -66,9 +66,9 @@ def test_many_that_make_it_at_once_agree(home):
     [
         (lambda path: path.chmod(0o640), "mode 640"),
         (lambda path: path.parent.chmod(0o750), "mode 750"),
-        (lambda path: path.write_text("short"), "something else"),
+        (lambda path: path.write_text("short"), "not a secret"),
         (lambda path: (path.unlink(), path.mkdir(0o700)), "directory"),
-        (lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "something else"),
+        (lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "wrong file type"),
         (lambda path: (path.rename(path.with_name("o")), path.symlink_to("o")), "symbolic link"),
         pytest.param(
             lambda path: os.chown(path, NOBODY, NOBODY), f"user {NOBODY}", marks=needs_users
@@ -98,7 +98,7 @@ def test_one_that_others_could_have_made_or_read_is_refused(home, listen, spoil,
 def test_a_home_that_cannot_be_written_to(tmp_path, monkeypatch, listen):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(PermissionDeniedError, match=r"cannot serve: .*XDG_STATE_HOME"):
+    with pytest.raises(PermissionDeniedError, match=r"cannot be used: .*XDG_STATE_HOME"):
         listen(credentials=NONE)
 
 
@@ -161,9 +161,9 @@ def test_another_user_does_not_get_in(shared, listen):
     called = []
     endpoint = listen({"echo": called.append}, NONE)
     program = (
-        "from stratagem._src.transport import Caller, Credentials, Identity, Message\n"
+        "from stratagem._src.transport import TransportClient, Credentials, Identity, Message\n"
         "from stratagem._src.transport.local_secret import local_secret_path\n"
-        f"caller = Caller({endpoint.address!r}, Credentials(), own=Identity('x'),\n"
+        f"caller = TransportClient({endpoint.address!r}, Credentials(), own=Identity('x'),\n"
         "                  wanted=Identity.of_task('ps', 0))\n"
         "try:\n"
         "    caller.call('echo', Message(), timeout=10)\n"
@@ -206,8 +206,8 @@ def test_another_user_that_sends_and_closes_at_once_does_not_get_in(shared, list
 def test_a_server_of_another_user_is_not_trusted(shared, connect, echo):
     program = (
         "import sys\n"
-        "from stratagem._src.transport import Credentials, Endpoint, Identity\n"
-        "endpoint = Endpoint('127.0.0.1:0', {'echo': lambda message: message}, Credentials(),\n"
+        "from stratagem._src.transport import Credentials, TransportServer, Identity\n"
+        "endpoint = TransportServer('127.0.0.1:0', {'echo': lambda message: message}, Credentials(),\n"
         "                    Identity.of_task('ps', 0))\n"
         "endpoint.start()\n"
         "print(endpoint.address, flush=True)\n"

@@ -10,7 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
+from stratagem._src.transport import (
+    Credentials,
+    Identity,
+    Message,
+    TransportClient,
+    TransportServer,
+)
 from stratagem._src.transport.remote_error import exception_from_bytes, exception_to_bytes
 
 DTYPES = [
@@ -31,9 +37,9 @@ SHAPES = [(), (0,), (1,), (3, 0, 2), (2, 3), (1000, 7)]
 def caller():
     credentials = Credentials(secret="correct horse battery staple")
     own = Identity.of_task("ps", 0)
-    endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials, own)
+    endpoint = TransportServer("127.0.0.1:0", {"echo": lambda message: message}, credentials, own)
     endpoint.start()
-    caller = Caller(endpoint.address, credentials, wanted=own, own=Identity("coordinator"))
+    caller = TransportClient(endpoint.address, credentials, wanted=own, own=Identity("coordinator"))
     yield caller
     caller.close()
     endpoint.shutdown()

@@ -9,7 +9,7 @@ import pytest
 from man_in_the_middle import ManInTheMiddle
 
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
-from stratagem._src.transport import Connection, Kind, Message, PeerGone, TamperedError
+from stratagem._src.transport import Connection, Kind, Message, PeerDisconnectedError, TamperedError
 from stratagem._src.transport import cipher as cipher_module
 from stratagem._src.transport.byte_stream import ByteStream
 
@@ -225,7 +225,7 @@ def test_an_error_in_the_middle_ends_the_connection_for_both_directions(pair):
     first._stream.send([struct.pack("<I", 20) + bytes(36)], None)
     with pytest.raises(TamperedError):
         second.receive(time.monotonic() + 10)
-    with pytest.raises(PeerGone):
+    with pytest.raises(PeerDisconnectedError):
         first.receive(time.monotonic() + 10)
     with pytest.raises(OSError):
         second.send(Kind.EVENT, "", Message(b"more"), None)

@@ -17,7 +17,13 @@ from stratagem._src.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
+from stratagem._src.transport import (
+    Credentials,
+    Identity,
+    Message,
+    TransportClient,
+    TransportServer,
+)
 
 SECRET = "correct horse battery staple"
 WRONG = Credentials(secret="wrong donkey battery staple")
@@ -168,7 +174,7 @@ def test_the_secret_is_never_shown(listen, connect, echo, caplog):
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", "worker0.example.com:0", "[::]:0"])
 def test_without_a_secret_only_loopback_is_bound(address):
     with pytest.raises(PermissionDeniedError, match="must be loopback"):
-        Endpoint(address, {}, NONE, SERVER)
+        TransportServer(address, {}, NONE, SERVER)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0", "127.8.9.10:0"])
@@ -191,7 +197,7 @@ def test_a_task_that_is_not_the_wanted_one_is_not_called(listen, connect, echo, 
         echo(connect(endpoint, wanted=wanted))
     assert not called
     deadline = time.monotonic() + 10
-    while f"It wants another task than {SERVER}" not in caplog.text:
+    while f"It expects another task than {SERVER}" not in caplog.text:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -267,7 +273,7 @@ def test_tls_needs_all_its_files(monkeypatch):
 
 
 def test_a_message_to_a_closed_caller_is_not_sent(listen, credentials, echo):
-    caller = Caller(listen().address, credentials, wanted=SERVER, own=CLIENT)
+    caller = TransportClient(listen().address, credentials, wanted=SERVER, own=CLIENT)
     assert caller.call("echo", Message(b"x"), timeout=10).body == b"x"
     caller.close()
     with pytest.raises(ConnectionError, match="was closed"):

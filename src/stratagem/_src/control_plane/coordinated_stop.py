@@ -1,4 +1,4 @@
-"""``CommonBoundary``: a place in every worker's loop that none of them has passed yet."""
+"""``CoordinatedStop``: stops the loops of all workers at the same iteration."""
 
 from __future__ import annotations
 
@@ -6,86 +6,86 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from stratagem._src.control_plane.failure_detector import ClusterWatch
-from stratagem._src.control_plane.membership_client import Call
+from stratagem._src.control_plane.failure_detector import FailureDetector
+from stratagem._src.control_plane.membership_client import Broadcast
 
-__all__ = ["BoundaryLine", "ClusterLine", "CommonBoundary", "LonelyLine"]
+__all__ = ["BroadcastChannel", "ClusterBroadcast", "CoordinatedStop", "LocalBroadcast"]
 
 
-class BoundaryLine(Protocol):
-    """How a worker reaches all workers, itself included."""
+class BroadcastChannel(Protocol):
+    """Sends messages to all workers, this one included."""
 
-    def call(self, topic: str, why: str) -> None:
-        """Tells all workers of something."""
+    def broadcast(self, topic: str, why: str) -> None:
+        """Sends a message to all workers."""
 
-    def listen(self, listener: Callable[[Call], None]) -> None:
-        """Has ``listener`` called with what somebody tells all, in another thread perhaps."""
+    def add_listener(self, listener: Callable[[Broadcast], None]) -> None:
+        """Calls ``listener`` with every broadcast, possibly in another thread."""
 
-    def ignore(self, listener: Callable[[Call], None]) -> None:
-        """Has ``listener`` called no more."""
+    def remove_listener(self, listener: Callable[[Broadcast], None]) -> None:
+        """Stops calling ``listener``."""
 
     def answer(self, key: str, value: int) -> None:
-        """Gives this worker's answer, without waiting."""
+        """Contributes this worker's answer, without waiting."""
 
     def take_answers(self, key: str) -> list[Any]:
         """Waits for the answers of all workers."""
 
 
-class CommonBoundary:
-    """Brings all workers to a halt at the same pass of their loops, when one of them asks for it.
+class CoordinatedStop:
+    """Stops all workers at the same iteration of their loops, when one of them requests it.
 
-    Every worker *comes* to a boundary in each pass of its loop. When one calls, each answers at once,
-    from a thread of its own, how many boundaries it has passed, and passes no further one before it
-    knows the answers of all. The largest of them is the number of the boundary that is common: nobody
-    has passed it, and everybody comes to it. No worker waits for another's loop, so those that still
-    wait for each other in a step end that step.
+    Every worker reaches a *boundary* in each iteration of its loop. When one worker requests a stop, each
+    worker answers at once, from another thread, with the number of boundaries it has passed, and passes no
+    further boundary before it knows all answers. The largest answer is the number of the common boundary:
+    no worker has passed it, and every worker reaches it. No worker waits for the loop of another, so
+    workers that still wait for each other in a collective finish that step.
 
-    Until somebody calls, coming to a boundary costs a lock and talks to nobody. Boundaries are counted
-    from when the object was made, so all workers make it at the same place of their programs.
+    Without a request, a boundary costs one lock and no communication. Boundaries are counted from the
+    creation of the object, so all workers create it at the same place of their programs.
 
-    >>> from stratagem._src.control_plane.coordinated_stop import CommonBoundary, LonelyLine
-    >>> boundary = CommonBoundary(LonelyLine(), "preemption")
-    >>> boundary.come()
+    >>> from stratagem._src.control_plane.coordinated_stop import CoordinatedStop, LocalBroadcast
+    >>> stop = CoordinatedStop(LocalBroadcast(), "preemption")
+    >>> stop.reach_boundary()
     False
-    >>> boundary.call("SIGTERM")
-    >>> boundary.come(), boundary.come()
+    >>> stop.request("SIGTERM")
+    >>> stop.reach_boundary(), stop.reach_boundary()
     (True, False)
 
     Args:
-        line: How the workers are reached.
-        topic: What the calls are about.
+        channel: The channel to all workers.
+        topic: The topic of the requests.
     """
 
-    def __init__(self, line: BoundaryLine, topic: str) -> None:
-        self._line = line
+    def __init__(self, channel: BroadcastChannel, topic: str) -> None:
+        self._channel = channel
         self._topic = topic
         self._lock = threading.Lock()
         self._round = 0
         self._passed = 0
-        self._is_called = False
-        self._is_called_early = False
+        self._is_requested = False
+        self._is_next_requested = False
         self._common: int | None = None
-        line.listen(self._hear)
+        channel.add_listener(self._on_broadcast)
 
-    def call(self, why: str) -> None:
-        """Asks all workers to halt together; if somebody has asked already, for the same halt."""
+    def request(self, why: str) -> None:
+        """Requests that all workers stop. Further requests before they do are for the same stop."""
         with self._lock:
             key = self._key(self._round)
-        self._line.call(key, why)
+        self._channel.broadcast(key, why)
 
-    def come(self) -> bool:
-        """Comes to the next boundary; returns whether all workers halt here.
+    def reach_boundary(self) -> bool:
+        """Reaches the next boundary; returns whether all workers stop here.
 
         Raises:
-            UnavailableError: If another worker is gone, stopped, or does not answer in time.
+            UnavailableError: If another worker is gone, suspended, or does not answer in time.
         """
         with self._lock:
-            if not self._is_called:
+            if not self._is_requested:
                 self._passed += 1
                 return False
             key = self._key(self._round)
         if self._common is None:
-            self._common = max(self._line.take_answers(key))
+            self._common = max(self._channel.take_answers(key))
         with self._lock:
             is_common = self._passed == self._common
             self._passed += 1
@@ -93,80 +93,80 @@ class CommonBoundary:
             if is_common:
                 self._round += 1
                 self._common = None
-                self._is_called, self._is_called_early = self._is_called_early, False
-            is_called_again = is_common and self._is_called
+                self._is_requested, self._is_next_requested = self._is_next_requested, False
+            is_requested_again = is_common and self._is_requested
             next_key = self._key(self._round)
-        if is_called_again:
-            self._line.answer(next_key, passed)
+        if is_requested_again:
+            self._channel.answer(next_key, passed)
         return is_common
 
     def close(self) -> None:
-        """Hears no more calls."""
-        self._line.ignore(self._hear)
+        """Ignores further requests."""
+        self._channel.remove_listener(self._on_broadcast)
 
     def _key(self, number: int) -> str:
         return f"{self._topic}/{number}"
 
-    def _hear(self, call: Call) -> None:
+    def _on_broadcast(self, message: Broadcast) -> None:
         with self._lock:
-            # A worker that has halted already may call for the next halt before this one has halted.
-            if call.topic == self._key(self._round + 1):
-                self._is_called_early = True
+            # A worker that has stopped already may request the next stop before this one has stopped.
+            if message.topic == self._key(self._round + 1):
+                self._is_next_requested = True
                 return
-            # Calls for a halt that has been are late; further ones for the next are heard already.
-            if call.topic != self._key(self._round) or self._is_called:
+            # Ignores late requests for a past stop, and repeated ones for the next.
+            if message.topic != self._key(self._round) or self._is_requested:
                 return
-            self._is_called = True
+            self._is_requested = True
             passed = self._passed
-        self._line.answer(call.topic, passed)
+        self._channel.answer(message.topic, passed)
 
 
-class ClusterLine:
-    """The workers of a cluster.
+class ClusterBroadcast:
+    """The channel to the workers of a cluster.
 
     Args:
-        watch: What watches over them.
-        what: What is waited for, in messages.
+        watch: The failure detector of the cluster.
+        what: What workers wait for, in messages.
     """
 
-    def __init__(self, watch: ClusterWatch, what: str) -> None:
+    def __init__(self, watch: FailureDetector, what: str) -> None:
         self._watch = watch
         self._what = what
-        self.call = watch.line.call
-        self.listen = watch.line.listen
-        self.ignore = watch.line.ignore
+        self.broadcast = watch.membership.broadcast
+        self.add_listener = watch.membership.add_listener
+        self.remove_listener = watch.membership.remove_listener
 
     def answer(self, key: str, value: int) -> None:
-        """Gives this worker's answer, without waiting."""
-        self._watch.line.put(key, value)
+        """Contributes this worker's answer, without waiting."""
+        self._watch.membership.put(key, value)
 
     def take_answers(self, key: str) -> list[Any]:
         """Waits for the answers of all workers."""
         return self._watch.take_answers(key, self._what)
 
 
-class LonelyLine:
-    """A process that is the only worker."""
+class LocalBroadcast:
+    """The channel of a process that is the only worker."""
 
     def __init__(self) -> None:
-        self._listeners: list[Callable[[Call], None]] = []
+        self._listeners: list[Callable[[Broadcast], None]] = []
         self._answer = 0
 
-    def call(self, topic: str, why: str) -> None:
-        """Tells this worker of something."""
+    def broadcast(self, topic: str, why: str) -> None:
+        """Sends a message to the listeners of this process."""
         for listener in list(self._listeners):
-            listener(Call(topic, 0, why))
+            listener(Broadcast(topic, 0, why))
 
-    def listen(self, listener: Callable[[Call], None]) -> None:
-        """Has ``listener`` called with every call from now on."""
+    def add_listener(self, listener: Callable[[Broadcast], None]) -> None:
+        """Calls ``listener`` with every broadcast from now on."""
         self._listeners.append(listener)
 
-    def ignore(self, listener: Callable[[Call], None]) -> None:
-        """Has ``listener`` called no more."""
+    def remove_listener(self, listener: Callable[[Broadcast], None]) -> None:
+        """Stops calling ``listener``."""
         self._listeners.remove(listener)
 
     def answer(self, key: str, value: int) -> None:
-        """Gives this worker's answer."""
+        """Sets this worker's answer."""
         self._answer = value
 
     def take_answers(self, key: str) -> list[Any]:

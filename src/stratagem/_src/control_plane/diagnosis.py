@@ -1,4 +1,4 @@
-"""Why a worker waits in vain: from what is known of the others to a finding, without any I/O."""
+"""Diagnoses why a worker's wait can never end, from the last known state of the others. No I/O."""
 
 from __future__ import annotations
 
@@ -15,30 +15,37 @@ from stratagem._src.control_plane.worker_status import (
     WorkerStatus,
 )
 
-__all__ = ["SILENT_SECONDS", "Finding", "ServerView", "Wait", "diagnose", "find_cut"]
+__all__ = [
+    "HEARTBEAT_TIMEOUT_SECONDS",
+    "Finding",
+    "ServerView",
+    "Wait",
+    "diagnose",
+    "find_partition",
+]
 
-SILENT_SECONDS = 8.0
+HEARTBEAT_TIMEOUT_SECONDS = 8.0
 """The heartbeat timeout. Workers and the membership server send heartbeats twice a second."""
 
-_CUT_SECONDS = SILENT_SECONDS + 2.0
-"""Longer than the heartbeat timeout: of a worker that is silent altogether, that is to be said."""
+_PARTITION_SECONDS = HEARTBEAT_TIMEOUT_SECONDS + 2.0
+"""Longer than the heartbeat timeout, so that a worker without heartbeats is reported as such."""
 
 _SETTLED_SECONDS = 2.0
-_SERVER_GONE = "the meeting point beside the leader is gone: its machine or process was ended"
+_SERVER_GONE = "the membership server on its host is gone: the host or the process was stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a worker waits for.
+    """A wait of a worker for the others.
 
     Attributes:
-        status: Where it stands itself.
-        seconds: How long it has been waiting.
-        timeout: How long it may.
-        in_sequence: Whether it waits in the common sequence of programs; else beside it, for input.
-        may_compute: Whether a program that all have launched may take as long as it likes.
-        main_begins: The iteration over a dataset in which its main thread waits for the first step.
-        begun: For each dataset the number of the latest iteration that it has begun.
+        status: The status of the waiting worker.
+        seconds: The duration of the wait so far.
+        timeout: The maximum duration.
+        in_sequence: Whether the wait is part of the common sequence of programs; otherwise it is for input.
+        may_compute: Whether a program that all workers have launched may run without a time limit.
+        main_begins: The iteration over a dataset whose first step the main thread waits for.
+        begun: The number of the latest iteration over each dataset that the worker has begun.
     """
 
     status: WorkerStatus
@@ -52,27 +59,27 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """What a worker knows of the membership server.
+    """The state of the membership server, as a worker sees it.
 
     Attributes:
-        worker: The worker on whose host it runs.
-        silent: Seconds since it was last heard of.
+        worker: The rank of the worker on whose host it runs.
+        heartbeat_age: Seconds since its last heartbeat.
         gone: Whether the connection to it has ended.
     """
 
     worker: int = 0
-    silent: float = 0.0
+    heartbeat_age: float = 0.0
     gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why the wait is in vain.
+    """The reason why a wait can never end.
 
     Attributes:
-        culprit: The worker because of which; ``None`` if it is the program that differs.
-        text: The reason, to be shown.
-        is_lost: Whether a worker is gone or not heard of, so that the others could go on without it.
+        culprit: The rank of the worker that causes it; ``None`` if the programs differ.
+        text: The reason, as text for the user.
+        is_lost: Whether a worker is gone or unresponsive, so that the others could continue without it.
     """
 
     culprit: int | None
@@ -90,21 +97,24 @@ def diagnose(
     names: Sequence[str],
     server: ServerView = _HEARD,
 ) -> Finding | None:
-    """Returns why ``me`` waits in vain, or ``None`` while there is hope.
+    """Returns why the wait of ``me`` can never end, or ``None`` if it still may.
+
+    The order of the checks matters: a direct cause (another worker's own finding, a dead process) comes
+    before consequences of it (missing heartbeats, a worker that is late).
 
     >>> views = [PeerView(absent=False), PeerView(absent=False, gone=True)]
     >>> diagnose(0, Wait(WorkerStatus(WAITING, 3, "step"), 0.1, 60.0), views, ["worker 0", "worker 1"])
     Finding(culprit=1, text='worker 1 is gone: its process was killed or crashed', is_lost=True)
 
     Args:
-        me: The waiting worker.
-        wait: What it waits for.
-        views: What is known of every worker.
-        names: What every worker is called.
-        server: What is known of the membership server, which the views come from.
+        me: The rank of the waiting worker.
+        wait: The wait.
+        views: The last known state of every worker.
+        names: The names of all workers.
+        server: The state of the membership server, which sent the views.
     """
     peers = [index for index in range(len(views)) if index != me]
-    # First, because who gave up knows the cause, and may be gone by now.
+    # First, because a worker that gave up knows the cause, and may be gone by now.
     for index in peers:
         status = views[index].status
         if status.phase == FAILED and status.culprit != me:
@@ -124,21 +134,21 @@ def diagnose(
         if left is not None:
             return Finding(index, f"{names[index]} has left: {left}")
     for index in peers:
-        silent = views[index].silent
-        if silent >= SILENT_SECONDS:
+        age = views[index].heartbeat_age
+        if age >= HEARTBEAT_TIMEOUT_SECONDS:
             return Finding(
                 index,
-                f"{names[index]} has not been heard of for {silent} s: its process is stopped, "
-                "its machine hangs, or the network is down",
+                f"{names[index]} has sent no heartbeat for {age} s: its process is suspended, its host "
+                "hangs, or the network is down",
                 is_lost=True,
             )
-    if server.silent >= SILENT_SECONDS:
-        # The views are as old as that: nobody in them may be called alive, or late.
-        return Finding(server.worker, _silence_of(server, me, names), is_lost=True)
+    if server.heartbeat_age >= HEARTBEAT_TIMEOUT_SECONDS:
+        # The views are as old as the server's last heartbeat: they prove nobody alive, or late.
+        return Finding(server.worker, _server_timeout_text(server, me, names), is_lost=True)
     for index in peers:
         status = views[index].status
-        if status.phase == LEAVING and _never_comes(status, wait):
-            return Finding(index, f"{names[index]} has come to the end of its program")
+        if status.phase == LEAVING and _will_never_arrive(status, wait):
+            return Finding(index, f"{names[index]} has reached the end of its program")
     if wait.in_sequence and wait.seconds > _SETTLED_SECONDS:
         finding = _find_mismatch(me, wait, views, names)
         if finding is not None:
@@ -155,40 +165,43 @@ def diagnose(
     return None
 
 
-def find_cut(me: int, unacknowledged: Mapping[int, float], names: Sequence[str]) -> Finding | None:
-    """Returns why ``me`` waits in vain for a worker that is alive, but out of its reach.
+def find_partition(
+    me: int, unacknowledged: Mapping[int, float], names: Sequence[str]
+) -> Finding | None:
+    """Returns the finding that another worker is alive, but unreachable from ``me`` (network partition).
 
-    >>> find_cut(0, {1: 1.0}, ["worker 0", "worker 1"])
-    >>> find_cut(0, {1: 12.0}, ["worker 0", "worker 1"]).culprit
+    >>> find_partition(0, {1: 1.0}, ["worker 0", "worker 1"])
+    >>> find_partition(0, {1: 12.0}, ["worker 0", "worker 1"]).culprit
     1
 
     Args:
-        me: The waiting worker.
-        unacknowledged: For how many seconds other workers have acknowledged nothing that they were sent.
-        names: What every worker is called.
+        me: The rank of the waiting worker.
+        unacknowledged: By rank, the seconds for which a worker has acknowledged nothing that was sent to
+            it.
+        names: The names of all workers.
     """
     for index, seconds in unacknowledged.items():
-        if seconds >= _CUT_SECONDS:
+        if seconds >= _PARTITION_SECONDS:
             return Finding(
                 index,
-                f"{names[me]} and {names[index]} cannot reach each other, though the leader reaches both: "
-                f"nothing that one sent the other was acknowledged for {seconds:.0f} s. A firewall or a "
-                "network is in the way",
+                f"{names[me]} and {names[index]} cannot reach each other, although the leader reaches "
+                f"both: no data between them has been acknowledged for {seconds:.0f} s. Check for a "
+                "firewall or a network partition",
                 is_lost=True,
             )
     return None
 
 
-def _silence_of(server: ServerView, me: int, names: Sequence[str]) -> str:
+def _server_timeout_text(server: ServerView, me: int, names: Sequence[str]) -> str:
     where = "its own host" if server.worker == me else "its host"
     return (
-        f"{names[server.worker]} has not been heard of for {server.silent:.0f} s: the membership server "
-        f"on {where} does not answer. The host is off or hangs, or the network is down"
+        f"{names[server.worker]} has sent no heartbeat for {server.heartbeat_age:.0f} s: the membership "
+        f"server on {where} does not respond. The host is off or hangs, or the network is down"
     )
 
 
-def _never_comes(leaving: WorkerStatus, wait: Wait) -> bool:
-    """Returns whether a worker at the end of its program is still needed here."""
+def _will_never_arrive(leaving: WorkerStatus, wait: Wait) -> bool:
+    """Returns whether a worker at the end of its program is still needed for this wait."""
     mine = wait.status
     if mine.phase == LEAVING:
         return False
@@ -198,11 +211,11 @@ def _never_comes(leaving: WorkerStatus, wait: Wait) -> bool:
 def _find_mismatch(
     me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str]
 ) -> Finding | None:
-    """Finds a worker that waits for me in the common sequence, while I wait elsewhere in it."""
+    """Finds a worker that waits for ``me`` at another place of the common sequence."""
     mine = wait.status
     for index, view in enumerate(views):
         theirs = view.status
-        if index != me and _have_parted(mine, theirs):
+        if index != me and _have_diverged(mine, theirs):
             return Finding(
                 None,
                 f"{names[index]} is at {theirs.at}, and {names[me]} at {mine.at}. Every worker must "
@@ -211,10 +224,10 @@ def _find_mismatch(
     return None
 
 
-def _have_parted(mine: WorkerStatus, theirs: WorkerStatus) -> bool:
-    """Returns whether two workers have come to different places after the same way."""
+def _have_diverged(mine: WorkerStatus, theirs: WorkerStatus) -> bool:
+    """Returns whether two workers with the same history are at different places of the sequence."""
     if mine.agreed != theirs.agreed:
-        # One of them has not heard yet what was agreed on: its view is old, or it is cut off.
+        # One of them has not received the last gather yet: its view is old, or it is partitioned.
         return False
     if mine.phase == theirs.phase == AGREEING:
         return mine.awaits != theirs.awaits
@@ -232,10 +245,10 @@ def _find_other_input(
     views: Sequence[PeerView],
     names: Sequence[str],
 ) -> Finding | None:
-    """Finds a worker whose main thread waits for me to begin an iteration, while I wait for it.
+    """Finds a worker whose main thread waits for ``me`` to begin an iteration, while ``me`` waits for it.
 
-    What it said last of itself may be old. But it cannot have gone on since: the iteration in which it
-    waits has no first step before I begin it.
+    The status of that worker may be old, but it cannot have changed since: the iteration in which it waits
+    has no first step before ``me`` begins it.
     """
     for index, view in enumerate(views):
         theirs = view.status.main_begins
@@ -253,10 +266,10 @@ def _find_other_input(
 def _find_late(
     wait: Wait, views: Sequence[PeerView], peers: Sequence[int], names: Sequence[str]
 ) -> Finding | None:
-    late = [i for i in peers if not _has_come(views[i].status, wait)]
+    late = [i for i in peers if not _has_arrived(views[i].status, wait)]
     if late:
         doing = "; ".join(
-            f"{names[i]} is alive but has not come: {_doing(views[i].status)}" for i in late
+            f"{names[i]} is alive but has not arrived: {_doing(views[i].status)}" for i in late
         )
         return Finding(late[0], f"{doing} (waited {wait.seconds:.0f} s)")
     if wait.may_compute:
@@ -264,13 +277,13 @@ def _find_late(
     everybody = ", ".join(names[i] for i in peers)
     return Finding(
         peers[0],
-        f"it did not end within {wait.seconds:.0f} s, though {everybody} came to it too: it takes "
-        "longer than that, or the workers cannot reach each other",
+        f"it did not end within {wait.seconds:.0f} s, although {everybody} reached it too: it takes longer "
+        "than that, or the workers cannot reach each other",
     )
 
 
-def _has_come(theirs: WorkerStatus, wait: Wait) -> bool:
-    """Returns whether a worker is where another waits for it, or has been there."""
+def _has_arrived(theirs: WorkerStatus, wait: Wait) -> bool:
+    """Returns whether a worker is at the place of the wait, or has passed it."""
     mine = wait.status
     if mine.phase == WAITING:
         return theirs.launched >= mine.launched

@@ -1,4 +1,4 @@
-"""``ElasticJob``: workers in step that form anew when some are lost or others come."""
+"""``ElasticJob``: data-parallel workers that re-form when some are lost or others join."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import asdict
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.control_plane import join
-from stratagem._src.control_plane.diagnosis import SILENT_SECONDS
+from stratagem._src.control_plane.diagnosis import HEARTBEAT_TIMEOUT_SECONDS
 from stratagem._src.control_plane.generation import Generation, Member, in_order, new_incarnation
-from stratagem._src.control_plane.host import MeetingHost
 from stratagem._src.control_plane.join import DEFAULT_TIMEOUT_SECONDS, WorkerName
-from stratagem._src.control_plane.peers import Answer, Council
-from stratagem._src.control_plane.program_folder import keep_programs
-from stratagem._src.control_plane.quorum import GiveUp, Go, Succession
+from stratagem._src.control_plane.membership_server_process import MembershipServerProcess
+from stratagem._src.control_plane.peers import Answer, PeerService
+from stratagem._src.control_plane.persistent_cache import enable_persistent_cache
+from stratagem._src.control_plane.quorum import GiveUp, Quorum, Resume
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 from stratagem._src.mesh.backend_lifetime import end_backend_lifetime
@@ -28,35 +28,38 @@ __all__ = ["ElasticJob", "JobOverError", "LeftBehindError"]
 
 _log = logging.getLogger("stratagem")
 _POLL_SECONDS = 0.1
-_USHER_SECONDS = 0.25
+_ADMISSION_POLL_SECONDS = 0.25
 _PAUSE_SECONDS = 0.25
-_MOST_ATTEMPTS = 20
+_MAX_ATTEMPTS = 20
 
 
 class LeftBehindError(UnavailableError):
-    """The other workers have gone on without this one."""
+    """The other workers have continued without this one."""
 
 
 class JobOverError(UnavailableError):
-    """The other workers have come to the end of the training."""
+    """The other workers have finished training."""
 
 
 class ElasticJob:
-    """This process among the workers of an elastic job.
+    """The membership of this process in an elastic job.
+
+    The job runs in generations. Each generation has its own membership server and its own JAX backend;
+    when workers are lost or join, the members agree on the next generation (``Quorum``) and re-form.
 
     Args:
-        resolver: Says who the workers are, with addresses.
+        resolver: The resolver of the cluster; it must know the addresses of all workers.
         timeout: Seconds that workers wait for each other; default 300.
-        min_workers: How few may go on.
+        min_workers: The minimum number of workers to continue with.
 
     Attributes:
-        is_waiting: Whether the job runs already, and this process has not been let in yet.
-        council: What the processes ask each other.
-        min_workers: How few may go on.
+        is_waiting: Whether the job is already running and has not admitted this process yet.
+        peers: The RPC service between the processes of the job.
+        min_workers: The minimum number of workers to continue with.
 
     Raises:
-        UnavailableError: If some worker does not come in time; it names those.
-        BackendStartedError: If the JAX backend runs already.
+        UnavailableError: If some workers do not start in time; the message names them.
+        BackendStartedError: If the JAX backend is already initialized.
     """
 
     def __init__(self, resolver: ClusterResolver, timeout: float | None, min_workers: int) -> None:
@@ -72,46 +75,46 @@ class ElasticJob:
         assert mine.address is not None
         me = Member(mine.job, mine.index, mine.address, new_incarnation())
         self._credentials = Credentials.from_environment()
-        self.council: Council = Council(me, self._credentials, join.hosts_of(names))
+        self.peers: PeerService = PeerService(me, self._credentials, join.hosts_of(names))
         self._reached = time.monotonic()
-        self._host: MeetingHost | None = None
+        self._host: MembershipServerProcess | None = None
         self._background = Background("the elastic job")
         self._closed = threading.Event()
         join.leave_at_exit()
-        keep_programs()
-        generation = self._gather()
+        enable_persistent_cache()
+        generation = self._form_first_generation()
         if generation is None:
             self.is_waiting = True
-            jax_runtime.start_alone(self._local_device_ids, self._timeout + 1.0)
+            jax_runtime.start_single_process(self._local_device_ids, self._timeout + 1.0)
         else:
             self._form(generation)
-        self._background.start(self._usher, name="elastic-usher")
+        self._background.start(self._admit_joining, name="elastic-admission")
 
     @property
     def me(self) -> Member:
         """This process."""
-        return self.council.me
+        return self.peers.me
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that this process is in."""
-        return self.council.generation
+        """The current generation of this process."""
+        return self.peers.generation
 
     # --- the first generation ---------------------------------------------------------------------------
 
-    def _gather(self) -> Generation | None:
-        """Returns the first generation, or ``None`` if the job runs already."""
+    def _form_first_generation(self) -> Generation | None:
+        """Returns the first generation, or ``None`` if the job is already running without this process."""
         deadline = time.monotonic() + self._timeout
         leads = self.planned[0] == WorkerName(self.me.job, self.me.index, self.me.address)
         while True:
-            answers = self._knock_at(self._addresses)
+            answers = self._send_join_requests(self._addresses)
             for answer in answers:
                 generation = answer.generation
                 if generation is not None:
                     is_in = generation.rank_of(self.me.incarnation) is not None
                     return generation if is_in else None
             if leads:
-                present = [*self.council.newcomers.waiting(time.monotonic()), self.me]
+                present = [*self.peers.join_requests.pending(time.monotonic()), self.me]
                 if len({member.task for member in present}) == len(self.planned):
                     return self._decide(1, in_order(present))
             if time.monotonic() > deadline:
@@ -123,172 +126,175 @@ class ElasticJob:
                 )
             time.sleep(_POLL_SECONDS)
 
-    def _knock_at(self, addresses: list[str]) -> list[Answer]:
+    def _send_join_requests(self, addresses: list[str]) -> list[Answer]:
         member = asdict(self.me)
         others = [address for address in addresses if address != self.me.address]
-        answers = [self.council.call(address, "knock", member=member) for address in others]
+        answers = [self.peers.call(address, "knock", member=member) for address in others]
         return [answer for answer in answers if answer is not None]
 
     # --- the next ones ------------------------------------------------------------------------------------
 
     def check_pause(self, boundary: int) -> bool:
-        """Notes that a boundary is reached; returns whether to form anew there, with others."""
-        council, now = self.council, time.monotonic()
-        with council.lock:
-            council.seconds_per_boundary, self._reached = now - self._reached, now
-            council.boundary = boundary
-            return council.pause_at is not None and boundary >= council.pause_at
+        """Records that the loop reached a boundary; returns whether to re-form there."""
+        peers, now = self.peers, time.monotonic()
+        with peers.lock:
+            peers.seconds_per_boundary, self._reached = now - self._reached, now
+            peers.boundary = boundary
+            return peers.pause_at is not None and boundary >= peers.pause_at
 
     def next_generation(self) -> None:
-        """Parts from the workers of before, and meets those that go on.
+        """Leaves the current generation and joins the next one.
 
-        The devices of before are gone when it returns.
+        The JAX devices of the old generation are invalid when it returns.
 
         Raises:
-            UnavailableError: If too few can go on.
-            LeftBehindError: If the others have gone on without this process.
+            UnavailableError: If there is no quorum, or too few workers can continue.
+            LeftBehindError: If the others have continued without this process.
         """
-        for attempts_left in reversed(range(_MOST_ATTEMPTS)):
+        for attempts_left in reversed(range(_MAX_ATTEMPTS)):
+            # Read before leaving: the failure detector is closed by leave_cluster().
             suspects = self._suspects()
-            join.part()
-            generation = self._wait_outside() if self.is_waiting else self._agree(suspects)
-            jax_runtime.end_backends()
+            join.leave_cluster()
+            generation = self._wait_for_admission() if self.is_waiting else self._agree(suspects)
+            jax_runtime.shut_down_backends()
             end_backend_lifetime()
             try:
                 self._form(generation)
                 return
-            except Exception as error:  # JAX's own, if a worker is lost while all connect
+            except Exception as error:  # also errors of JAX, if a worker is lost while all connect
                 if self._host is not None and join.joined_cluster() is None:
                     self._host.release()
                 if not attempts_left:
                     raise
-                _log.warning("The workers meet again: %s", error)
+                _log.warning("The workers re-form: %s", error)
 
-    def _wait_outside(self) -> Generation:
-        """Asks to be let in until it is."""
+    def _wait_for_admission(self) -> Generation:
+        """Repeats the join request until this process is admitted; returns its generation."""
         heard = time.monotonic()
         addresses = list(self._addresses)
         while time.monotonic() - heard < self._timeout:
-            answers = self._knock_at(addresses)
+            answers = self._send_join_requests(addresses)
             for answer in answers:
                 generation = answer.generation
                 if generation is None:
                     continue
                 heard = time.monotonic()
                 if generation.rank_of(self.me.incarnation) is not None:
-                    self.council.adopt(generation)
+                    self.peers.adopt(generation)
                     self.is_waiting = False
                     return generation
                 addresses += [m.address for m in generation.members if m.address not in addresses]
             if answers and all(answer.is_over for answer in answers):
-                raise JobOverError(f"The job of {self.me} has come to its end without it.")
+                raise JobOverError(f"The job of {self.me} has finished without it.")
             time.sleep(_POLL_SECONDS)
         raise LeftBehindError(
-            f"{self.me} asked the workers of its job to let it in, but they have ended, or do not "
-            f"answer at {', '.join(addresses)}."
+            f"{self.me} requested to join the workers of its job, but they have ended, or do not respond "
+            f"at {', '.join(addresses)}."
         )
 
     def _suspects(self) -> list[Member]:
-        """Returns the members that have missed heartbeats for as long as the timeout."""
+        """Returns the members that have missed heartbeats for the whole heartbeat timeout."""
         joined, generation = join.joined_cluster(), self.generation
         if joined is None or generation is None:
             return []
-        return [generation.members[rank] for rank in joined.watch.silent_workers()]
+        return [generation.members[rank] for rank in joined.watch.unresponsive_workers()]
 
     def _agree(self, suspects: list[Member]) -> Generation:
-        """Returns the next generation, when the members that can go on have agreed on it."""
-        council = self.council
+        """Returns the next generation, after the surviving members have agreed on it."""
+        peers = self.peers
         while True:
             basis = self.generation
             assert basis is not None
             now = time.monotonic()
-            succession = Succession(basis, self.min_workers, SILENT_SECONDS, self._timeout, now=now)
+            quorum = Quorum(
+                basis, self.min_workers, HEARTBEAT_TIMEOUT_SECONDS, self._timeout, now=now
+            )
             for member in suspects:
-                succession.suspect(member.incarnation)
-            council.begin_succession(succession)
+                quorum.suspect(member.incarnation)
+            peers.set_quorum(quorum)
             try:
-                agreed = self._agree_on(succession)
+                agreed = self._agree_on(quorum)
             finally:
-                council.begin_succession(None)
+                peers.set_quorum(None)
             if agreed is not None:
                 return agreed
 
-    def _agree_on(self, succession: Succession) -> Generation | None:
-        """Returns what follows a generation; ``None`` if another was decided on since."""
-        council, basis = self.council, succession.generation
+    def _agree_on(self, quorum: Quorum) -> Generation | None:
+        """Returns the generation after that of ``quorum``; ``None`` if another was adopted meanwhile."""
+        peers, basis = self.peers, quorum.generation
         while True:
             now = time.monotonic()
-            with council.lock:
-                if council.generation is not basis:
+            with peers.lock:
+                if peers.generation is not basis:
                     return None
-                succession.ready(self.me.incarnation, now=now)
-                leader = succession.leader(now)
-                newcomers = council.newcomers.waiting(now)
-                verdict = succession.verdict(now, newcomers)
-            if isinstance(verdict, GiveUp):
+                quorum.ready(self.me.incarnation, now=now)
+                leader = quorum.leader(now)
+                joining = peers.join_requests.pending(now)
+                decision = quorum.decide(now, joining)
+            if isinstance(decision, GiveUp):
                 raise UnavailableError(
-                    f"{self.me} waited {self._timeout:g} s to go on after workers were lost, but for "
-                    f"{verdict.text}. Start all workers again, from a checkpoint."
+                    f"{self.me} could not continue after workers were lost. It waited {self._timeout:g} s "
+                    f"for {decision.text}. Restart all workers from a checkpoint."
                 )
             if leader == self.me:
-                if isinstance(verdict, Go):
-                    return self._decide(basis.number + 1, verdict.members)
-                self._look_for_others(succession)
+                if isinstance(decision, Resume):
+                    return self._decide(basis.number + 1, decision.members)
+                self._probe_missing(quorum)
             else:
-                assert leader is not None  # or this process, which is neither silent nor ended
-                decided = self._report_to(leader, succession)
+                assert leader is not None  # at least this process is neither silent nor ended
+                decided = self._report_to(leader, quorum)
                 if decided is not None:
                     return decided
             time.sleep(_POLL_SECONDS)
 
-    def _report_to(self, leader: Member, succession: Succession) -> Generation | None:
-        """Says that this process can go on; returns the next generation if it has been decided on."""
-        basis = succession.generation
-        answer = self.council.call(
+    def _report_to(self, leader: Member, quorum: Quorum) -> Generation | None:
+        """Reports to the leader that this process can continue; returns the next generation if decided."""
+        basis = quorum.generation
+        answer = self.peers.call(
             leader.address, "ready", by=self.me.incarnation, generation=basis.to_json()
         )
         if answer is None or answer["by"] != leader.incarnation:
-            self._note_end(leader, succession)
+            self._record_if_ended(leader, quorum)
             return None
-        succession.answered(leader.incarnation, now=time.monotonic())
+        quorum.answered(leader.incarnation, now=time.monotonic())
         decided = answer.generation
         if answer.is_over:
-            raise JobOverError(f"{leader} has come to the end of the training.")
+            raise JobOverError(f"{leader} has finished training.")
         if answer.is_left:
             raise LeftBehindError(
-                f"{self.me} was not heard of for some time, and the other workers of its job have gone "
-                "on without it."
+                f"{self.me} missed heartbeats for some time, and the other workers of its job have "
+                "continued without it."
             )
         if decided is None or decided.number <= basis.number:
             return None
-        self.council.adopt(decided)
+        self.peers.adopt(decided)
         return decided
 
-    def _look_for_others(self, succession: Succession) -> None:
-        """Asks the members that have not said that they can go on what has become of them.
+    def _probe_missing(self, quorum: Quorum) -> None:
+        """Probes the members that have not reported that they can continue.
 
-        A silent one keeps whoever asks it for seconds. So it is asked only if everybody else is ready,
-        and this part of the members is too small to go on, unless it is known that the others ended.
+        A probe of an unreachable member blocks for seconds. Such members are probed only when no other
+        member is outstanding: then only proof that they have ended can give the rest a quorum.
         """
         now = time.monotonic()
         missing = [
             member
-            for member in succession.generation.members
+            for member in quorum.generation.members
             if member != self.me
-            and not succession.has_ended(member)
-            and not succession.is_ready(member, now)
+            and not quorum.has_ended(member)
+            and not quorum.is_ready(member, now)
         ]
-        awaited = [member for member in missing if not succession.is_silent(member, now)]
+        awaited = [member for member in missing if not quorum.is_silent(member, now)]
         for member in awaited or missing:
-            answer = self.council.call(member.address, "ask")
+            answer = self.peers.call(member.address, "ask")
             if answer is None or answer["by"] != member.incarnation:
-                self._note_end(member, succession)
-            elif self._is_elsewhere(answer, succession.generation):
+                self._record_if_ended(member, quorum)
+            elif self._is_elsewhere(answer, quorum.generation):
                 raise LeftBehindError(
-                    f"{self.me} was not heard of for some time, and {member} has gone on with others."
+                    f"{self.me} missed heartbeats for some time, and {member} has continued with others."
                 )
             else:
-                succession.answered(member.incarnation, now=time.monotonic())
+                quorum.answered(member.incarnation, now=time.monotonic())
 
     def _is_elsewhere(self, answer: Answer, basis: Generation) -> bool:
         theirs = answer.generation
@@ -298,38 +304,38 @@ class ElasticJob:
             and theirs.rank_of(self.me.incarnation) is None
         )
 
-    def _note_end(self, member: Member, succession: Succession) -> None:
-        if self.council.has_ended(member):
-            succession.ended(member.incarnation)
+    def _record_if_ended(self, member: Member, quorum: Quorum) -> None:
+        if self.peers.has_ended(member):
+            quorum.ended(member.incarnation)
 
     # --- forming ------------------------------------------------------------------------------------------
 
     def _decide(self, number: int, members: tuple[Member, ...]) -> Generation:
-        """Has the meeting point of the next generation started, and lets the others know of it."""
-        meeting, self._host = "", None
+        """Starts the membership server of the next generation, and adopts the generation."""
+        server_address, self._host = "", None
         if len(members) > 1:
             where = Address(Address.parse(self.me.address).host, 0)
-            self._host = MeetingHost(
+            self._host = MembershipServerProcess(
                 where, len(members), self._credentials, join.hosts_of(self.planned)
             )
-            meeting = str(self._host.address)
-        generation = Generation(number, self.me.incarnation, members, meeting)
-        self.council.adopt(generation)
+            server_address = str(self._host.address)
+        generation = Generation(number, self.me.incarnation, members, server_address)
+        self.peers.adopt(generation)
         return generation
 
     def _form(self, generation: Generation) -> None:
-        council = self.council
-        if council.generation is not generation:
-            council.adopt(generation)
+        peers = self.peers
+        if peers.generation is not generation:
+            peers.adopt(generation)
         rank = generation.rank_of(self.me.incarnation)
         assert rank is not None
         names = tuple(WorkerName(m.job, m.index, m.address) for m in generation.members)
         host = self._host if generation.decided_by == self.me.incarnation else None
         if len(names) == 1:
-            jax_runtime.start_alone(self._local_device_ids, self._timeout + 1.0)
+            jax_runtime.start_single_process(self._local_device_ids, self._timeout + 1.0)
             name_processes([(names[0].job, names[0].index)])
         else:
-            join.meet(
+            join.rendezvous(
                 names,
                 rank,
                 Address.parse(generation.meeting),
@@ -337,31 +343,35 @@ class ElasticJob:
                 host,
                 self._timeout,
                 local_device_ids=self._local_device_ids,
-                beside=generation.rank_of(generation.decided_by) or 0,
-                find_ended=lambda number: council.has_ended(generation.members[number]),
+                server_rank=generation.rank_of(generation.decided_by) or 0,
+                find_ended=lambda number: peers.has_ended(generation.members[number]),
             )
         _log.info(
             "Generation %d of the workers: %s.", generation.number, ", ".join(map(str, names))
         )
 
-    # --- letting others in --------------------------------------------------------------------------------
+    # --- admission of joining workers ---------------------------------------------------------------------
 
-    def _usher(self) -> None:
-        """Has all members stop at one boundary when somebody waits outside."""
-        while not self._closed.wait(_USHER_SECONDS):
-            council = self.council
-            with council.lock:
-                generation, boundary = council.generation, council.boundary
+    def _admit_joining(self) -> None:
+        """Makes all members pause at the same boundary when a worker requests to join.
+
+        Only the first member does this. The boundary is ``_PAUSE_SECONDS`` ahead, so that every member
+        receives the request before it gets there.
+        """
+        while not self._closed.wait(_ADMISSION_POLL_SECONDS):
+            peers = self.peers
+            with peers.lock:
+                generation, boundary = peers.generation, peers.boundary
                 is_first = generation is not None and generation.members[0] == self.me
-                is_asked = is_first and bool(council.newcomers.waiting(time.monotonic()))
-                if not is_asked or council.is_over or boundary == 0 or council.pause_at is not None:
+                is_asked = is_first and bool(peers.join_requests.pending(time.monotonic()))
+                if not is_asked or peers.is_over or boundary == 0 or peers.pause_at is not None:
                     continue
             assert generation is not None
-            at = boundary + 2 + int(_PAUSE_SECONDS / max(council.seconds_per_boundary, 1e-4))
+            at = boundary + 2 + int(_PAUSE_SECONDS / max(peers.seconds_per_boundary, 1e-4))
             for member in generation.members:
-                council.call(member.address, "pause", generation=generation.identity, at=at)
+                peers.call(member.address, "pause", generation=generation.identity, at=at)
 
     def finish(self) -> None:
-        """Trains no more: nobody is let in."""
-        self.council.is_over = True
+        """Ends the training: no further workers are admitted."""
+        self.peers.is_over = True
         self._closed.set()

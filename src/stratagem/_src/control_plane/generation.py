@@ -1,4 +1,4 @@
-"""``Generation``: the workers of an elastic job from one forming to the next."""
+"""``Generation``: the workers of an elastic job between two re-formations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_CHARACTERS = 200
 
 
 def new_incarnation() -> str:
-    """Returns what tells this process from one that had its task before."""
+    """Returns a random id that tells this process from an earlier one with the same task."""
     return secrets.token_hex(8)
 
 
@@ -27,8 +27,8 @@ class Member:
     Attributes:
         job: The job of its task.
         index: The index of its task.
-        address: Where its council answers.
-        incarnation: Tells it from another process that has the same task.
+        address: Where its ``PeerService`` listens.
+        incarnation: Tells it from other processes that have or had the same task.
     """
 
     job: str
@@ -41,7 +41,7 @@ class Member:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Where it stands among the others: a chief first, then by the index."""
+        """The sort key of ranks: the chief first, then by index."""
         return self.job != "chief", self.index
 
     @property
@@ -51,10 +51,10 @@ class Member:
 
     @classmethod
     def from_json(cls, data: Any) -> Member:
-        """Returns the member that was written as plain data.
+        """Returns the member that ``dataclasses.asdict`` serialized.
 
         Raises:
-            RendezvousError: If something else was.
+            RendezvousError: If the data is not a member.
         """
         match data:
             case {
@@ -69,13 +69,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Who trains together, until somebody is lost or comes.
+    """The workers that train together, until one is lost or another joins.
 
     Attributes:
-        number: One more than that of the generation before.
-        decided_by: The incarnation of who decided on it: with the number it tells generations apart.
-        members: In the order of their ranks.
-        meeting: Where they meet.
+        number: The number of the previous generation plus one.
+        decided_by: The incarnation of the leader that decided on it. With the number it identifies the
+            generation.
+        members: The members in rank order.
+        meeting: The address of the membership server (the field name is part of the wire format).
     """
 
     number: int
@@ -85,7 +86,7 @@ class Generation:
 
     @property
     def identity(self) -> tuple[int, str]:
-        """Equal for the same generation."""
+        """The number and the decider: equal only for the same generation."""
         return self.number, self.decided_by
 
     def rank_of(self, incarnation: str) -> int | None:
@@ -101,10 +102,10 @@ class Generation:
 
     @classmethod
     def from_json(cls, data: Any) -> Generation:
-        """Returns the generation that was written as plain data.
+        """Returns the generation that ``to_json`` serialized.
 
         Raises:
-            RendezvousError: If something else was.
+            RendezvousError: If the data is not a generation.
         """
         match data:
             case {
@@ -118,12 +119,12 @@ class Generation:
 
 
 def in_order(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Returns members by their tasks: the order of the ranks."""
+    """Returns members in rank order, which is the order of their tasks."""
     return tuple(sorted(members, key=lambda member: member.order))
 
 
-def _not_understood(data: Any) -> RendezvousError:
+def _not_understood(data: object) -> RendezvousError:
     return RendezvousError(
-        "All workers must run the same version of stratagem, but one said what was not understood: "
+        "All workers must run the same version of stratagem, but one sent a message that cannot be parsed: "
         f"{str(data)[:_SHOWN_CHARACTERS]}."
     )

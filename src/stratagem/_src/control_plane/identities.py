@@ -1,12 +1,12 @@
-"""What the ends of connections between workers in step are called."""
+"""The transport identities of the membership server, the elastic peers and the workers."""
 
 from __future__ import annotations
 
 from stratagem._src.transport import Identity
 
-__all__ = ["COUNCIL", "MEETING", "RELAY_ROLE", "WORKER_ROLE"]
+__all__ = ["MEMBERSHIP_SERVER", "PEER", "RELAY_ROLE", "WORKER_ROLE"]
 
-MEETING = Identity("meeting")
-COUNCIL = Identity("council")
+MEMBERSHIP_SERVER = Identity("meeting")
+PEER = Identity("council")
 WORKER_ROLE = "worker"
 RELAY_ROLE = "relay"

@@ -1,4 +1,4 @@
-"""``join_cluster``: from a resolver to processes that know each other."""
+"""``join_cluster``: connects the processes of a cluster: rendezvous, failure detection, JAX's devices."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import RendezvousError, UnknownAddressesError
 from stratagem._src.cluster.leadership import worker_tasks
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
-from stratagem._src.collective_backends.hosts.hosts_exchange import HostsExchange
-from stratagem._src.collective_backends.hosts.opening import arrays_are_encrypted, open_exchange
-from stratagem._src.collective_backends.shared_memory.workers import use_exchange
+from stratagem._src.collective_backends.backend_selection import arrays_are_encrypted, open_backend
+from stratagem._src.collective_backends.hosts.multi_host_backend import MultiHostBackend
+from stratagem._src.collective_backends.shared_memory.ffi_collectives import use_collective_backend
 from stratagem._src.control_plane.array_hosts import HostOffer, choose_host, offer_of
-from stratagem._src.control_plane.failure_detector import ClusterWatch
-from stratagem._src.control_plane.host import MeetingHost
-from stratagem._src.control_plane.membership_client import MeetingClient
+from stratagem._src.control_plane.failure_detector import FailureDetector
+from stratagem._src.control_plane.membership_client import MembershipClient
+from stratagem._src.control_plane.membership_server_process import MembershipServerProcess
 from stratagem._src.control_plane.relay import Relay
 from stratagem._src.core.errors import ContextError, UnauthenticatedError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 from stratagem._src.mesh.devices import name_processes
-from stratagem._src.mesh.dispatch_queue import watch_processes
-from stratagem._src.process.exit_call import exit_code_of_call, watch_exit_calls
-from stratagem._src.process.fork import at_exit, in_child
+from stratagem._src.mesh.dispatch_queue import set_process_monitor
+from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
+from stratagem._src.process.fork import at_exit, run_in_child
 from stratagem._src.process.hard_exit import HardExit
 from stratagem._src.transport import Credentials
 
@@ -41,9 +41,9 @@ __all__ = [
     "join_cluster",
     "joined_cluster",
     "leave_at_exit",
-    "meet",
+    "leave_cluster",
     "name_workers",
-    "part",
+    "rendezvous",
 ]
 
 _POLL_SECONDS = 0.25
@@ -53,7 +53,7 @@ _GAVE_UP = "it gave up waiting for the others to start"
 
 @dataclass(frozen=True)
 class WorkerName:
-    """What a worker is called: its job, its index there, and its address if it is known."""
+    """The name of a worker: its job, its index in the job, and its address if known."""
 
     job: str
     index: int
@@ -66,23 +66,23 @@ class WorkerName:
 
 @dataclass(frozen=True)
 class JoinedCluster:
-    """The workers that train in step, and this one among them."""
+    """The cluster of data-parallel workers that this process has joined."""
 
     workers: tuple[WorkerName, ...]
     process_id: int
-    watch: ClusterWatch
-    host: MeetingHost | None = None
+    watch: FailureDetector
+    server_process: MembershipServerProcess | None = None
 
 
 _joined: JoinedCluster | None = None
-_stuck: list[ClusterWatch] = []
-"""Watches over workers that are not together any more, with programs that never ended."""
+_stuck: list[FailureDetector] = []
+"""Failure detectors of clusters that this process has left, with programs that never finished."""
 
 _hard_exit: HardExit | None = None
 
 
 def joined_cluster() -> JoinedCluster | None:
-    """Returns the cluster that this process is in, if any."""
+    """Returns the cluster that this process has joined, if any."""
     return _joined
 
 
@@ -92,26 +92,26 @@ DEFAULT_TIMEOUT_SECONDS = 300.0
 def join_cluster(
     resolver: ClusterResolver, timeout: float | None = None, *, platform: str | None = None
 ) -> JoinedCluster:
-    """Joins the workers of a cluster, once in a process.
+    """Joins the workers of a cluster. A process can join only one.
 
     Args:
-        resolver: Says who they are.
-        timeout: Seconds until all must be there, and that a program may later wait for the others;
-            default 300.
-        platform: Where to wait for the others as on this platform; default the platform of the devices.
+        resolver: The resolver of the cluster.
+        timeout: Seconds until all workers must have started, and that a program may later wait for the
+            others; default 300.
+        platform: Wait for programs as on this platform; default: the platform of the devices.
 
     Raises:
-        UnavailableError: If some worker does not come in time; it names those.
-        BackendStartedError: If the JAX backend runs already.
-        ContextError: If this process is in another cluster.
+        UnavailableError: If some workers do not start in time; the message names them.
+        BackendStartedError: If the JAX backend is already initialized.
+        ContextError: If this process has joined another cluster.
     """
     timeout = timeout or DEFAULT_TIMEOUT_SECONDS
     workers, process_id = name_workers(resolver)
     if _joined is not None:
         if (_joined.workers, _joined.process_id) != (workers, process_id):
             raise ContextError(
-                "A process can be in one cluster: this one is in that of "
-                f"{', '.join(map(str, _joined.workers))}, and was asked to join "
+                "A process can join one cluster: this one has joined that of "
+                f"{', '.join(map(str, _joined.workers))}, and cannot also join that of "
                 f"{', '.join(map(str, workers))}. Start another process for the other cluster."
             )
         _joined.watch.check_usable()
@@ -124,8 +124,8 @@ def join_cluster(
     credentials = Credentials.from_environment()
     host = None
     if process_id == 0:
-        host = MeetingHost(coordinator, len(workers), credentials, hosts_of(workers))
-    return meet(
+        host = MembershipServerProcess(coordinator, len(workers), credentials, hosts_of(workers))
+    return rendezvous(
         workers,
         process_id,
         coordinator,
@@ -137,48 +137,48 @@ def join_cluster(
     )
 
 
-def meet(
+def rendezvous(
     workers: tuple[WorkerName, ...],
     process_id: int,
     coordinator: Address,
     credentials: Credentials,
-    host: MeetingHost | None,
+    host: MembershipServerProcess | None,
     timeout: float,
     *,
     local_device_ids: Sequence[int] | None = None,
     platform: str | None = None,
-    beside: int = 0,
+    server_rank: int = 0,
     find_ended: Callable[[int], bool] = lambda _: False,
 ) -> JoinedCluster:
-    """Meets the other workers, and makes the devices of all of them known to JAX.
+    """Waits for all workers at the membership server, and initializes JAX with the devices of all of them.
 
     Args:
-        workers: Who they are, in the order of their numbers.
-        process_id: The number of this one.
-        coordinator: The address of the meeting point.
-        credentials: What they prove to each other.
-        host: The process of the meeting point, if it is beside this one.
-        timeout: As of ``join_cluster``.
-        local_device_ids: Which GPUs of the machine this process may use; default all.
-        platform: As of ``join_cluster``.
-        beside: The number of the worker beside which the meeting point is.
-        find_ended: Whether a worker that has not come is known to have ended.
+        workers: The workers in rank order.
+        process_id: The rank of this process.
+        coordinator: The address of the membership server.
+        credentials: The credentials of the cluster.
+        host: The membership server process, if this process has started it.
+        timeout: As in ``join_cluster``.
+        local_device_ids: The GPUs of the machine that this process may use; default all.
+        platform: As in ``join_cluster``.
+        server_rank: The rank of the worker that has started the membership server.
+        find_ended: Returns whether a worker that has not joined is known to have ended.
 
     Raises:
-        UnavailableError: If some worker does not come in time; it names those.
+        UnavailableError: If some workers do not start in time; the message names them.
     """
     global _joined
     deadline = time.monotonic() + timeout
     client = _connect(
-        coordinator, process_id, workers, credentials, timeout, lambda: find_ended(beside)
+        coordinator, process_id, workers, credentials, timeout, lambda: find_ended(server_rank)
     )
-    start = _wait_for_all(client, workers, process_id, beside, deadline, timeout, find_ended)
+    start = _wait_for_all(client, workers, process_id, server_rank, deadline, timeout, find_ended)
     names = [str(worker) for worker in workers]
-    watch = ClusterWatch(client, process_id, names, timeout, server_at=beside)
-    watch.when_stuck(leave_at_exit().observe)
+    watch = FailureDetector(client, process_id, names, timeout, server_rank=server_rank)
+    watch.on_stuck(leave_at_exit().observe)
     hosted = start["hosted"]
     _joined = JoinedCluster(workers, process_id, watch, host)
-    array_host = _agree_on_host(watch, client, workers[process_id], process_id, beside)
+    array_host = _agree_on_host(watch, client, workers[process_id], process_id, server_rank)
     watch.start_together(
         "the start of JAX",
         lambda: jax_runtime.connect(
@@ -194,42 +194,47 @@ def meet(
         ),
     )
     watch.use_platform(platform or jax.default_backend())
-    _open_exchange(watch, process_id, [str(w) for w in workers], array_host, credentials)
-    watch_processes(watch)
+    _open_collective_backend(watch, process_id, [str(w) for w in workers], array_host, credentials)
+    set_process_monitor(watch)
     name_processes([(worker.job, worker.index) for worker in workers])
     return _joined
 
 
 def _agree_on_host(
-    watch: ClusterWatch, client: MeetingClient, worker: WorkerName, process_id: int, beside: int
+    watch: FailureDetector,
+    client: MembershipClient,
+    worker: WorkerName,
+    process_id: int,
+    server_rank: int,
 ) -> str | None:
-    """Returns the address of this machine at which XLA listens for the arrays of the others."""
+    """Returns the address of this machine at which XLA listens for collectives of other processes."""
     named = None if worker.address is None else Address.parse(worker.address).host
-    offers = watch.exchange(
+    offers = watch.all_gather_object(
         "hosts",
         offer_of(named, client.own_host, client.server_host),
         "the choice of addresses for arrays",
     )
-    return choose_host(process_id, [HostOffer.from_json(offer) for offer in offers], beside)
+    return choose_host(process_id, [HostOffer.from_json(offer) for offer in offers], server_rank)
 
 
-def _open_exchange(
-    watch: ClusterWatch,
+def _open_collective_backend(
+    watch: FailureDetector,
     process_id: int,
     names: Sequence[str],
     array_host: str | None,
     credentials: Credentials,
 ) -> None:
-    # Only where one program ends before the next one begins do all workers exchange in one order.
+    # These collectives need the same order on all workers. Only a platform on which one program ends before
+    # the next begins (CPU) gives that.
     if len(names) == 1 or not watch.waits_for_programs:
         return
     try:
-        exchange = open_exchange(
+        backend = open_backend(
             process_id,
             names,
             array_host,
             credentials,
-            lambda said: watch.exchange("arrays", said, "the exchange of arrays"),
+            lambda said: watch.all_gather_object("arrays", said, "the exchange of arrays"),
             is_encrypted=arrays_are_encrypted(),
             timeout=watch.timeout,
         )
@@ -237,39 +242,39 @@ def _open_exchange(
         if not watch.has_failed:
             watch.fail(error)
         raise
-    if exchange is not None:
-        watch.when_given_up(exchange.abandon)
-    if isinstance(exchange, HostsExchange):
-        watch.watch_connections(exchange.unacknowledged_seconds)
-    use_exchange(exchange)
+    if backend is not None:
+        watch.on_give_up(backend.abort)
+    if isinstance(backend, MultiHostBackend):
+        watch.monitor_connections(backend.unacknowledged_seconds)
+    use_collective_backend(backend)
 
 
-def part() -> None:
-    """Leaves the other workers, to meet them or others again; nothing to do for who is alone."""
+def leave_cluster() -> None:
+    """Leaves the cluster, to join another one in the same process; a no-op outside a cluster."""
     global _joined
     joined, _joined = _joined, None
     if joined is None:
         return
     joined.watch.abandon()
-    use_exchange(None)
+    use_collective_backend(None)
     if joined.watch.is_stuck():
         _stuck.append(joined.watch)
-    if joined.host is not None:
-        joined.host.release()
+    if joined.server_process is not None:
+        joined.server_process.release()
 
 
 def leave_at_exit() -> HardExit:
-    """Has this process leave the others when it ends; returns what decides how it ends."""
+    """Makes this process leave the cluster at exit; returns the ``HardExit`` that decides how it exits."""
     global _hard_exit
     if _hard_exit is None:
         _hard_exit = HardExit(_is_stuck)
-        watch_exit_calls()
-        # JAX closes its devices at exit too; callbacks run last one first.
+        record_exit_calls()
+        # JAX closes its devices at exit too. atexit runs handlers in reverse order, so this one runs first.
         at_exit(_leave, _hard_exit)
     return _hard_exit
 
 
-@in_child
+@run_in_child
 def _leave_to_the_parent() -> None:
     global _joined, _hard_exit
     _joined = _hard_exit = None
@@ -282,7 +287,7 @@ def _is_stuck() -> bool:
 
 
 def name_workers(resolver: ClusterResolver) -> tuple[tuple[WorkerName, ...], int]:
-    """Returns the workers of a cluster, in process order, and the number of this one."""
+    """Returns the workers of a cluster in rank order, and the rank of this one."""
     try:
         spec = resolver.cluster_spec()
     except UnknownAddressesError:
@@ -295,7 +300,7 @@ def name_workers(resolver: ClusterResolver) -> tuple[tuple[WorkerName, ...], int
 
 
 def hosts_of(workers: Iterable[WorkerName]) -> list[str]:
-    """Returns the hosts of workers, as far as they are known."""
+    """Returns the known hosts of workers."""
     return [Address.parse(worker.address).host for worker in workers if worker.address is not None]
 
 
@@ -306,23 +311,25 @@ def _connect(
     credentials: Credentials,
     timeout: float,
     is_ended: Callable[[], bool],
-) -> MeetingClient:
+) -> MembershipClient:
     try:
-        return MeetingClient(coordinator, process_id, len(workers), credentials, timeout, is_ended)
+        return MembershipClient(
+            coordinator, process_id, len(workers), credentials, timeout, is_ended
+        )
     except UnavailableError as error:
         raise UnavailableError(
             f"{workers[process_id]} waited {timeout:g} s for the leader {workers[0]} at {coordinator}, "
-            f"but it does not answer ({error}). Start it, and check its address and the firewall."
+            f"but it does not respond ({error}). Start it, and check its address and the firewall."
         ) from None
     except (RendezvousError, UnauthenticatedError) as error:
         raise UnavailableError(f"{workers[process_id]} cannot join the cluster. {error}") from None
 
 
 def _wait_for_all(
-    client: MeetingClient,
+    client: MembershipClient,
     workers: tuple[WorkerName, ...],
     process_id: int,
-    beside: int,
+    server_rank: int,
     deadline: float,
     timeout: float,
     find_ended: Callable[[int], bool],
@@ -352,18 +359,18 @@ def _wait_for_all(
         if time.monotonic() > deadline or others_gave_up:
             absent = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
             give_up(
-                f"{', '.join(absent)} did not come within {timeout:g} s. Start the same program there"
+                f"{', '.join(absent)} did not start within {timeout:g} s. Start the same program there"
             )
         for number, (worker, view) in enumerate(zip(workers, views, strict=True)):
             if view.absent and find_ended(number):
                 give_up(f"{worker} is gone: its process has ended")
             if view.gone or view.left is not None:
-                give_up(f"{worker} has gone again: {view.left or 'it was killed or crashed'}")
-        if client.is_gone:
-            give_up(f"{workers[beside]} is gone: it was killed or crashed")
+                give_up(f"{worker} has left again: {view.left or 'it was killed or crashed'}")
+        if client.is_disconnected:
+            give_up(f"{workers[server_rank]} is gone: it was killed or crashed")
         if client.is_lost:
             give_up(
-                f"{workers[beside]} has not been heard of for {client.silent_seconds:.0f} s: its host "
+                f"{workers[server_rank]} has sent no heartbeat for {client.heartbeat_age:.0f} s: its host "
                 "is off or hangs, or the network is down"
             )
     return client.start
@@ -380,8 +387,8 @@ def _leave(hard_exit: HardExit) -> None:
         jax_runtime.abandon()
     else:
         jax_runtime.disconnect()
-    if joined is not None and joined.host is not None:
-        joined.host.release()
+    if joined is not None and joined.server_process is not None:
+        joined.server_process.release()
 
 
 def _failure_of_program() -> str | None:

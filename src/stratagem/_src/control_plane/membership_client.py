@@ -1,4 +1,4 @@
-"""A worker's line to the meeting point."""
+"""``MembershipClient``: a worker's connection to the membership server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.control_plane.diagnosis import SILENT_SECONDS
-from stratagem._src.control_plane.equal_values import values_of
-from stratagem._src.control_plane.identities import MEETING, WORKER_ROLE
-from stratagem._src.control_plane.suspend_aware_timer import Patience
+from stratagem._src.control_plane.diagnosis import HEARTBEAT_TIMEOUT_SECONDS
+from stratagem._src.control_plane.identities import MEMBERSHIP_SERVER, WORKER_ROLE
+from stratagem._src.control_plane.run_length import run_length_decode
+from stratagem._src.control_plane.suspend_aware_timer import SuspendAwareTimer
 from stratagem._src.control_plane.worker_status import (
     LEAVING,
     InputIteration,
@@ -28,24 +28,24 @@ from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.mesh.dispatch_queue import Comparison
 from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials, Identity, connect
-from stratagem._src.transport.duplex_stream import Conversation
+from stratagem._src.transport.duplex_stream import DuplexStream
 
-__all__ = ["Call", "MeetingClient"]
+__all__ = ["Broadcast", "MembershipClient"]
 
-_SECONDS_BETWEEN_TRIES = 0.1
+_RETRY_SECONDS = 0.1
 _log = logging.getLogger("stratagem")
-_SECONDS_TO_CONNECT = 10.0
-_SECONDS_TO_LEAVE = 2.0
-_BEAT_SECONDS = 0.5
+_CONNECT_TIMEOUT = 10.0
+_LEAVE_TIMEOUT = 2.0
+_HEARTBEAT_SECONDS = 0.5
 
 
-class Call(NamedTuple):
-    """Something that one worker tells all of them.
+class Broadcast(NamedTuple):
+    """A message that one worker has sent to all workers.
 
     Attributes:
-        topic: What it is about.
-        by: The number of the worker.
-        why: The reason, in words.
+        topic: The topic.
+        by: The rank of the sender.
+        why: The reason, as text.
     """
 
     topic: str
@@ -53,26 +53,26 @@ class Call(NamedTuple):
     why: str
 
 
-class MeetingClient:
-    """Says how this worker is, hears how the others are, and exchanges values with them.
+class MembershipClient:
+    """Sends the heartbeats and the status of this worker, receives those of the others, and gathers values.
 
     Args:
-        address: Of the meeting point.
-        worker: The number of this worker.
-        num_workers: How many there are.
-        credentials: What the workers prove to each other.
-        timeout: Seconds until the meeting point must answer.
-        is_ended: Whether it is known that it will not.
+        address: The address of the membership server.
+        worker: The rank of this worker.
+        num_workers: The number of workers.
+        credentials: The credentials of the cluster.
+        timeout: Seconds until the membership server must respond.
+        is_ended: Returns whether the server is known to have ended.
 
     Attributes:
-        own_host: The address of this machine on the way to the meeting point.
-        server_host: The address of the meeting point's machine.
+        own_host: The address of this machine on the connection to the membership server.
+        server_host: The address of the membership server's machine.
 
     Raises:
-        UnavailableError: If it does not answer in time.
-        UnauthenticatedError: If it and this worker do not trust each other.
-        PermissionDeniedError: If the workers have nothing to prove themselves with.
-        RendezvousError: If it refuses this worker.
+        UnavailableError: If the server does not respond in time.
+        UnauthenticatedError: If the server and this worker do not authenticate each other.
+        PermissionDeniedError: If there are no credentials and the server is on another machine.
+        RendezvousError: If the server refuses this worker.
     """
 
     def __init__(
@@ -87,138 +87,139 @@ class MeetingClient:
         self._changed = threading.Condition()
         self._views = [PeerView() for _ in range(num_workers)]
         self._start: dict[str, Any] | None = None
-        self._exchanging: set[str] = set()
-        self._exchanged: dict[str, list[Any] | Comparison] = {}
+        self._awaited: set[str] = set()
+        self._gathered: dict[str, list[Any] | Comparison] = {}
         self._lost = False
-        self._silence: Patience | None = None
-        self._silent_seconds = 0.0
+        self._since_heartbeat: SuspendAwareTimer | None = None
+        self._heartbeat_age = 0.0
         self._status = WorkerStatus()
         self._inputs: tuple[str, ...] = ()
         self._begins: tuple[tuple[InputIteration, ...], InputIteration | None] = ((), None)
-        self._meets = ""
+        self._barrier = ""
         self._heard: dict[int, int] = {}
-        self._calls: list[Call] = []
-        self._listeners: list[Callable[[Call], None]] = []
+        self._broadcasts: list[Broadcast] = []
+        self._listeners: list[Callable[[Broadcast], None]] = []
         self._closed = threading.Event()
-        self._conversation = _connect(address, worker, num_workers, credentials, timeout, is_ended)
-        self.own_host, self.server_host = self._conversation.hosts
+        self._stream = _connect(address, worker, num_workers, credentials, timeout, is_ended)
+        self.own_host, self.server_host = self._stream.hosts
         self._background = Background(
-            f"worker {worker}'s line to the meeting point", on_failure=lambda _: self._lose()
+            f"worker {worker}'s connection to the membership server",
+            on_failure=lambda _: self._mark_lost(),
         )
-        self._background.start(self._hear, name="meeting-hear")
-        self._background.start(self._beat, name="meeting-beat")
+        self._background.start(self._receive_loop, name="membership-receive")
+        self._background.start(self._heartbeat_loop, name="membership-heartbeat")
 
     @property
     def start(self) -> dict[str, Any] | None:
-        """What all workers were told when the last one came; ``None`` before."""
+        """The start message that all workers receive when the last one has joined; ``None`` before."""
         return self._start
 
     @property
-    def is_gone(self) -> bool:
-        """Whether the connection to the meeting point has ended."""
+    def is_disconnected(self) -> bool:
+        """Whether the connection to the membership server has ended."""
         self._background.check()
         return self._lost
 
     @property
-    def silent_seconds(self) -> float:
-        """For how long nothing was heard of the meeting point, which speaks twice a second."""
-        return self._silent_seconds
+    def heartbeat_age(self) -> float:
+        """Seconds since the last heartbeat of the membership server, which sends two per second."""
+        return self._heartbeat_age
 
     @property
     def is_lost(self) -> bool:
-        """Whether the meeting point is gone, or has been silent for the heartbeat timeout."""
-        return self.is_gone or self._silent_seconds >= SILENT_SECONDS
+        """Whether the membership server is disconnected, or has exceeded the heartbeat timeout."""
+        return self.is_disconnected or self._heartbeat_age >= HEARTBEAT_TIMEOUT_SECONDS
 
     def views(self) -> list[PeerView]:
-        """Returns what is known of every worker."""
+        """Returns the last known state of every worker."""
         self._background.check()
         with self._changed:
             return list(self._views)
 
-    def set_status(self, status: WorkerStatus, *, tell_now: bool = False) -> None:
-        """Sets what the others are told of this worker, at the next beat or at once."""
+    def set_status(self, status: WorkerStatus, *, send_now: bool = False) -> None:
+        """Sets the status that the others see; sends it with the next heartbeat, or at once."""
         self._status = status
-        if tell_now:
-            self._tell_status()
+        if send_now:
+            self._send_status()
 
     def set_inputs(self, inputs: tuple[str, ...]) -> None:
-        """Sets what the others are told that this worker waits for beside the common sequence."""
+        """Sets what this worker waits for outside the common sequence, as part of its status."""
         self._inputs = inputs
 
     def set_begins(
         self, begins: tuple[InputIteration, ...], main_begins: InputIteration | None
     ) -> None:
-        """Sets what the others are told that this worker has begun to iterate over."""
+        """Sets the iterations that this worker has begun, as part of its status."""
         self._begins = begins, main_begins
 
-    def set_meets(self, meets: str) -> None:
-        """Sets what the others are told that this worker may do with them."""
-        self._meets = meets
+    def set_barrier(self, barrier: str) -> None:
+        """Sets the optional barrier that this worker waits at, as part of its status."""
+        self._barrier = barrier
 
-    def ask(self, number: int) -> None:
-        """Has every worker say at once how it is, and hear of the others.
+    def request_status(self, number: int) -> None:
+        """Requests the current status of every worker, without waiting for the next heartbeat.
 
         Args:
-            number: Of the question; what answers it says so.
+            number: The number of the request. A status that answers it contains the number.
         """
         self._background.check()
-        self._conversation.say({"ask": number})
+        self._stream.send({"ask": number})
 
     def put(
         self, key: str, value: Any, *, entries: list[Any] | None = None, is_awaited: bool = True
     ) -> None:
-        """Gives this worker's part of an exchange, or of a comparison.
+        """Contributes this worker's value to a gather or a comparison.
 
         Args:
-            key: Which exchange.
+            key: The key of the gather.
             value: Plain data of this worker.
-            entries: What is compared; ``None`` if this is not a comparison.
-            is_awaited: Whether this worker will take the parts of the others, or withdraw.
+            entries: The entries to compare; ``None`` if this is not a comparison.
+            is_awaited: Whether this worker will take the result, or withdraw.
         """
         self._background.check()
         if is_awaited:
             with self._changed:
-                self._exchanging.add(key)
+                self._awaited.add(key)
         compared = {} if entries is None else {"entries": entries}
-        self._conversation.say({"put": key, "value": value, **compared})
+        self._stream.send({"put": key, "value": value, **compared})
 
     def take(self, key: str, seconds: float) -> list[Any] | Comparison | None:
-        """Returns what an exchange or a comparison gave, or ``None`` if it is not complete in time."""
+        """Returns the result of a gather or a comparison, or ``None`` if it is not complete in time."""
         self._background.check()
         with self._changed:
-            self._changed.wait_for(lambda: key in self._exchanged or self._lost, seconds)
-            given = self._exchanged.pop(key, None)
+            self._changed.wait_for(lambda: key in self._gathered or self._lost, seconds)
+            given = self._gathered.pop(key, None)
             if given is not None:
-                self._exchanging.discard(key)
+                self._awaited.discard(key)
             return given
 
     def withdraw(self, key: str) -> None:
-        """Takes this worker's part of an exchange back; nobody keeps anything of it for this worker."""
+        """Withdraws this worker's value from a gather; neither side keeps state of it for this worker."""
         with self._changed:
-            self._exchanging.discard(key)
-            self._exchanged.pop(key, None)
-        self._conversation.say({"withdraw": key})
+            self._awaited.discard(key)
+            self._gathered.pop(key, None)
+        self._stream.send({"withdraw": key})
 
-    def call(self, topic: str, why: str) -> None:
-        """Tells every worker, this one too, of something that they have not come to yet."""
+    def broadcast(self, topic: str, why: str) -> None:
+        """Sends a message to every worker, this one included."""
         self._background.check()
-        self._conversation.say({"call": topic, "why": why})
+        self._stream.send({"call": topic, "why": why})
 
-    def listen(self, listener: Callable[[Call], None]) -> None:
-        """Has ``listener`` called, in a thread of the line, with every call; at once with earlier ones."""
+    def add_listener(self, listener: Callable[[Broadcast], None]) -> None:
+        """Calls ``listener`` with every broadcast, in the receiving thread; at once with earlier ones."""
         with self._changed:
             self._listeners.append(listener)
-            earlier = list(self._calls)
+            earlier = list(self._broadcasts)
         for call in earlier:
             listener(call)
 
-    def ignore(self, listener: Callable[[Call], None]) -> None:
-        """Has ``listener`` called no more."""
+    def remove_listener(self, listener: Callable[[Broadcast], None]) -> None:
+        """Stops calling ``listener``."""
         with self._changed:
             self._listeners.remove(listener)
 
     def have_ended(self, workers: Iterable[int]) -> bool:
-        """Returns whether these workers are at the end of their programs; also if nobody can tell."""
+        """Returns whether these workers have finished their programs; also if the server is lost."""
         views = self.views()
         return self.is_lost or all(
             views[w].gone or views[w].left is not None or views[w].status.phase == LEAVING
@@ -226,94 +227,95 @@ class MeetingClient:
         )
 
     def wait_for_change(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Waits until ``ready`` after some message, for so many seconds at most."""
+        """Waits for messages until ``ready()`` holds, for at most ``seconds``."""
         with self._changed:
             self._changed.wait_for(ready, seconds)
 
-    def leave(self, reason: str, *, keep_line: bool = False) -> None:
-        """Says goodbye.
+    def leave(self, reason: str, *, keep_connection: bool = False) -> None:
+        """Leaves the cluster.
 
         Args:
-            reason: Why.
-            keep_line: Whether the line stays until this process ends: by that the others see its end.
+            reason: The reason, for the other workers.
+            keep_connection: Whether to keep the connection until this process ends, so that the others see
+                when it ends.
         """
         self._closed.set()
-        self._conversation.say({"leave": reason})
-        if keep_line:
-            self._conversation.flush(_SECONDS_TO_LEAVE)
+        self._stream.send({"leave": reason})
+        if keep_connection:
+            self._stream.flush(_LEAVE_TIMEOUT)
         else:
-            self._conversation.finish(_SECONDS_TO_LEAVE)
+            self._stream.finish(_LEAVE_TIMEOUT)
 
     def close(self) -> None:
-        """Closes the line."""
+        """Closes the connection."""
         self._closed.set()
-        self._conversation.close()
+        self._stream.close()
 
-    def _tell_status(self) -> None:
+    def _send_status(self) -> None:
         begins, main_begins = self._begins
         status = dataclasses.replace(
             self._status,
             inputs=self._inputs,
             begins=begins,
             main_begins=main_begins,
-            meets=self._meets,
+            meets=self._barrier,
             heard=tuple(sorted(self._heard.items())),
         )
-        self._conversation.say({"status": status.to_json()})
+        self._stream.send({"status": status.to_json()})
 
-    def _beat(self) -> None:
-        while not self._closed.wait(_BEAT_SECONDS):
-            self._tell_status()
-            self._measure_silence()
+    def _heartbeat_loop(self) -> None:
+        while not self._closed.wait(_HEARTBEAT_SECONDS):
+            self._send_status()
+            self._update_heartbeat_age()
 
-    def _measure_silence(self) -> None:
-        """Notes how long the server has been silent.
+    def _update_heartbeat_age(self) -> None:
+        """Updates the age of the server's last heartbeat.
 
-        The kernel would tell only after a quarter of an hour: heartbeats of this worker that nobody
-        acknowledges are sent again and again, and keep its keepalive probes from being sent.
+        TCP alone would report a dead server only after a quarter of an hour: the kernel retransmits the
+        unacknowledged heartbeats of this worker, and sends no keepalive probes meanwhile.
         """
         with self._changed:
-            if self._silence is not None:
-                self._silent_seconds = self._silence.seconds()
-            if self._silent_seconds >= SILENT_SECONDS:
+            if self._since_heartbeat is not None:
+                self._heartbeat_age = self._since_heartbeat.seconds()
+            if self._heartbeat_age >= HEARTBEAT_TIMEOUT_SECONDS:
                 self._changed.notify_all()
 
-    def _hear(self) -> None:
+    def _receive_loop(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                self._receive(self._conversation.hear())
-        self._lose()
+                self._receive(self._stream.receive())
+        self._mark_lost()
 
-    def _lose(self) -> None:
+    def _mark_lost(self) -> None:
         with self._changed:
             self._lost = True
             self._changed.notify_all()
 
     def _receive(self, message: dict[str, Any]) -> None:
-        listeners: list[Callable[[Call], None]] = []
+        listeners: list[Callable[[Broadcast], None]] = []
         with self._changed:
             if "start" in message:
                 self._start = message["start"]
             elif "called" in message:
-                self._calls.append(Call(message["called"], message["by"], message["why"]))
+                self._broadcasts.append(Broadcast(message["called"], message["by"], message["why"]))
                 listeners = list(self._listeners)
             elif "asked" in message:
                 self._heard = {**self._heard, message["by"]: message["asked"]}
             elif "peers" in message:
                 self._views = views_from_json(message["peers"])
-                # From the first one on: until then the server may still be starting.
-                self._silence, self._silent_seconds = Patience(), 0.0
-            elif message.get("exchanged") in self._exchanging:
-                self._exchanged[message["exchanged"]] = (
+                # The timeout counts from the first view on: until then the server may still be starting.
+                self._since_heartbeat, self._heartbeat_age = SuspendAwareTimer(), 0.0
+            elif message.get("exchanged") in self._awaited:
+                self._gathered[message["exchanged"]] = (
                     Comparison(message["said"], message["common"])
                     if "said" in message
-                    else values_of(message["runs"])
+                    else run_length_decode(message["runs"])
                 )
             self._changed.notify_all()
         if "asked" in message:
-            self._tell_status()
+            self._send_status()
         for listener in listeners:
-            listener(self._calls[-1])
+            listener(self._broadcasts[-1])
 
 
 def _connect(
@@ -323,17 +325,19 @@ def _connect(
     credentials: Credentials,
     timeout: float,
     is_ended: Callable[[], bool],
-) -> Conversation:
+) -> DuplexStream:
     deadline = time.monotonic() + timeout
     own = Identity(WORKER_ROLE, worker)
     notice = WaitingNotice()
     while True:
         try:
-            give_up = min(deadline, time.monotonic() + _SECONDS_TO_CONNECT)
-            connection = connect(address, credentials, own=own, wanted=MEETING, deadline=give_up)
-            return _introduce(Conversation(connection), address, num_workers, give_up)
+            give_up = min(deadline, time.monotonic() + _CONNECT_TIMEOUT)
+            connection = connect(
+                address, credentials, own=own, wanted=MEMBERSHIP_SERVER, deadline=give_up
+            )
+            return _introduce(DuplexStream(connection), address, num_workers, give_up)
         except (UnavailableError, DeadlineExceededError) as error:
-            if time.monotonic() + _SECONDS_BETWEEN_TRIES > deadline or is_ended():
+            if time.monotonic() + _RETRY_SECONDS > deadline or is_ended():
                 raise UnavailableError(str(error)) from None
             if notice.is_due():
                 _log.warning(
@@ -344,19 +348,21 @@ def _connect(
                     timeout,
                     error,
                 )
-        time.sleep(_SECONDS_BETWEEN_TRIES)
+        time.sleep(_RETRY_SECONDS)
 
 
 def _introduce(
-    conversation: Conversation, address: Address, num_workers: int, deadline: float
-) -> Conversation:
-    conversation.say({"num_workers": num_workers})
+    stream: DuplexStream, address: Address, num_workers: int, deadline: float
+) -> DuplexStream:
+    stream.send({"num_workers": num_workers})
     try:
-        answer = conversation.hear(deadline)
+        answer = stream.receive(deadline)
     except OSError as error:
-        conversation.close()
-        raise UnavailableError(f"The leader at {address} left at once ({error}).") from None
+        stream.close()
+        raise UnavailableError(
+            f"The leader at {address} closed the connection at once ({error})."
+        ) from None
     if "refused" in answer:
-        conversation.close()
+        stream.close()
         raise RendezvousError(f"The leader at {address} refused this process: {answer['refused']}.")
-    return conversation
+    return stream

@@ -1,9 +1,9 @@
-"""The meeting point: a small process beside the leader's.
+"""The membership server: a small process that the leader starts.
 
-It is a process of its own so that the workers can still hear of each other, and JAX's clients of its
-coordination service do not abort theirs, when the leader dies. The leader's port is free
-when the leader has ended. The process ends when the last worker has gone, or after the leader when all
-that are left have missed heartbeats for their timeout. It does not import JAX, to be there at once.
+It is a separate process so that it survives the leader: the workers still learn about each other, and JAX's
+coordination service stays up, whose clients abort their process when it goes away. The server releases the
+leader's port when the leader ends. It exits when the last worker has gone or, after the leader has ended,
+when all remaining workers have exceeded the heartbeat timeout. It does not import JAX, so it starts fast.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ import traceback
 from typing import Any
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.control_plane.identities import MEETING, RELAY_ROLE, WORKER_ROLE
-from stratagem._src.control_plane.membership_state import Board, Send
+from stratagem._src.cluster.reserved_ports import ReservedPorts
+from stratagem._src.control_plane.identities import MEMBERSHIP_SERVER, RELAY_ROLE, WORKER_ROLE
+from stratagem._src.control_plane.membership_state import MembershipState, Send
 from stratagem._src.control_plane.private_socket import PrivateSocket
 from stratagem._src.control_plane.relay import serve_relay
 from stratagem._src.jax_compat.coordination_service import host_service
 from stratagem._src.process.background import Background
-from stratagem._src.process.rlimits import allow_open_files
+from stratagem._src.process.rlimits import raise_open_file_limit
 from stratagem._src.transport import Connection, Credentials, Listener
-from stratagem._src.transport.duplex_stream import Conversation, body_of
+from stratagem._src.transport.duplex_stream import DuplexStream, encode_message
 
-__all__ = ["MeetingServer", "main"]
+__all__ = ["MembershipServer", "main"]
 
 _TICK_SECONDS = 0.5
-_SECONDS_TO_COLLECT_NEWS = 0.02
+_NEWS_DELAY_SECONDS = 0.02
 _REST_AFTER_TELLING = 4.0
-_SECONDS_TO_SAY_WHO = 10.0
-_SECONDS_TO_REFUSE = 5.0
-_CONNECTIONS_OF_A_WORKER = 4  # its line, its relay, and both ends of what the relay leads to
+_HANDSHAKE_TIMEOUT = 10.0
+_REJECT_TIMEOUT = 5.0
+_CONNECTIONS_PER_WORKER = 4  # membership, relay, and both ends of the relay's local connection
 
 
-class MeetingServer:
-    """Serves one job, in the threads of those who call.
+class MembershipServer:
+    """Serves the workers of one job, in the threads of their connections.
 
     Args:
-        num_workers: How many workers are expected.
+        num_workers: The number of workers to expect.
         service: The path of the socket of JAX's coordination service.
     """
 
     def __init__(self, num_workers: int, service: str) -> None:
-        self._board = Board(num_workers)
+        self._state = MembershipState(num_workers)
         self._service = service
-        self._members: dict[int, Conversation] = {}
+        self._members: dict[int, DuplexStream] = {}
         self._leader_is_gone = False
         self._changed = threading.Condition()
 
@@ -63,133 +63,133 @@ class MeetingServer:
         if connection.peer.role == RELAY_ROLE:
             serve_relay(connection, self._service)
         elif connection.peer.role == WORKER_ROLE:
-            self._serve_worker(Conversation(connection), connection.peer.index)
+            self._serve_worker(DuplexStream(connection), connection.peer.index)
 
     def open(self, start: dict[str, Any]) -> None:
-        """Says what workers are told once all are there."""
+        """Sets the start message, which workers get once all have joined."""
         with self._changed:
-            self._tell(self._board.open(start))
+            self._send(self._state.open(start))
 
     def wait(self) -> None:
-        """Returns when the last worker has gone, and tells them of each other until then."""
+        """Sends heartbeats and news until the last worker has gone."""
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._board.has_news or self._is_deserted, _TICK_SECONDS
+                    lambda: self._state.has_news or self._is_abandoned, _TICK_SECONDS
                 )
                 begun = time.monotonic()
-                self._tell(self._board.tick(begun))
-                is_over = self._board.is_over(begun, leader_has_ended=self._leader_is_gone)
-                if is_over or self._is_deserted:
+                self._send(self._state.tick(begun))
+                is_over = self._state.is_over(begun, leader_has_ended=self._leader_is_gone)
+                if is_over or self._is_abandoned:
                     return
-            # More may happen meanwhile, of which all are then told at once. With many workers, to tell
-            # takes a while: it must leave time for those who come and speak.
+            # Batches what happens meanwhile. With many workers sending takes a while: the pause leaves time
+            # for those that join and send.
             spent = time.monotonic() - begun
-            time.sleep(max(_SECONDS_TO_COLLECT_NEWS, _REST_AFTER_TELLING * spent))
+            time.sleep(max(_NEWS_DELAY_SECONDS, _REST_AFTER_TELLING * spent))
 
     @property
-    def _is_deserted(self) -> bool:
+    def _is_abandoned(self) -> bool:
         return self._leader_is_gone and not self._members
 
     def leader_is_gone(self) -> None:
-        """Notes that the leader's process ended."""
+        """Records that the leader's process has ended."""
         with self._changed:
             self._leader_is_gone = True
             self._changed.notify()
 
-    def _serve_worker(self, conversation: Conversation, worker: int) -> None:
+    def _serve_worker(self, stream: DuplexStream, worker: int) -> None:
         try:
-            opening = conversation.hear(time.monotonic() + _SECONDS_TO_SAY_WHO)
-            reason = self._admit(conversation, worker, opening.get("num_workers"))
+            opening = stream.receive(time.monotonic() + _HANDSHAKE_TIMEOUT)
+            reason = self._admit(stream, worker, opening.get("num_workers"))
             if reason is not None:
-                conversation.say({"refused": reason})
-                conversation.finish(_SECONDS_TO_REFUSE)
+                stream.send({"refused": reason})
+                stream.finish(_REJECT_TIMEOUT)
                 return
             try:
                 while True:
-                    message = conversation.hear()
+                    message = stream.receive()
                     with self._changed:
-                        self._note(self._board.receive(worker, message, time.monotonic()))
+                        self._publish(self._state.receive(worker, message, time.monotonic()))
             finally:
                 with self._changed:
                     del self._members[worker]
-                    self._board.lose(worker)
-                    self._note([])
+                    self._state.lose(worker)
+                    self._publish([])
         finally:
-            conversation.close()
+            stream.close()
 
-    def _admit(self, conversation: Conversation, worker: int, num_workers: object) -> str | None:
+    def _admit(self, stream: DuplexStream, worker: int, num_workers: object) -> str | None:
         with self._changed:
-            reason = self._board.refusal(worker, num_workers)
+            reason = self._state.refusal(worker, num_workers)
             if reason is None:
-                self._members[worker] = conversation
-                conversation.say({"welcome": True})
-                self._note(self._board.join(worker, time.monotonic()))
+                self._members[worker] = stream
+                stream.send({"welcome": True})
+                self._publish(self._state.join(worker, time.monotonic()))
         return reason
 
-    def _note(self, urgent: list[Send]) -> None:
-        """Tells at once what cannot wait, and has ``wait`` tell the news."""
-        self._tell(urgent)
-        if self._board.has_news:
+    def _publish(self, urgent: list[Send]) -> None:
+        """Sends urgent messages at once, and wakes ``wait`` if there is news."""
+        self._send(urgent)
+        if self._state.has_news:
             self._changed.notify()
 
-    def _tell(self, messages: list[Send]) -> None:
-        # Mostly one message for all: it is written once.
+    def _send(self, messages: list[Send]) -> None:
+        # Usually one message object goes to all workers; encode it once.
         for _, alike in itertools.groupby(messages, key=lambda send: id(send.message)):
             sends = list(alike)
-            body = body_of(sends[0].message)
+            body = encode_message(sends[0].message)
             for worker, _ in sends:
                 if worker in self._members:
-                    self._members[worker].say_body(body)
+                    self._members[worker].send_encoded(body)
 
 
 def _host_service(num_workers: int, host: str, place: PrivateSocket) -> tuple[Any, dict[str, Any]]:
-    """Starts JAX's coordination service; returns it and what to tell the workers.
+    """Starts JAX's coordination service; returns it and the start message for the workers.
 
-    Where this JAX has no such thing to host, the leader is told to.
+    If this version of JAX cannot host the service here, the start message tells the leader to host it.
     """
     service = host_service(place.grpc_address, num_workers)
     if service is None:
-        with HeldPorts(1, host) as ports:
+        with ReservedPorts(1, host) as ports:
             return None, {"hosted": False, "service_port": next(iter(ports))}
     return service, {"hosted": True}
 
 
 def main() -> None:
-    """Serves on the socket and with the settings that the leader hands over on standard input."""
-    # They are for the workers, who get them at the same time and need this process to come to an end
-    # together.
+    """Runs the server with the listening sockets and settings that the leader passes on standard input."""
+    # These signals are meant for the workers. They get them at the same time, and need this process to shut
+    # down in a coordinated way.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
-    allow_open_files(_CONNECTIONS_OF_A_WORKER * settings["num_workers"])
+    raise_open_file_limit(_CONNECTIONS_PER_WORKER * settings["num_workers"])
     place = PrivateSocket()
     code, _service = 1, None
-    server = MeetingServer(settings["num_workers"], place.path)
+    server = MembershipServer(settings["num_workers"], place.path)
     try:
-        # Held until the very end, for what is said below.
+        # Referenced until the end, so that it is never shut down; see below.
         _service = _open(settings, place, server)
         server.wait()
         code = 0
     except Exception:
         traceback.print_exc()
     place.close()
-    # Not by the service's own end: it would tell a worker that was stopped and wakes up later that its
-    # calls are cancelled, and JAX's client aborts the process that hears so.
+    # Exit without shutting the service down: a shutdown cancels pending calls, and the client of a worker
+    # that was suspended and resumes later aborts its process when it sees that.
     os._exit(code)
 
 
-def _open(settings: dict[str, Any], place: PrivateSocket, server: MeetingServer) -> Any:
-    """Lets workers come; returns JAX's coordination service."""
+def _open(settings: dict[str, Any], place: PrivateSocket, server: MembershipServer) -> Any:
+    """Starts to accept workers; returns JAX's coordination service."""
     listener = Listener(
         settings["address"],
         Credentials.from_environment(),
-        MEETING,
+        MEMBERSHIP_SERVER,
         server.serve,
         listening=[socket.socket(fileno=number) for number in settings["listeners"]],
     )
     listener.start()
-    # Meanwhile workers come.
+    # Workers can connect while JAX's service starts.
     service, start = _host_service(
         settings["num_workers"], Address.parse(settings["address"]).host, place
     )
@@ -198,11 +198,11 @@ def _open(settings: dict[str, Any], place: PrivateSocket, server: MeetingServer)
     def watch_leader() -> None:
         with contextlib.suppress(OSError):
             sys.stdin.read()
-        # At once: the next job may have its leader here. Workers that are still connected stay so.
+        # At once: the leader of the next job may need the port. Existing connections stay open.
         listener.release_port()
         server.leader_is_gone()
 
-    Background("the meeting point").start(watch_leader, name="watch-leader")
+    Background("the membership server").start(watch_leader, name="watch-leader")
     return service
 
 

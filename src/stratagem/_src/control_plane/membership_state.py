@@ -1,4 +1,4 @@
-"""What the meeting point knows and whom it tells: events in, messages out, no sockets."""
+"""``MembershipState``: the state machine of the membership server. Events in, messages out, no sockets."""
 
 from __future__ import annotations
 
@@ -6,32 +6,36 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.control_plane.diagnosis import SILENT_SECONDS
-from stratagem._src.control_plane.equal_values import distinct, num_common, runs_of
+from stratagem._src.control_plane.diagnosis import HEARTBEAT_TIMEOUT_SECONDS
+from stratagem._src.control_plane.run_length import (
+    common_prefix_length,
+    distinct,
+    run_length_encode,
+)
 from stratagem._src.control_plane.worker_status import PeerView, WorkerStatus, views_to_json
 
-__all__ = ["Board", "Send"]
+__all__ = ["MembershipState", "Send"]
 
-_FORGOTTEN_SECONDS = 60.0
-_NOTED_SECONDS = 3
-_MOST_EXCHANGES = 4096
+_FORGET_SECONDS = 60.0
+_MIN_REPORTED_AGE = 3
+_MAX_PENDING_GATHERS = 4096
 
 
 class Send(NamedTuple):
-    """A message for one worker."""
+    """A message to send to one worker."""
 
     worker: int
     message: dict[str, Any]
 
 
-class Board:
-    """Keeps who is there, what each last said, and the exchanges that are not complete.
+class MembershipState:
+    """Tracks the workers of a cluster, the last status of each, and the gathers in progress.
 
-    Who comes, leaves or is lost is news. All are told of it by the next ``tick``, so that a thousand
-    workers that come at once do not cause a thousand rounds of a thousand messages.
+    When a worker joins, leaves or is lost, the next ``tick`` informs all workers. That batches changes: a
+    thousand workers that join at once do not cause a thousand rounds of a thousand messages.
 
     Args:
-        num_workers: How many are expected.
+        num_workers: The number of workers to expect.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -40,29 +44,30 @@ class Board:
         self._views = [PeerView() for _ in range(num_workers)]
         self._heard = [0.0] * num_workers
         self._num_absent = num_workers
-        self._all_take_part = True
+        self._is_complete = True
         self._has_news = False
-        self._exchanges: dict[str, dict[int, dict[str, Any]]] = {}
+        self._gathers: dict[str, dict[int, dict[str, Any]]] = {}
 
     @property
-    def num_exchanges(self) -> int:
-        """How many exchanges some worker has begun and not all have completed."""
-        return len(self._exchanges)
+    def num_pending_gathers(self) -> int:
+        """The number of gathers that some workers have begun and not all have completed."""
+        return len(self._gathers)
 
     @property
     def has_news(self) -> bool:
-        """Whether something has happened since the last ``tick`` that all should know soon."""
+        """Whether there are changes since the last ``tick`` that all workers should learn soon."""
         return self._has_news
 
     def is_over(self, now: float, *, leader_has_ended: bool = False) -> bool:
-        """Returns whether nobody is there any more, after somebody was.
+        """Returns whether all workers that joined are gone, so that the server can exit.
 
         Args:
             now: The time.
-            leader_has_ended: Then nobody needs the server who has not sent heartbeats for their timeout:
-                it has given up too, or will not find its leader again.
+            leader_has_ended: Whether the leader's process has ended. Then the server does not wait for
+                workers that have exceeded the heartbeat timeout: they have given up too, or will not find
+                their leader again.
         """
-        limit = SILENT_SECONDS if leader_has_ended else _FORGOTTEN_SECONDS
+        limit = HEARTBEAT_TIMEOUT_SECONDS if leader_has_ended else _FORGET_SECONDS
         somebody_came = leader_has_ended or self._num_absent < self._num_workers
         return somebody_came and not any(
             view.is_there and now - heard <= limit
@@ -70,20 +75,20 @@ class Board:
         )
 
     def join(self, worker: int, now: float) -> list[Send]:
-        """Notes that a worker came; returns what to tell whom at once."""
+        """Records that a worker joined; returns the messages to send at once."""
         self._set(worker, absent=False)
         self._heard[worker] = now
         self._num_absent -= 1
         self._has_news = True
-        return self._tell_start()
+        return self._broadcast_start()
 
     def open(self, start: dict[str, Any]) -> list[Send]:
-        """Notes what every worker is told once all are there; returns what to tell whom."""
+        """Sets the start message, which all workers get once all have joined; returns what to send now."""
         self._start = start
-        return self._tell_start()
+        return self._broadcast_start()
 
     def refusal(self, worker: int, num_workers: object) -> str | None:
-        """Returns why a worker cannot take part, or ``None`` if it can."""
+        """Returns why a worker cannot join, or ``None`` if it can."""
         if num_workers != self._num_workers:
             return (
                 f"the leader's cluster has {self._num_workers} workers, and that of process {worker} "
@@ -92,91 +97,93 @@ class Board:
         if not 0 <= worker < self._num_workers:
             return f"process {worker} is not in a cluster of {self._num_workers} workers"
         if not self._views[worker].absent:
-            return f"process {worker} is here already; give each process its own task index"
+            return f"process {worker} has already joined; give each process its own task index"
         return None
 
     def receive(self, worker: int, message: dict[str, Any], now: float) -> list[Send]:
-        """Notes what a worker says; returns what to tell whom at once.
+        """Handles a message of a worker; returns the messages to send at once.
 
         Raises:
-            RendezvousError: If no worker of this version says that.
+            RendezvousError: If no worker of this version sends such a message.
         """
         status = message.get("status")
         if status is not None:
             known, told = self._views[worker].status, WorkerStatus.from_json(status)
             self._set(worker, status=told)
-            # Somebody waits for the answer.
+            # It answers a status request that another worker waits for.
             self._has_news = self._has_news or told.heard != known.heard
         self._heard[worker] = now
         if "leave" in message:
-            self._part_with(worker, left=str(message["leave"]))
+            self._remove(worker, left=str(message["leave"]))
         if "put" in message:
             return self._put(worker, str(message["put"]), message)
         if "withdraw" in message:
             self._withdraw(worker, str(message["withdraw"]))
         if "ask" in message:
-            return self._tell_all({"asked": int(message["ask"]), "by": worker})
+            return self._broadcast({"asked": int(message["ask"]), "by": worker})
         if "call" in message:
             why = str(message.get("why", ""))
-            return self._tell_all({"called": str(message["call"]), "by": worker, "why": why})
+            return self._broadcast({"called": str(message["call"]), "by": worker, "why": why})
         return []
 
     def lose(self, worker: int) -> None:
-        """Notes that a worker's connection broke."""
-        self._part_with(worker, gone=True)
+        """Records that the connection of a worker broke."""
+        self._remove(worker, gone=True)
 
     def tick(self, now: float) -> list[Send]:
-        """Returns what to tell whom at regular times, and soon after news."""
+        """Returns the periodic heartbeats, with the views of all workers; also called soon after news."""
         self._has_news = False
         views = [
-            dataclasses.replace(view, silent=_said_silence(now - heard)) if view.is_there else view
+            dataclasses.replace(view, heartbeat_age=_reported_age(now - heard))
+            if view.is_there
+            else view
             for view, heard in zip(self._views, self._heard, strict=True)
         ]
-        return self._tell_all({"peers": views_to_json(views)})
+        return self._broadcast({"peers": views_to_json(views)})
 
-    def _part_with(self, worker: int, **why: Any) -> None:
+    def _remove(self, worker: int, **why: Any) -> None:
         self._set(worker, **why)
-        self._all_take_part = False
-        self._exchanges.clear()  # none of them will ever be complete
+        self._is_complete = False
+        self._gathers.clear()  # none of them can complete any more
         self._has_news = True
 
     def _put(self, worker: int, key: str, part: dict[str, Any]) -> list[Send]:
-        if not self._all_take_part:
+        if not self._is_complete:
             return []
-        if key not in self._exchanges and len(self._exchanges) >= _MOST_EXCHANGES:
+        if key not in self._gathers and len(self._gathers) >= _MAX_PENDING_GATHERS:
             raise RendezvousError(
-                f"Workers must complete or withdraw what they exchange: {_MOST_EXCHANGES} exchanges "
-                f"wait for other workers, and process {worker} began another, {key!r}."
+                f"Workers must complete or withdraw their gathers: {_MAX_PENDING_GATHERS} gathers wait for "
+                f"other workers, and process {worker} began another, {key!r}."
             )
-        parts = self._exchanges.setdefault(key, {})
+        parts = self._gathers.setdefault(key, {})
         parts[worker] = part
         if len(parts) < self._num_workers:
             return []
-        del self._exchanges[key]
+        del self._gathers[key]
         values = [parts[index].get("value") for index in range(self._num_workers)]
         if "entries" not in part:
-            return self._tell_all({"exchanged": key, "runs": runs_of(values)})
-        common = num_common([part.get("entries", []) for part in parts.values()])
-        return self._tell_all({"exchanged": key, "said": distinct(values), "common": common})
+            return self._broadcast({"exchanged": key, "runs": run_length_encode(values)})
+        common = common_prefix_length([part.get("entries", []) for part in parts.values()])
+        return self._broadcast({"exchanged": key, "said": distinct(values), "common": common})
 
     def _withdraw(self, worker: int, key: str) -> None:
-        parts = self._exchanges.get(key, {})
+        parts = self._gathers.get(key, {})
         parts.pop(worker, None)
         if not parts:
-            self._exchanges.pop(key, None)
+            self._gathers.pop(key, None)
 
     def _set(self, worker: int, **changes: Any) -> None:
         self._views[worker] = dataclasses.replace(self._views[worker], **changes)
 
-    def _tell_start(self) -> list[Send]:
+    def _broadcast_start(self) -> list[Send]:
         if self._start is None or self._num_absent:
             return []
-        return self._tell_all({"start": self._start})
+        return self._broadcast({"start": self._start})
 
-    def _tell_all(self, message: dict[str, Any]) -> list[Send]:
+    def _broadcast(self, message: dict[str, Any]) -> list[Send]:
         return [Send(worker, message) for worker, view in enumerate(self._views) if view.is_there]
 
 
-def _said_silence(seconds: float) -> int:
-    # Workers that speak as often as they should look alike, and travel as one.
-    return int(seconds) if seconds >= _NOTED_SECONDS else 0
+def _reported_age(seconds: float) -> int:
+    # Workers with timely heartbeats get equal views, which views_to_json sends only once.
+    return int(seconds) if seconds >= _MIN_REPORTED_AGE else 0

@@ -1,7 +1,8 @@
-"""``Council``: what the processes of an elastic job ask each other when the meeting point may be gone.
+"""``PeerService``: direct RPC between the processes of an elastic job, without the membership server.
 
-Each answers at the address of its task, from the time it starts. An answer says which process gives it,
-so that another one in the place of a member is not taken for it.
+Elastic recovery uses it because the membership server may be lost with the leader. Every process listens
+at the address of its task from its start. A response carries the incarnation of the process that sent it,
+so that a restarted process with the same address is not mistaken for the old member.
 """
 
 from __future__ import annotations
@@ -16,137 +17,138 @@ from typing import Any
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.control_plane.generation import Generation, Member
-from stratagem._src.control_plane.identities import COUNCIL
-from stratagem._src.control_plane.quorum import Newcomers, Succession
+from stratagem._src.control_plane.identities import PEER
+from stratagem._src.control_plane.quorum import JoinRequests, Quorum
 from stratagem._src.core.errors import (
     DeadlineExceededError,
     UnauthenticatedError,
     UnavailableError,
 )
-from stratagem._src.transport import Caller, Credentials, Endpoint, Message
+from stratagem._src.transport import Credentials, Message, TransportClient, TransportServer
 
-__all__ = ["Answer", "Council"]
+__all__ = ["Answer", "PeerService"]
 
-_SECONDS_TO_ANSWER = 1.0
+_RESPONSE_TIMEOUT = 1.0
 
 
 class Answer(dict[str, Any]):
-    """What a process of the job answered.
+    """The response of a process of the job.
 
-    ``by`` is its incarnation, and ``generation`` the one it is or was in, if any.
+    ``by`` is its incarnation, and ``generation`` its current or last generation, if any.
     """
 
     @property
     def is_over(self) -> bool:
-        """Whether the process trains no more."""
+        """Whether the process has finished training."""
         return bool(self.get("is_over"))
 
     @property
     def is_left(self) -> bool:
-        """Whether the caller is not in its generation."""
+        """Whether the requesting process is not a member of the responder's generation."""
         return bool(self.get("is_left"))
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that the process is or was in."""
+        """The current or last generation of the process."""
         data = self.get("generation")
         return None if data is None else Generation.from_json(data)
 
 
-class Council:
-    """Answers for this process, and asks others.
+class PeerService:
+    """Serves the requests of other processes of an elastic job, and sends requests to them.
 
     Args:
-        me: This process. It answers at its address.
-        credentials: What the processes prove to each other.
-        peers: The hosts of all of them.
+        me: This process. It listens at its address.
+        credentials: The credentials of the job.
+        peers: The hosts of all processes.
 
     Attributes:
-        generation: The generation that this process is in, or was in last.
-        newcomers: Who asks this process to be let in.
-        is_over: Whether it trains no more.
-        pause_at: The boundary at which it is to stop so that others can be let in.
-        boundary: The boundary at which it is; 0 before it trains.
-        seconds_per_boundary: How long it took to come there from the one before.
+        generation: The current or last generation of this process.
+        join_requests: The workers that request to join.
+        is_over: Whether this process has finished training.
+        pause_at: The boundary at which this process pauses to let joining workers in.
+        boundary: The last boundary that this process reached; 0 before it trains.
+        seconds_per_boundary: The time between the last two boundaries.
 
     Raises:
-        UnavailableError: If somebody else listens at the address.
-        PermissionDeniedError: If it is not loopback and nobody has anything to prove.
+        UnavailableError: If the address is in use.
+        PermissionDeniedError: If the address is not loopback and there are no credentials.
     """
 
     def __init__(self, me: Member, credentials: Credentials, peers: Iterable[str] = ()) -> None:
         self.me: Member = me
         self.generation: Generation | None = None
-        self.newcomers: Newcomers = Newcomers()
+        self.join_requests: JoinRequests = JoinRequests()
         self.is_over: bool = False
         self.boundary: int = 0
         self.seconds_per_boundary: float = 1.0
         self.pause_at: int | None = None
         self.lock: threading.RLock = threading.RLock()
-        self._succession: Succession | None = None
+        self._quorum: Quorum | None = None
         self._credentials = credentials
-        self._callers: dict[str, Caller] = {}
-        handlers = {"ask": self._ask, "ready": self._ready, "knock": self._knock}
+        self._clients: dict[str, TransportClient] = {}
+        handlers = {"ask": self._ask, "ready": self._ready, "knock": self._join_request}
         handlers |= {"pause": self._pause}
-        self._endpoint = Endpoint(me.address, handlers, credentials, COUNCIL, peers=peers)
-        self._endpoint.start()
+        self._server = TransportServer(me.address, handlers, credentials, PEER, peers=peers)
+        self._server.start()
 
     def close(self) -> None:
-        """Answers nobody any more."""
-        self._endpoint.shutdown()
-        for caller in self._callers.values():
-            caller.close()
+        """Stops the server and closes all connections."""
+        self._server.shutdown()
+        for client in self._clients.values():
+            client.close()
 
-    # --- asking ---------------------------------------------------------------------------------------
+    # --- requests to other processes ------------------------------------------------------------------
 
     def call(self, address: str, method: str, **said: Any) -> Answer | None:
-        """Returns what the process at an address answers, or ``None`` if it does not."""
+        """Calls a method of the process at an address; returns ``None`` if it does not respond."""
         with self.lock:
-            caller = self._callers.get(address)
-            if caller is None:
-                caller = Caller(address, self._credentials, wanted=COUNCIL, own=COUNCIL)
-                self._callers[address] = caller
+            client = self._clients.get(address)
+            if client is None:
+                client = TransportClient(address, self._credentials, wanted=PEER, own=PEER)
+                self._clients[address] = client
         try:
             message = Message(json.dumps(said).encode())
-            answer = caller.call(method, message, timeout=_SECONDS_TO_ANSWER)
+            answer = client.call(method, message, timeout=_RESPONSE_TIMEOUT)
         except (UnavailableError, DeadlineExceededError):
             return None
         except UnauthenticatedError:
-            return Answer(by="")  # somebody else has the port
-        return Answer(_understand(answer))
+            return Answer(by="")  # another program uses the port
+        return Answer(_parse(answer))
 
     def has_ended(self, member: Member) -> bool:
-        """Returns whether the process of a member has ended, for sure.
+        """Returns whether the process of a member is known to have ended.
 
-        Another process answers in its place; or nobody listens there, and its machine says so.
+        It has if another incarnation responds at its address, or if its host refuses the connection. A
+        timeout proves nothing: it may be a network partition.
         """
         answer = self.call(member.address, "ask")
         if answer is not None:
             return bool(answer["by"] != member.incarnation)
         where = Address.parse(member.address)
         try:
-            socket.create_connection((where.host, where.port), _SECONDS_TO_ANSWER).close()
+            socket.create_connection((where.host, where.port), _RESPONSE_TIMEOUT).close()
         except ConnectionRefusedError:
             return True
         except OSError:
             return False
         return False
 
-    # --- succession -----------------------------------------------------------------------------------
+    # --- quorum -----------------------------------------------------------------------------------
 
-    def begin_succession(self, succession: Succession | None) -> None:
-        """Takes in from now on who can go on; ``None`` when that is decided."""
+    def set_quorum(self, quorum: Quorum | None) -> None:
+        """Sets the quorum that receives ready reports; ``None`` when it is decided."""
         with self.lock:
-            self._succession = succession
+            self._quorum = quorum
 
     def adopt(self, generation: Generation) -> None:
-        """Is in a generation from now on; its members do not knock any more."""
+        """Makes a generation the current one and drops the join requests of its members."""
         with self.lock:
             self.generation = generation
-            self.newcomers.admit(generation.members)
+            self.join_requests.admit(generation.members)
             self.pause_at = None
 
-    # --- answering: in threads of the endpoint ----------------------------------------------------------
+    # --- request handlers, in threads of the server -----------------------------------------------------
 
     def _answer(self, **said: Any) -> Message:
         generation = None if self.generation is None else self.generation.to_json()
@@ -158,45 +160,45 @@ class Council:
             return self._answer()
 
     def _ready(self, message: Message) -> Message:
-        said = _understand(message)
+        said = _parse(message)
         incarnation, theirs = str(said["by"]), Generation.from_json(said["generation"])
         with self.lock:
             mine = self.generation
             is_newer = mine is None or theirs.number > mine.number
             if is_newer and theirs.rank_of(self.me.incarnation) is not None:
-                # It was told what was decided, and this process was not.
+                # The sender has learned of the decision, and this process missed it.
                 self.generation = mine = theirs
             is_left = mine is not None and mine.rank_of(incarnation) is None
-            succession = self._succession
-            if succession is not None and mine is succession.generation and not is_left:
-                succession.ready(incarnation, now=time.monotonic())
+            quorum = self._quorum
+            if quorum is not None and mine is quorum.generation and not is_left:
+                quorum.ready(incarnation, now=time.monotonic())
             return self._answer(is_left=is_left)
 
-    def _knock(self, message: Message) -> Message:
-        newcomer = Member.from_json(_understand(message)["member"])
+    def _join_request(self, message: Message) -> Message:
+        joining = Member.from_json(_parse(message)["member"])
         with self.lock:
             generation = self.generation
-            is_in = generation is not None and generation.rank_of(newcomer.incarnation) is not None
+            is_in = generation is not None and generation.rank_of(joining.incarnation) is not None
             if not is_in:
-                self.newcomers.knock(newcomer, now=time.monotonic())
+                self.join_requests.add(joining, now=time.monotonic())
             return self._answer()
 
     def _pause(self, message: Message) -> Message:
-        said = _understand(message)
+        said = _parse(message)
         with self.lock:
             if self.generation is not None and list(self.generation.identity) == said["generation"]:
                 self.pause_at = max(int(said["at"]), self.boundary + 1)
             return self._answer()
 
 
-def _understand(message: Message) -> dict[str, Any]:
+def _parse(message: Message) -> dict[str, Any]:
     try:
         said = json.loads(message.body)
     except ValueError:
         said = None
     if not isinstance(said, dict):
         raise RendezvousError(
-            "All workers must run the same version of stratagem, but one sent something else than a "
-            "JSON object."
+            "All workers must run the same version of stratagem, but one sent a message that is not a JSON "
+            "object."
         )
     return said

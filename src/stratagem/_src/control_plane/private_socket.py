@@ -1,4 +1,4 @@
-"""``PrivateSocket``: where processes of this user, and nobody else, can connect."""
+"""``PrivateSocket``: a Unix socket to which only processes of this user can connect."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from stratagem._src.process.fork import end_in_child
+from stratagem._src.process.fork import close_in_child
 
 __all__ = ["PrivateSocket"]
 
 _PREFIX = "stratagem-socket-"
-# The system's limit is 108 bytes, or 104 elsewhere than on Linux.
-_MOST_FOLDER_BYTES = 70
-_SECONDS_UNTIL_STALE = 60.0
+# A socket path is limited to 108 bytes on Linux, and to 104 on other systems.
+_MAX_DIRECTORY_BYTES = 70
+_STALE_SECONDS = 60.0
 
 
 class PrivateSocket:
-    """The path of a Unix socket in a folder of its own that only this user may enter.
+    """The path of a Unix socket in a directory of its own that only this user may enter.
 
-    The folder is gone when this object or the process is; those of killed processes go when the next
-    one is made.
+    The directory is removed with this object or at exit. Directories of killed processes are removed when
+    the next socket is created.
     """
 
     def __init__(self) -> None:
         parent = tempfile.gettempdir()
-        if len(os.fsencode(parent)) > _MOST_FOLDER_BYTES:
+        if len(os.fsencode(parent)) > _MAX_DIRECTORY_BYTES:
             parent = "/tmp"
         for stale in _stale_folders(Path(parent)):
             shutil.rmtree(stale, ignore_errors=True)
         folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
         self.path = os.path.join(folder, "s")
-        # The lock, and with it the sign that somebody needs the folder, goes with the process.
+        # The lock says that the directory is in use. The kernel releases it when the process ends.
         self._lock = _open_locked(folder)
         self._finalizer = weakref.finalize(self, _remove, folder, self._lock)
-        end_in_child(self, PrivateSocket._leave_to_the_parent)
+        close_in_child(self, PrivateSocket._leave_to_the_parent)
 
     @property
     def grpc_address(self) -> str:
-        """How gRPC spells the address."""
+        """The address in gRPC's notation."""
         return f"unix:{self.path}"
 
     def _leave_to_the_parent(self) -> None:
         if self._finalizer.detach() is not None:
-            os.close(self._lock)  # the parent's holds
+            os.close(self._lock)  # the parent's descriptor still holds the lock
 
     def close(self) -> None:
         """Removes the folder and the socket in it."""
@@ -57,10 +57,10 @@ class PrivateSocket:
 
 
 def _open_locked(folder: str | Path) -> int:
-    """Returns a descriptor of a folder that no other process has locked.
+    """Locks a directory and returns its descriptor.
 
     Raises:
-        OSError: If another has.
+        OSError: If another process holds the lock.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -73,9 +73,10 @@ def _open_locked(folder: str | Path) -> int:
 
 def _stale_folders(parent: Path) -> Iterator[Path]:
     for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another's, in use, or gone by now
+        with contextlib.suppress(OSError):  # of another user, in use, or removed meanwhile
             status = folder.lstat()
-            is_old = time.time() - status.st_mtime > _SECONDS_UNTIL_STALE
+            # A new directory is not locked for a moment.
+            is_old = time.time() - status.st_mtime > _STALE_SECONDS
             if status.st_uid == os.getuid() and is_old:
                 os.close(_open_locked(folder))
                 yield folder

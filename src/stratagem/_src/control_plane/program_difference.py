@@ -1,4 +1,4 @@
-"""Where the programs of several workers differ, when they are called the same."""
+"""Finds where the programs of several workers differ, when they have the same name."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _MAX_SHOWN = 300
 
 
 def first_difference(
-    names: Sequence[str], exchange: Callable[[Any], Sequence[Any]], listing: Listing | None
+    names: Sequence[str], gather: Callable[[Any], Sequence[Any]], listing: Listing | None
 ) -> str:
-    """Returns a sentence that shows the first line of the programs that differs; all workers call it.
+    """Returns a sentence with the first line in which the programs differ. All workers call it.
 
-    Checksums of all lines are exchanged, then one line: a large program has megabytes of text.
+    Workers gather checksums of all lines, then one line: a large program has megabytes of text.
 
     Args:
-        names: What every worker is called.
-        exchange: Returns what every worker gives.
-        listing: Returns the lines of this worker's program, if there is a text.
+        names: The names of all workers.
+        gather: Returns the values of all workers.
+        listing: Returns the lines of this worker's program, if its text is available.
     """
     lines = [] if listing is None else listing()
-    every = exchange([zlib.crc32(line.compared.encode()) for line in lines])
+    every = gather([zlib.crc32(line.compared.encode()) for line in lines])
     differing = (
         number
         for number, column in enumerate(itertools.zip_longest(*every))
@@ -37,6 +37,6 @@ def first_difference(
     if number is None:
         return ""
     mine = lines[number].shown if number < len(lines) else "no such line"
-    shown = exchange(" ".join(mine.split())[:_MAX_SHOWN])
+    shown = gather(" ".join(mine.split())[:_MAX_SHOWN])
     parts = (f"{name} has `{line}`" for name, line in zip(names, shown, strict=True))
     return f" They differ first in line {number + 1}: {'; '.join(parts)}."

@@ -1,4 +1,4 @@
-"""``ProgramRunner``: programs in a thread of their own, so that the caller can look up meanwhile."""
+"""``ProgramRunner``: runs programs in a thread of its own, so that the caller can poll meanwhile."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["ProgramRunner", "Running"]
 
 
 class Running:
-    """A program that runs, and what became of it."""
+    """A running program, and its results or error when it has finished."""
 
     def __init__(self, program: Callable[[], Any]) -> None:
         self.program: Callable[[], Any] | None = program
         self.settings = jax_settings.current_settings()
-        # A bare lock, because an event takes longer to wait for: held until the program has finished.
+        # Held until the program has finished. A plain lock, because waiting for an Event is slower.
         self.unfinished = threading.Lock()
         self.unfinished.acquire()
         self.is_finished = False
@@ -32,10 +32,11 @@ class Running:
 class ProgramRunner:
     """Runs one program after the other.
 
-    Launching one may take as long as running it: XLA runs small programs at once.
+    Launching a program may take as long as running it, because XLA runs small programs inline. So the
+    launch happens in the thread too.
 
     Args:
-        background: Owns the thread.
+        background: The owner of the thread.
     """
 
     def __init__(self, background: Background) -> None:
@@ -50,7 +51,7 @@ class ProgramRunner:
         return self._last is not None and not self._last.is_finished
 
     def begin(self, program: Callable[[], Any]) -> Running:
-        """Begins to run ``program``, with the JAX settings of this thread."""
+        """Starts ``program``, with the JAX settings of the calling thread."""
         self._background.check()
         if self._thread is None:
             self._thread = self._background.start(self._work, name="workers-program")
@@ -62,7 +63,7 @@ class ProgramRunner:
         """Ends the thread, unless a program is stuck in it.
 
         Args:
-            wait_seconds: How long to wait for a program that runs.
+            wait_seconds: Seconds to wait for a running program.
         """
         self._queue.put(None)
         if self._thread is not None:

@@ -1,9 +1,9 @@
-"""``Relay``: JAX's way to its coordination service, through the meeting point.
+"""``Relay``: tunnels JAX's coordination service through the membership server.
 
-The service trusts everybody who reaches it, and its clients end the process when their connection
-breaks. So it listens on a private socket beside the meeting point, the client of each worker connects
-to a private socket of that worker, and what they say goes through a protected connection. When that
-breaks, the client just hears no more, and the error is ours to raise.
+The service authenticates no one, and its clients abort their process when the connection breaks. So the
+service listens on a private socket on the membership server's host, the client of each worker connects to a
+private socket of that worker, and the relay forwards the bytes over an authenticated, encrypted connection.
+When that connection breaks, the client only stops receiving, and we raise the error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.control_plane.identities import MEETING, RELAY_ROLE
+from stratagem._src.control_plane.identities import MEMBERSHIP_SERVER, RELAY_ROLE
 from stratagem._src.control_plane.private_socket import PrivateSocket
 from stratagem._src.core.errors import StratagemError
 from stratagem._src.process.background import Background
@@ -25,20 +25,20 @@ __all__ = ["Relay", "serve_relay"]
 
 _log = logging.getLogger("stratagem")
 _CHUNK = 65536
-_SECONDS_TO_CONNECT = 10.0
+_CONNECT_TIMEOUT = 10.0
 
 
 class Relay:
-    """Passes connections to a private socket of this process on to the service.
+    """Forwards connections from a private socket of this process to the service.
 
     Args:
-        meeting: The address of the meeting point.
-        credentials: What this process proves to it.
-        worker: The number of this worker.
+        server: The address of the membership server.
+        credentials: The credentials of the cluster.
+        worker: The rank of this worker.
     """
 
-    def __init__(self, meeting: Address, credentials: Credentials, worker: int) -> None:
-        self._meeting = meeting
+    def __init__(self, server: Address, credentials: Credentials, worker: int) -> None:
+        self._server = server
         self._credentials = credentials
         self._identity = Identity(RELAY_ROLE, worker)
         self._place = PrivateSocket()
@@ -51,11 +51,11 @@ class Relay:
 
     @property
     def address(self) -> str:
-        """Where JAX's client should connect to."""
+        """The address for JAX's client."""
         return self._place.grpc_address
 
     def close(self) -> None:
-        """Accepts nobody any more."""
+        """Stops accepting connections."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -69,17 +69,17 @@ class Relay:
             except OSError:  # too many open files, or closed
                 self._closed.wait(0.05)
                 continue
-            self._background.start(self._pass_on, client, name="relay")
+            self._background.start(self._forward, client, name="relay")
 
-    def _pass_on(self, client: socket.socket) -> None:
-        deadline = time.monotonic() + _SECONDS_TO_CONNECT
+    def _forward(self, client: socket.socket) -> None:
+        deadline = time.monotonic() + _CONNECT_TIMEOUT
         with client:
             try:
                 service = connect(
-                    self._meeting,
+                    self._server,
                     self._credentials,
                     own=self._identity,
-                    wanted=MEETING,
+                    wanted=MEMBERSHIP_SERVER,
                     deadline=deadline,
                 )
             except StratagemError as error:
@@ -91,7 +91,7 @@ class Relay:
 
 
 def serve_relay(connection: Connection, service: str) -> None:
-    """Passes what a relay says on to the service, at the path of its socket, and back."""
+    """Forwards a relay's connection to the service, at the path of its socket, and back."""
     background = Background(f"{connection.peer}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as local:
         local.connect(service)
@@ -103,7 +103,7 @@ def serve_relay(connection: Connection, service: str) -> None:
 
 
 def _from_local(local: socket.socket, connection: Connection) -> None:
-    """Passes on until the local end closes, which does not hear of it when the other end is lost."""
+    """Forwards until the local end closes. The local end does not notice when the remote end is lost."""
     with contextlib.suppress(OSError):
         while data := local.recv(_CHUNK):
             connection.send(Kind.EVENT, "", Message(data), deadline=None)

@@ -1,28 +1,29 @@
-"""``Patience``: how long one has waited."""
+"""``SuspendAwareTimer``: measures a wait without the time for which this process was suspended."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-__all__ = ["Patience"]
+__all__ = ["SuspendAwareTimer"]
 
 _STOPPED_SECONDS = 2.0
-"""Who looks at its clock several times a second, and sees so much gone, has not been waiting."""
+"""A gap this long between polls means that the process was suspended (SIGSTOP, VM pause)."""
 
 
-class Patience:
-    """The time that a wait has taken, without the time for which this process was stopped itself.
+class SuspendAwareTimer:
+    """Measures how long a wait has taken, without the time for which this process was suspended.
 
-    Who was stopped knows nothing of the others when it wakes up, and has nobody to blame but itself.
+    A process that resumes after a suspension knows nothing recent about the others, and must not blame them
+    for the time that passed.
 
     >>> seconds = iter([0.0, 0.5, 70.5, 71.0])
-    >>> patience = Patience(clock=lambda: next(seconds))
-    >>> patience.seconds(), patience.seconds(), patience.seconds()
+    >>> timer = SuspendAwareTimer(clock=lambda: next(seconds))
+    >>> timer.seconds(), timer.seconds(), timer.seconds()
     (0.5, 0.5, 1.0)
 
     Args:
-        clock: Tells the time, in seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,7 +32,7 @@ class Patience:
         self._waited = 0.0
 
     def seconds(self) -> float:
-        """Returns how long the wait has taken so far; to be asked often."""
+        """Returns the duration of the wait so far. Call it several times a second."""
         now = self._clock()
         passed, self._last = now - self._last, now
         if passed < _STOPPED_SECONDS:

@@ -1,4 +1,4 @@
-"""Starting the TPUs that a resolver describes."""
+"""``initialize_tpu_system`` and ``shutdown_tpu_system``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ __all__ = ["initialize_tpu_system", "shutdown_tpu_system", "tpu_devices"]
 
 
 def initialize_tpu_system(cluster_resolver: TPUClusterResolver | None = None) -> Topology:
-    """Starts JAX on the TPU and returns where its cores are.
+    """Initializes JAX on the TPU and returns the topology of its cores.
 
-    JAX starts a TPU by itself, so this only joins the hosts, if there are several, and lists the cores.
+    JAX initializes a TPU by itself, so this only joins the hosts, if there are several, and lists the
+    cores.
 
     Args:
-        cluster_resolver: Which TPU; default: the one that JAX finds.
+        cluster_resolver: The resolver of the TPU; default: the TPU that JAX finds.
 
     Raises:
         CloudError: If JAX finds no TPU.
@@ -37,7 +38,7 @@ def initialize_tpu_system(cluster_resolver: TPUClusterResolver | None = None) ->
 
 
 def shutdown_tpu_system(cluster_resolver: TPUClusterResolver | None = None) -> None:
-    """Drops what JAX has compiled. The TPU itself is released when the process ends.
+    """Clears JAX's compilation caches. The TPU itself is released when the process ends.
 
     Differs from tf.distribute: variables keep their values and devices can still be used.
 
@@ -54,7 +55,7 @@ def shutdown_tpu_system(cluster_resolver: TPUClusterResolver | None = None) -> N
 
 
 def tpu_devices(cluster_resolver: TPUClusterResolver | None) -> list[jax.Device]:
-    """Returns the TPU cores of all hosts, host by host, after joining the hosts.
+    """Joins the hosts and returns the TPU cores of all of them, host by host.
 
     Raises:
         CloudError: If JAX finds no TPU.

@@ -1,7 +1,7 @@
-"""``Watchdog``: ends waits for lost workers where nobody can call a waiting thread back.
+"""``Watchdog``: ends the process when it waits for a lost worker inside the driver.
 
-Elsewhere than on CPU programs are launched and not waited for: it is the driver that waits, when a
-result is read or too many programs are in flight. Python is not asked there.
+On accelerators programs are launched asynchronously. The driver waits when a result is read or too many
+programs are in flight, and Python cannot interrupt that wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from stratagem._src.control_plane.suspend_aware_timer import Patience
+from stratagem._src.control_plane.suspend_aware_timer import SuspendAwareTimer
+from stratagem._src.core.types import PyTree
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 from stratagem._src.process.background import Background
 from stratagem._src.process.hard_exit import end_process
@@ -21,33 +22,33 @@ from stratagem._src.process.hard_exit import end_process
 __all__ = ["GRACE_SECONDS", "Watchdog"]
 
 GRACE_SECONDS = 30.0
-"""How long after a loss the program may need until Python code sees the error."""
+"""Seconds after a loss within which Python code should have seen the error."""
 
 _POLL_SECONDS = 0.25
 
 
 class Watchdog:
-    """Watches the programs in flight.
+    """Monitors the programs in flight.
 
     Args:
-        background: Owns the thread.
-        find_loss: Given for how many seconds a program has been in flight, and how many were launched
-            after it, returns why it will not end, or ``None`` while there is hope.
-        is_told: Whether Python code has seen the error.
-        patience_when_told: Seconds that the program may then stay where it is.
+        background: The owner of the thread.
+        find_loss: Takes the seconds for which a program has been in flight and the number of programs
+            launched after it; returns why it will not end, or ``None`` if it still may.
+        is_reported: Returns whether Python code has seen the error.
+        timeout_when_reported: Returns the seconds that the program may make no progress after that.
     """
 
     def __init__(
         self,
         background: Background,
         find_loss: Callable[[float, int], str | None],
-        is_told: Callable[[], bool],
-        patience_when_told: Callable[[], float],
+        is_reported: Callable[[], bool],
+        timeout_when_reported: Callable[[], float],
     ) -> None:
         self._background = background
         self._find_loss = find_loss
-        self._is_told = is_told
-        self._patience_when_told = patience_when_told
+        self._is_reported = is_reported
+        self._timeout_when_reported = timeout_when_reported
         self._called = self._returned = 0
         self._last: jax.Array | None = None
         self._launchers: set[int] = set()
@@ -55,7 +56,7 @@ class Watchdog:
         self._is_started = False
 
     def launch(self, program: Callable[[], Any]) -> Any:
-        """Calls what launches a program, and watches the results that it returns."""
+        """Calls ``program``, which launches a program, and monitors the results that it returns."""
         self._background.check()
         if not self._is_started:
             self._is_started = True
@@ -76,7 +77,7 @@ class Watchdog:
         return self._called > self._returned or not _is_finished(self._last)
 
     def close(self) -> None:
-        """Ends the watch, unless a program is in flight that may never end."""
+        """Stops monitoring, unless a program is in flight that may never end."""
         if not self.has_unfinished():
             self._closed.set()
 
@@ -86,9 +87,9 @@ class Watchdog:
                 self._watch_flight()
 
     def _watch_flight(self) -> None:
-        """Returns when what is in flight now has landed."""
+        """Returns when the programs that are in flight now have finished."""
         call, result = self._called, self._last
-        in_flight = Patience()
+        in_flight = SuspendAwareTimer()
         while not self._closed.wait(_POLL_SECONDS):
             if self._returned >= call and _is_finished(result):
                 return
@@ -98,21 +99,21 @@ class Watchdog:
                 return
 
     def _watch_lost(self, loss: str) -> None:
-        """Ends the process if it stays where it is, waiting for a worker that is lost."""
-        still, position = Patience(), self._position()
+        """Ends the process if it makes no progress while it waits for a lost worker."""
+        still, position = SuspendAwareTimer(), self._position()
         while self.has_unfinished() and not self._closed.wait(_POLL_SECONDS):
             if (now := self._position()) != position:
-                still, position = Patience(), now
-            allowed = self._patience_when_told() if self._is_told() else GRACE_SECONDS
+                still, position = SuspendAwareTimer(), now
+            allowed = self._timeout_when_reported() if self._is_reported() else GRACE_SECONDS
             if still.seconds() > allowed:
                 end_process(
                     1,
-                    f"{loss} The wait for it inside the driver cannot be left, so this process ends. "
-                    "Start all workers again, from a checkpoint.",
+                    f"{loss} The wait for it inside the driver cannot be interrupted, so this process "
+                    "exits. Restart all workers from a checkpoint.",
                 )
 
     def _position(self) -> dict[int, tuple[int, int]]:
-        """Returns where the threads are that launch programs, or else the main thread."""
+        """Returns the current instruction of the threads that launch programs, or of the main thread."""
         frames = sys._current_frames()
         threads = self._launchers & frames.keys() or {threading.main_thread().ident or 0}
         return {
@@ -122,7 +123,7 @@ class Watchdog:
         }
 
 
-def _first_array(results: Any) -> jax.Array | None:
+def _first_array(results: PyTree) -> jax.Array | None:
     for result in results:
         if isinstance(result, jax.Array):
             return result

@@ -1,4 +1,4 @@
-"""What a worker says of itself, and what the others know of it."""
+"""The status that a worker sends with its heartbeats, and the view that the others have of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN_CHARACTERS = 200
 
 
 class InputIteration(NamedTuple):
-    """One iteration over a distributed dataset: the same for all workers."""
+    """One iteration over a distributed dataset; equal on all workers."""
 
     dataset: str
     number: int
@@ -39,23 +39,23 @@ class InputIteration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """Where a worker stands in the common sequence of programs.
+    """The position of a worker in the common sequence of programs. The field names are wire keys.
 
     Attributes:
-        phase: ``IDLE`` (in its own code), ``AGREEING`` (before a program or an exchange), ``WAITING``
-            (in a program), ``LEAVING`` (at the end of its own), ``FAILED`` (gave up).
-        launched: How many common programs it has launched.
+        phase: ``IDLE`` (in its own code), ``AGREEING`` (in a gather), ``WAITING`` (in a program),
+            ``LEAVING`` (at the end of its own program), ``FAILED`` (gave up).
+        launched: The number of common programs that it has launched.
         at: What it does, or did last.
-        culprit: The worker it gave up on; ``None`` if the programs differ.
+        culprit: The rank of the worker it gave up on; ``None`` if the programs differ.
         reason: Why it gave up.
-        agreed: How many exchanges of the common sequence it has completed.
-        awaits: Which exchange of the common sequence it is in, if any.
-        inputs: What it waits for beside the sequence, for input.
+        agreed: The number of gathers of the common sequence that it has completed.
+        awaits: The key of the gather of the common sequence that it is in, if any.
+        inputs: What it waits for outside the sequence, for input.
         begins: Iterations over datasets that it has begun, and that have no first step yet.
         main_begins: The one of them that its main thread waits in, if any.
-        meets: The optional meeting that it waits in, if any.
-        heard: Of workers that have asked how the others are, the numbers of their last questions that this
-            status answers.
+        meets: The optional barrier that it waits at, if any.
+        heard: The last status request of each worker that this status answers, as pairs of the worker's
+            rank and the number of the request.
     """
 
     phase: str = IDLE
@@ -72,22 +72,22 @@ class WorkerStatus:
     heard: tuple[tuple[int, int], ...] = ()
 
     def heard_of(self, worker: int) -> int:
-        """Returns the number of the last question of a worker that this answers; 0 if it never asked."""
+        """Returns the number of a worker's last request that this status answers; 0 if there is none."""
         return dict(self.heard).get(worker, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the status as plain data, without what is as it is at first."""
+        """Returns the status as plain data, without fields that have their default values."""
         said = ((each, getattr(self, each.name)) for each in fields(self))
         return {each.name: value for each, value in said if value != each.default}
 
     @classmethod
     def from_json(cls, data: Any) -> WorkerStatus:
-        """Returns the status that was written as plain data.
+        """Returns the status that ``to_json`` serialized.
 
         Raises:
-            RendezvousError: If something else was.
+            RendezvousError: If the data is not a status.
         """
-        match {**_AT_FIRST, **data} if isinstance(data, dict) else None:
+        match {**_DEFAULTS, **data} if isinstance(data, dict) else None:
             case {
                 "phase": str(phase),
                 "launched": int(launched),
@@ -105,7 +105,7 @@ class WorkerStatus:
                 phase in _PHASES
                 and all(isinstance(what, str) for what in inputs)
                 and all(_is_iteration(begun) for begun in begins)
-                and all(_is_question(asked) for asked in heard)
+                and all(_is_request(asked) for asked in heard)
             ):
                 return cls(
                     phase,
@@ -122,52 +122,52 @@ class WorkerStatus:
                     tuple((by, number) for by, number in heard),
                 )
         raise RendezvousError(
-            "All workers must run the same version of stratagem, but one gave a status that was not "
-            f"understood: {str(data)[:_SHOWN_CHARACTERS]}."
+            "All workers must run the same version of stratagem, but one sent a status that cannot be "
+            f"parsed: {str(data)[:_SHOWN_CHARACTERS]}."
         )
 
 
-_AT_FIRST = asdict(WorkerStatus())
+_DEFAULTS = asdict(WorkerStatus())
 
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """What is known of a worker.
+    """The last known state of a worker.
 
     Attributes:
-        absent: Whether it has not come yet.
-        gone: Whether its connection has ended; without a word, if it had not left.
-        left: Why it left, in its own words; ``None`` if it has not.
-        silent: Whole seconds since it was last heard of; 0 while they are few.
-        status: What it last said of itself.
+        absent: Whether it has not joined yet.
+        gone: Whether its connection has ended. If ``left`` is ``None``, it ended unexpectedly.
+        left: The reason that it gave when it left; ``None`` if it has not.
+        heartbeat_age: Whole seconds since its last heartbeat; 0 while they are few.
+        status: Its last status.
     """
 
     absent: bool = True
     gone: bool = False
     left: str | None = None
-    silent: int = 0
+    heartbeat_age: int = 0
     status: WorkerStatus = field(default_factory=WorkerStatus)
 
     @property
     def is_there(self) -> bool:
-        """Whether it has come, and has neither left nor gone."""
+        """Whether it has joined, and has neither left nor disconnected."""
         return not (self.absent or self.gone or self.left is not None)
 
     def to_json(self) -> list[Any]:
         """Returns the view as plain data."""
-        return [self.absent, self.gone, self.left, self.silent, self.status.to_json()]
+        return [self.absent, self.gone, self.left, self.heartbeat_age, self.status.to_json()]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> PeerView:
-        """Returns the view that was written as plain data."""
-        absent, gone, left, silent, status = data
-        return cls(absent, gone, left, silent, WorkerStatus.from_json(status))
+        """Returns the view that ``to_json`` serialized."""
+        absent, gone, left, heartbeat_age, status = data
+        return cls(absent, gone, left, heartbeat_age, WorkerStatus.from_json(status))
 
 
 def views_to_json(views: Sequence[PeerView]) -> dict[str, Any]:
-    """Returns what is known of all workers as plain data: each different view once, and a letter for each.
+    """Returns the views of all workers as plain data: each distinct view once, and one letter per worker.
 
-    Most workers are in one of few places. Then this grows by one byte with each of them.
+    Usually there are only a few distinct views. Then the size grows by one byte per worker.
 
     >>> views_to_json([PeerView(), PeerView(absent=False), PeerView()])["of"]
     '010'
@@ -187,14 +187,14 @@ def views_from_json(data: dict[str, Any]) -> list[PeerView]:
     return [kinds[ord(letter) - ord("0")] for letter in data["of"]]
 
 
-def _is_iteration(data: Any) -> bool:
+def _is_iteration(data: object) -> bool:
     match data:
         case [str(), int()]:
             return True
     return False
 
 
-def _is_question(data: Any) -> bool:
+def _is_request(data: object) -> bool:
     match data:
         case [int(), int()]:
             return True

@@ -1,1 +1,1 @@
-"""The process: threads, fork, exit, signals, limits, import hooks."""
+"""Process-wide facilities: threads, fork, exit, signals, limits, import hooks."""

@@ -1,4 +1,4 @@
-"""``Background``: the only place where threads are started; each has an owner who hears of its end."""
+"""``Background``: the only place that starts threads; each thread has an owner that gets its errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _logger = logging.getLogger("stratagem")
 
 
 class Background:
-    """The threads that work for one owner.
+    """The background threads of one owner.
 
-    What a thread does not expect ends in the owner's next ``check`` with its own traceback; the owner
-    calls it at the start of whatever it is asked. An owner that must act at once, because others wait
-    for it, gives ``on_failure``. Either way the error is logged when it happens: an owner that is
-    never asked again stays silent otherwise.
+    The owner's next ``check`` raises an unexpected exception of a thread, with its original traceback; the
+    owner calls ``check`` at the start of its public methods. An owner that must act at once, because others
+    wait for it, passes ``on_failure``. The error is also logged when it happens, because the owner may
+    never be called again.
 
     >>> from stratagem._src.process.background import Background
     >>> background = Background("a counter")
@@ -37,11 +37,11 @@ class Background:
     >>> background.check()
 
     Args:
-        owner: Who the threads work for, as logs shall name it.
+        owner: The name of the owner, for logs.
         on_failure: Called in the failing thread with an exception that its target did not catch.
 
     Attributes:
-        process: The process that has the threads.
+        process: The process that owns the threads.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Background:
         self._traceback: TracebackType | None = None
 
     def start(self, target: Callable[..., Any], *args: Any, name: str) -> BackgroundThread:
-        """Starts a thread that calls ``target(*args)`` and does not keep the process from ending.
+        """Starts a daemon thread that calls ``target(*args)``.
 
         Raises:
-            ContextError: In a child that was forked since the owner was made.
+            ContextError: In a child that was forked since the owner was created.
         """
         self.process.check()
         thread = threading.Thread(target=self._run, args=(target, args), name=name, daemon=True)
@@ -69,55 +69,55 @@ class Background:
         try:
             thread.start()
         except RuntimeError as error:
-            # threading waits for the thread with a condition, which turns an interrupt into this.
+            # Thread.start waits with a condition, which turns a KeyboardInterrupt into a RuntimeError.
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise error.__context__ from None
             raise
         return thread
 
     def check(self) -> None:
-        """Raises what ended a thread, if something did that nobody expected, and in a forked child."""
+        """Raises the unexpected exception that ended a thread, if any; also raises in a forked child."""
         self.process.check()
         failure = self._failure
         if failure is not None:
-            # Raised from several calls, it would otherwise collect all their tracebacks.
+            # Without this, the exception would collect the tracebacks of all calls that raise it.
             raise failure.with_traceback(self._traceback)
 
     def alive(self) -> list[BackgroundThread]:
-        """Returns the threads that still run; none of them does in a forked child."""
+        """Returns the threads that are still running; in a forked child there are none."""
         if not self.process.is_here:
             return []
         with self._lock:
             return [thread for thread in self._threads if thread.is_alive()]
 
     def join(self, timeout: float) -> list[str]:
-        """Waits for the threads and returns the names of those that still run after ``timeout``."""
+        """Waits for the threads; returns the names of those that are still running after ``timeout``."""
         deadline = time.monotonic() + timeout
         for thread in self.alive():
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
         return sorted(t.name for t in self.alive() if t is not threading.current_thread())
 
-    def join_or_leave(self, timeout: float) -> bool:
-        """Waits for the threads, and leaves those that still run after ``timeout`` to themselves.
+    def join_or_abandon(self, timeout: float) -> bool:
+        """Waits for the threads, and abandons those that are still running after ``timeout``.
 
-        For threads that call users' code, which nobody can interrupt: they end when it returns. A
-        warning says which code that is.
+        For threads that call user code, which cannot be interrupted: they end when it returns. A warning
+        names that code.
 
         Returns:
-            Whether all have ended.
+            Whether all threads have ended.
         """
         if not self.join(timeout):
             return True
         for thread in self.alive():
             if thread is not threading.current_thread():
                 _logger.warning(
-                    "Thread %r of %s has not ended within %g s, because %s has not returned. It is left "
-                    "to itself and ends when that does, or with the process.",
+                    "Thread %r of %s has not ended within %g s, because %s has not returned. It is "
+                    "abandoned, and ends when that returns, or with the process.",
                     thread.name,
                     self._owner,
                     timeout,
-                    _users_code_in(thread),
+                    _user_code_in(thread),
                 )
         return False
 
@@ -129,7 +129,7 @@ class Background:
                 if self._failure is None:
                     self._failure, self._traceback = error, error.__traceback__
             _logger.exception(
-                "Thread %r of %s ended by an error that nobody expected.",
+                "Thread %r of %s ended with an unexpected error.",
                 threading.current_thread().name,
                 self._owner,
             )
@@ -137,8 +137,8 @@ class Background:
                 self._on_failure(error)
 
 
-def _users_code_in(thread: BackgroundThread) -> str:
-    """Returns which function of a user's the thread is in, as far as Python knows."""
+def _user_code_in(thread: BackgroundThread) -> str:
+    """Returns the user function that the thread is executing, as far as Python knows."""
     frame = sys._current_frames().get(thread.ident or 0)
     found = "the code that it calls"
     while frame is not None:

@@ -1,4 +1,4 @@
-"""``ExitObserver``: with which code the interpreter is about to end."""
+"""``ExitObserver``: finds the code with which the interpreter is about to exit."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import threading
 from types import FrameType
 from typing import Any
 
-from stratagem._src.process.exit_call import exit_code
+from stratagem._src.process.exit_calls import exit_code
 
 __all__ = ["ExitObserver"]
 
 
 class ExitObserver:
-    """Watches how the program leaves its outermost frame.
+    """Observes how the program leaves its outermost frame.
 
-    The interpreter tells nobody the code of a ``SystemExit``: when functions that were registered for
-    exit run, the exception is gone. So the outermost frame is traced, and no other: what comes after
-    ``start`` gets slower by a call of a function that does nothing for each call.
+    The interpreter does not expose the code of a ``SystemExit``: when atexit handlers run, the exception is
+    gone. So this traces the outermost frame, and no other. After ``start`` every Python call costs one
+    extra call of an empty trace function.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class ExitObserver:
         self._other: BaseException | None = None
 
     def start(self) -> None:
-        """Starts to watch, if this is the main thread and nobody else watches it already."""
+        """Starts to observe, if this is the main thread and no other trace function is set."""
         if threading.current_thread() is not threading.main_thread() or sys.gettrace() is not None:
             return
         frame = sys._getframe()
@@ -38,14 +38,14 @@ class ExitObserver:
         sys.settrace(_trace_no_call)
 
     def code(self, otherwise: int) -> int:
-        """Returns the code with which the interpreter is about to end; minus a signal for that.
+        """Returns the code with which the interpreter is about to exit; negative for a signal.
 
         Args:
-            otherwise: The code if nothing was seen.
+            otherwise: The code to return if nothing was observed.
         """
         if self._returned:
             return 0
-        # Of exceptions that left the outermost frame, the interpreter has printed all but SystemExit.
+        # The interpreter has printed every exception that left the outermost frame, except SystemExit.
         printed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if self._exit is not None and (printed is None or printed is not self._other):
             return exit_code(self._exit.code)
@@ -61,11 +61,11 @@ class ExitObserver:
             else:
                 self._other = error
         elif event == "return":
-            # It is called for exceptions too, and says nothing of them.
+            # The event also occurs when an exception leaves the frame; only the instruction tells.
             last = dis.opname[frame.f_code.co_code[frame.f_lasti]]
             self._returned = last.startswith("RETURN_")
         return self._note
 
 
 def _trace_no_call(frame: FrameType, event: str, arg: Any) -> None:
-    """Turns tracing on without tracing anything new."""
+    """Enables tracing without tracing new frames."""

@@ -1,11 +1,11 @@
-"""What a forked child has of its parent: nothing that speaks, waits or ends in the parent's name.
+"""Fork safety: a forked child must not communicate, wait or exit on behalf of its parent.
 
-``os.fork`` copies memory and shares sockets, but takes only the thread along that calls it. A child that
-went on with a connection of its parent would encrypt under the same key and number as the parent, and end
-the connection for it; locks that other threads held stay held for ever; functions that are registered for
-exit would leave the job for the parent. So owners of such things say here what becomes of them in a child,
-which happens before any other code runs there. Processes that run another program, as those of
-``subprocess``, and those that ``multiprocessing`` spawns are not concerned.
+``os.fork`` copies memory and shares sockets, but only the calling thread survives in the child. A child
+that used a connection of its parent would encrypt with the same key and nonces, and close the connection
+for the parent. Locks that other threads held stay locked forever. Exit handlers would leave the job for the
+parent. So owners of such resources register here how to clean up in a child, which happens before any other
+code runs there. Processes that run another program (``subprocess``) or that ``multiprocessing`` spawns are
+not affected.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from stratagem._src.core.errors import ContextError
 __all__ = [
     "ProcessOwner",
     "at_exit",
-    "discard_in_child",
-    "end_in_child",
+    "close_in_child",
+    "discard_buffers_in_child",
     "hold_while_forking",
-    "in_child",
+    "run_in_child",
 ]
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Process:
-    """This process: another object in each child."""
+    """A token for this process: a different object in each forked child."""
 
 
 _here = _Process()
@@ -47,7 +47,7 @@ _being_held: list[threading.Lock] = []
 
 
 class ProcessOwner:
-    """The process that something belongs to, which is the one that made it.
+    """The process that owns an object: the one that created it.
 
     >>> from stratagem._src.process.fork import ProcessOwner
     >>> owner = ProcessOwner("the connection to the server")
@@ -56,7 +56,7 @@ class ProcessOwner:
     >>> owner.check()
 
     Args:
-        what: What belongs to it, as errors shall name it.
+        what: The name of the owned object, for errors.
     """
 
     __slots__ = ("_process", "_what")
@@ -67,27 +67,27 @@ class ProcessOwner:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process, and not a child that was forked since."""
+        """Whether the current process is the owner, and not a child that was forked since."""
         return self._process is _here
 
     def check(self) -> None:
         """Raises ``ContextError`` in a child that was forked since."""
         if self._process is not _here:
             raise ContextError(
-                f"What talks to other processes or has threads belongs to the process that made it, but "
-                f"{self._what} is used in a child that this process has forked. Make it in the child, or "
-                "start the child with multiprocessing.get_context('spawn')."
+                f"An object with connections or threads belongs to the process that created it, but "
+                f"{self._what} is used in a forked child. Create it in the child, or start the child with "
+                "multiprocessing.get_context('spawn')."
             )
 
 
 def at_exit(function: Function, *args: Any) -> Function:
-    """Registers a function for the end of this process, as ``atexit`` does, but not of its children."""
+    """Registers an exit handler for this process, as ``atexit`` does, but not for its forked children."""
     atexit.register(_AtExitHere(function), *args)
     return function
 
 
 class _AtExitHere:
-    """Calls a function in the process that registered it. Nothing but ``atexit`` refers to it."""
+    """Calls a function only in the process that registered it. Only ``atexit`` references it."""
 
     __slots__ = ("_function", "_process")
 
@@ -100,44 +100,44 @@ class _AtExitHere:
             self._function(*args)
 
 
-def in_child(forget: Callable[[], None]) -> Callable[[], None]:
-    """Has a function called in every child, which forgets state of a module that is the parent's."""
+def run_in_child(forget: Callable[[], None]) -> Callable[[], None]:
+    """Calls a function in every forked child, to reset module state that belongs to the parent."""
     _in_child.append(forget)
     return forget
 
 
-def end_in_child(owner: T, end: Callable[[T], None]) -> None:
-    """Has ``end(owner)`` called in every child that is forked while the owner lives.
+def close_in_child(owner: T, end: Callable[[T], None]) -> None:
+    """Calls ``end(owner)`` in every child that is forked while the owner is alive.
 
     Args:
-        owner: Kept weakly.
-        end: Frees what the child has of it. It must not take a lock, which a thread of the parent may
-            have held, nor tell anybody, and refers to no owner.
+        owner: Referenced weakly.
+        end: Releases the child's copies of the owner's resources. It must not take a lock, which a thread
+            of the parent may have held, must not send anything, and must not reference the owner.
     """
     _ends[owner] = end
 
 
-def discard_in_child(file: Any) -> None:
-    """Lets what a file that is being written still holds in memory go nowhere in every child.
+def discard_buffers_in_child(file: Any) -> None:
+    """Discards the buffered data of an open file in every forked child.
 
-    The parent writes it. A child would do so too when it ends, at the same place of the same file.
+    The parent writes that data. A child would write it again when it exits, at the same file offset.
     """
-    end_in_child(file, _write_nowhere)
+    close_in_child(file, _redirect_to_null)
 
 
-def _write_nowhere(file: Any) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(nowhere, file.fileno(), inheritable=False)
-    os.close(nowhere)
+def _redirect_to_null(file: Any) -> None:
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, file.fileno(), inheritable=False)
+    os.close(null)
 
 
 def hold_while_forking(owner: T, lock: threading.Lock, prepare: Callable[[T], None]) -> None:
-    """Has a lock held while this process forks, so that what it protects is whole in the child.
+    """Holds a lock while this process forks, so that the protected state is consistent in the child.
 
     Args:
-        owner: Kept weakly.
-        lock: Never held by a thread that forks.
-        prepare: Called with the owner while the lock is held, before the process forks.
+        owner: Referenced weakly.
+        lock: A lock that the forking thread never holds.
+        prepare: Called with the owner while the lock is held, before the fork.
     """
     _held[owner] = lock, prepare
 
@@ -150,7 +150,7 @@ def _before() -> None:
             prepare(owner)
 
 
-def _let_go() -> None:
+def _release_locks() -> None:
     while _being_held:
         _being_held.pop().release()
 
@@ -158,7 +158,7 @@ def _let_go() -> None:
 def _forked() -> None:
     global _here
     _here = _Process()
-    _let_go()
+    _release_locks()
     for owner, end in list(_ends.items()):
         with contextlib.suppress(Exception):
             end(owner)
@@ -168,4 +168,4 @@ def _forked() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_let_go, after_in_child=_forked)
+    os.register_at_fork(before=_before, after_in_parent=_release_locks, after_in_child=_forked)

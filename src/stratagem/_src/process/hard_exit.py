@@ -1,9 +1,8 @@
-"""``HardExit``: the end of a process in which a thread waits and cannot be called back.
+"""``HardExit``: exits a process in which a thread is stuck in a wait that cannot be interrupted.
 
-A thread that comes back from XLA into an interpreter that is being finalized aborts the process, and
-stopping it first can stop it with a lock that everybody needs. So the interpreter is not finalized: when
-all that was registered for exit has run, files are flushed and the process ends with the code that it
-would have had.
+A thread that returns from XLA into an interpreter that is being finalized aborts the process, and killing
+it first can leave a lock held that other threads need. So the interpreter is not finalized: after all
+atexit handlers have run, files are flushed and the process exits with the code that it would have had.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from stratagem._src.process.background import Background
-from stratagem._src.process.exit_call import exit_code_of_call, watch_exit_calls
+from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
 from stratagem._src.process.exit_observer import ExitObserver
 from stratagem._src.process.fork import ProcessOwner, at_exit
 
 __all__ = ["FailedExit", "HardExit", "after_all_exit_functions", "end_process"]
 
-_FLUSH_SECONDS = 10.0
-# What Python itself ends with when it cannot flush its standard output.
+_FLUSH_TIMEOUT = 10.0
+# The exit code that Python itself uses when it cannot flush standard output.
 _CANNOT_FLUSH = 120
 
 
 class HardExit:
-    """Ends this process without finalizing the interpreter, if something is stuck by then.
+    """Exits this process without finalizing the interpreter, if a thread is stuck by then.
 
     Args:
-        is_stuck: Whether it is.
+        is_stuck: Returns whether a thread is stuck.
     """
 
     def __init__(self, is_stuck: Callable[[], bool]) -> None:
@@ -43,33 +42,33 @@ class HardExit:
         after_all_exit_functions(self._end)
 
     def observe(self) -> None:
-        """Begins to observe with which code the program ends, because something is stuck."""
+        """Starts to observe the exit code of the program. Called when a thread gets stuck."""
         self._observer.start()
 
     def decide(self) -> bool:
-        """Returns whether the process ends so, for those who must clean up differently then."""
+        """Returns whether the process will exit this way, for handlers whose cleanup depends on it."""
         self._is_decided = self._is_decided or self._is_stuck()
         return self._is_decided
 
     def _end(self) -> None:
         if self.decide():
-            # Something has failed: to end with 0 without having seen so would be to hide it.
+            # Something has failed. Exiting with 0 without evidence of success would hide it.
             end_process(self._observer.code(otherwise=1))
 
 
 class FailedExit:
-    """Ends this process with another code than 0, if something failed and the program was not told.
+    """Exits with a non-zero code if there is a failure that the program has not been told of.
 
-    The interpreter takes no code from functions that are registered for exit. So, if there is a failure
-    when all of them have run, the process ends here.
+    atexit handlers cannot set the exit code. So, if there is a failure after all of them have run, the
+    process exits here.
 
     Args:
-        failure: Returns what failed, to be shown; ``None`` if nothing did.
+        failure: Returns the error text to print; ``None`` if nothing failed.
     """
 
     def __init__(self, failure: Callable[[], str | None]) -> None:
         self._failure = failure
-        watch_exit_calls()
+        record_exit_calls()
         after_all_exit_functions(self._end)
 
     def _end(self) -> None:
@@ -81,16 +80,16 @@ class FailedExit:
 
 
 def after_all_exit_functions(function: Callable[[], None]) -> None:
-    """Has a function called at the end of this process, after all that is registered for exit."""
+    """Calls a function at the exit of this process, after all atexit handlers."""
     at_exit(_AfterAllOthers(function))
 
 
 def end_process(code: int, text: str = "") -> NoReturn:
-    """Ends this process at once, whatever its other threads do; files are flushed.
+    """Exits this process at once, whatever its other threads do, after flushing files.
 
     Args:
-        code: The exit code; minus a signal to end by that.
-        text: What to say on standard error.
+        code: The exit code; a negative signal number to die by that signal.
+        text: The text to print on standard error.
     """
     if not _flush_in_time(text) and code == 0:
         code = _CANNOT_FLUSH
@@ -101,10 +100,11 @@ def end_process(code: int, text: str = "") -> NoReturn:
 
 
 class _AfterAllOthers:
-    """Calls a function when every other that was registered for exit has been called.
+    """Calls a function after all other atexit handlers.
 
-    Whatever was registered first runs last, and that may have been anybody. But the registered functions
-    are thrown away together after the last has run, and before the interpreter is finalized.
+    atexit runs the handler that was registered first last, and that may be any library's. But it drops all
+    handlers together after the last one has run and before the interpreter is finalized; so this calls the
+    function when it is dropped itself.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -121,7 +121,7 @@ class _AfterAllOthers:
 
 
 def _flush_in_time(text: str) -> bool:
-    """Says ``text`` and flushes all files; returns whether the standard output could be."""
+    """Prints ``text`` and flushes all files; returns whether standard output was flushed."""
     flushed: list[bool] = []
 
     def flush() -> None:
@@ -131,10 +131,10 @@ def _flush_in_time(text: str) -> bool:
     background = Background("the end of the process")
     try:
         background.start(flush, name="flush-files")
-    except RuntimeError:  # Python starts no more threads
+    except RuntimeError:  # too late to start a thread
         flush()
-    # A file may be a pipe that nobody reads.
-    background.join(_FLUSH_SECONDS)
+    # A flush may block forever on a pipe without a reader.
+    background.join(_FLUSH_TIMEOUT)
     return flushed == [True]
 
 
@@ -151,8 +151,8 @@ def _flush_standard_streams(text: str) -> bool:
 
 
 def _flush_open_files() -> None:
-    """Does what the end of the interpreter does to files that were never closed."""
-    gc.unfreeze()  # objects that a program froze before it forked are listed only then
+    """Flushes files that were never closed, as the interpreter does at exit."""
+    gc.unfreeze()  # gc.get_objects does not list frozen objects
     for file in gc.get_objects():
         if issubclass(type(file), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
             with contextlib.suppress(OSError, ValueError):

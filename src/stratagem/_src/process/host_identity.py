@@ -1,4 +1,4 @@
-"""``boot_id``: what processes of one machine have in common."""
+"""``boot_id``: identifies the machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Returns what tells machines, and their starts, apart; empty where the system does not tell."""
+    """Returns the kernel's boot id, unique per machine and boot; empty if the system has none."""
     try:
         return _FILE.read_text().strip()
     except OSError:

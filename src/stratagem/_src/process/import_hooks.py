@@ -1,4 +1,4 @@
-"""Something to do when the program imports a library that this one does without."""
+"""``when_imported``: runs a callback when the program imports an optional library."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["when_imported"]
 
 
 def when_imported(library: str, call: Callable[[], None]) -> None:
-    """Calls ``call`` once ``library`` is imported: now, if that has happened already.
+    """Calls ``call`` when ``library`` is imported; at once if it already is.
 
     >>> when_imported("sys", lambda: print("it is there"))
     it is there
 
     Args:
-        library: Name of a package that is not part of another.
-        call: What to do, right after the library's own code has run.
+        library: The name of a top-level package.
+        call: Called right after the library's own code has run.
     """
     if sys.modules.get(library) is not None:
         call()
     else:
-        sys.meta_path.insert(0, _Watch(library, call))
+        sys.meta_path.insert(0, _ImportWatcher(library, call))
 
 
-class _Watch:
-    """Lets others find the library, and is there when it has been loaded."""
+class _ImportWatcher:
+    """A meta path finder that delegates to the others, and wraps the loader of the library."""
 
     def __init__(self, library: str, call: Callable[[], None]) -> None:
         self._library = library
@@ -46,11 +46,11 @@ class _Watch:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    self._follow(spec.loader)
+                    self._wrap(spec.loader)
                 return spec
         return None
 
-    def _follow(self, loader: Loader) -> None:
+    def _wrap(self, loader: Loader) -> None:
         load = loader.exec_module
 
         def load_and_call(module: ModuleType) -> None:

@@ -1,40 +1,40 @@
-"""How the tasks of a cluster talk: messages over connections whose ends have proved who they are.
+"""The network transport of a cluster: authenticated, encrypted messages between tasks.
 
-``Caller`` and ``Endpoint`` call and answer, one connection per concurrent call. ``connect`` and
-``Listener`` give connections on which both ends speak whenever they want. Everything is encrypted and
-nothing can be changed, repeated or left out on the way (docs/security.md); a peer that has not proved
-itself can send a greeting of fixed size, and that is all.
+``TransportClient`` and ``TransportServer`` are the two sides of RPC, with one connection per concurrent
+call. ``connect`` and ``Listener`` give bidirectional connections on which both ends send at any time. All
+data is encrypted and protected against modification, replay and omission (docs/security.md). An
+unauthenticated peer can only send a handshake of fixed size.
 
-It stands on plain sockets, and with encryption answers about four times as many small calls as Arrow
-Flight does without (benchmarks/transport.py, which also shows what encryption costs).
+It uses plain sockets. With encryption it handles about four times as many small calls per second as Arrow
+Flight without (benchmarks/transport.py, which also measures the cost of encryption).
 """
 
 from stratagem._src.transport.bulk_channel import BulkChannel
-from stratagem._src.transport.byte_stream import PeerGone
+from stratagem._src.transport.byte_stream import PeerDisconnectedError
 from stratagem._src.transport.cipher import TamperedError
+from stratagem._src.transport.client import TransportClient
 from stratagem._src.transport.connecting import connect
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials, TLSFiles
 from stratagem._src.transport.identity import Identity
 from stratagem._src.transport.listener import Listener
 from stratagem._src.transport.message import Handler, Message
-from stratagem._src.transport.rpc_client import Caller
-from stratagem._src.transport.rpc_server import Endpoint
+from stratagem._src.transport.server import TransportServer
 from stratagem._src.transport.wire_format import Kind
 
 __all__ = [
     "BulkChannel",
-    "Caller",
     "Connection",
     "Credentials",
-    "Endpoint",
     "Handler",
     "Identity",
     "Kind",
     "Listener",
     "Message",
-    "PeerGone",
+    "PeerDisconnectedError",
     "TLSFiles",
     "TamperedError",
+    "TransportClient",
+    "TransportServer",
     "connect",
 ]

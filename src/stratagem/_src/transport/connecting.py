@@ -1,4 +1,4 @@
-"""``connect``: from an address to a connection with the task that is wanted there."""
+"""``connect``: opens an authenticated connection to a task."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stratagem._src.core.errors import (
 from stratagem._src.transport.byte_stream import ByteStream, TLSByteStream
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials
-from stratagem._src.transport.handshake import greet_server
+from stratagem._src.transport.handshake import client_handshake
 from stratagem._src.transport.identity import Identity
 
 __all__ = ["connect", "unavailable"]
 
-_SECONDS_TO_CONNECT = 10.0
-# How long to try again where new connections are turned away, and how often.
-_CROWD_TIMEOUT = 4.0
-_FIRST_PAUSE = 0.01
-_LONGEST_PAUSE = 0.1
+_CONNECT_TIMEOUT = 10.0
+# How long, and how often, to retry when an overloaded server rejects new connections.
+_OVERLOAD_TIMEOUT = 4.0
+_MIN_BACKOFF = 0.01
+_MAX_BACKOFF = 0.1
 
 
 def connect(
@@ -37,41 +37,41 @@ def connect(
     deadline: float,
     name: str = "",
 ) -> Connection:
-    """Connects to a task, and returns when both have proved themselves.
+    """Connects to a task, and returns after mutual authentication.
 
     Args:
         address: ``host:port`` of the task.
-        credentials: What this task proves, and the other has to.
-        own: Who this task is.
-        wanted: Who the other must be.
-        deadline: When to give up, on the monotonic clock; ten seconds are the most.
-        name: What errors call the other task, if not by its identity.
+        credentials: The credentials that both tasks must have.
+        own: The identity of this task.
+        wanted: The identity that the other task must have.
+        deadline: When to give up, on the monotonic clock; at most ten seconds from now.
+        name: The name of the other task in errors; default: its identity.
 
     Raises:
-        UnavailableError: If nobody is there, or does not answer within ten seconds.
+        UnavailableError: If the task is not running, or does not respond within ten seconds.
         DeadlineExceededError: If the deadline comes first.
-        UnauthenticatedError: If somebody else is there, or does not trust this task.
-        PermissionDeniedError: If it is on another machine and there is nothing to prove.
+        UnauthenticatedError: If the two do not authenticate each other, or another task listens there.
+        PermissionDeniedError: If it is on another machine and there are no credentials.
     """
     where = Address.parse(address) if isinstance(address, str) else address
     peer = f"{name or wanted} at {where}"
     credentials = credentials.for_host(where.host)
     begun = time.monotonic()
-    give_up = min(deadline, begun + _SECONDS_TO_CONNECT)
-    pause = _FIRST_PAUSE
+    give_up = min(deadline, begun + _CONNECT_TIMEOUT)
+    backoff = _MIN_BACKOFF
     while True:
         try:
             return _connect_once(where, credentials, own, wanted, give_up)
         except UnauthenticatedError as error:
             raise UnauthenticatedError(f"{peer} was not trusted. {error}") from None
         except OSError as error:
-            # A task that has many unauthenticated peers turns new ones away. Who gave up at once would take
-            # it for lost, and anybody who reaches its port could bring that about.
-            patience = min(give_up, begun + _CROWD_TIMEOUT) - time.monotonic()
-            if not _was_turned_away(error) or patience < pause:
+            # A task with many unauthenticated connections rejects new ones. Without retries this task would
+            # take it for lost, so anyone who reaches its port could fake its failure.
+            remaining = min(give_up, begun + _OVERLOAD_TIMEOUT) - time.monotonic()
+            if not _was_rejected(error) or remaining < backoff:
                 raise _explained(error, peer, begun, give_up, deadline) from None
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        time.sleep(backoff)
+        backoff = min(2 * backoff, _MAX_BACKOFF)
 
 
 def _connect_once(
@@ -89,15 +89,15 @@ def _connect_once(
             connected = secured
             stream = TLSByteStream(secured, give_up)
         connection = Connection(stream)
-        greet_server(connection, credentials, own, wanted, give_up)
+        client_handshake(connection, credentials, own, wanted, give_up)
     except BaseException:
         connected.close()
         raise
     return connection
 
 
-def _was_turned_away(error: OSError) -> bool:
-    """Returns whether a task closed the connection before it had let this one in, and is still there."""
+def _was_rejected(error: OSError) -> bool:
+    """Returns whether a running task closed the connection during the handshake."""
     if isinstance(error, ConnectionRefusedError):
         return False
     return isinstance(error, (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError))
@@ -108,9 +108,9 @@ def _explained(
 ) -> StratagemError:
     if isinstance(error, ssl.SSLError):
         return UnauthenticatedError(
-            f"{peer} was not trusted: no TLS connection ({error.reason or error}). The "
-            "STRATAGEM_TLS_ variables must be set in both tasks, with certificates of the same "
-            "authority that name the host."
+            f"{peer} was not trusted: the TLS handshake failed ({error.reason or error}). The "
+            "STRATAGEM_TLS_ variables must be set in both tasks, with certificates of the same authority "
+            "that name the host."
         )
     if isinstance(error, TimeoutError):
         kind = DeadlineExceededError if give_up == deadline else UnavailableError
@@ -119,7 +119,7 @@ def _explained(
 
 
 def unavailable(peer: str, error: OSError) -> UnavailableError:
-    """Returns the error that a task cannot be reached."""
+    """Returns the error for a task that cannot be reached."""
     reason = error.strerror.lower() if error.strerror else error
     return UnavailableError(
         f"{peer} cannot be reached: {reason}. It may have ended, or not have started yet."

@@ -1,4 +1,4 @@
-"""``Connection``: messages between two tasks, in both directions at any time."""
+"""``Connection``: a bidirectional stream of messages between two tasks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _ALIGNMENT = 64
 class Connection:
     """One end of a connection.
 
-    Both ends may send whenever they want. Any thread may send, while one receives.
+    Both ends may send at any time. Any thread may send while one receives.
 
-    Deadlines are times on the monotonic clock. Without one, there is no limit on how long to wait for
-    a message to begin, but a message that has begun must not stand still for a minute. An error in the
-    middle of a message ends the connection.
+    Deadlines are times on the monotonic clock. Without a deadline the wait for a message to begin is
+    unlimited, but a message that has begun must make progress within a minute. An error in the middle of a
+    message ends the connection.
 
     Args:
-        stream: The bytes, which the connection closes.
+        stream: The byte stream. The connection closes it.
 
     Attributes:
-        peer: Who is at the other end. Only a greeting can tell.
+        peer: The identity of the other end; known after the handshake.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -47,40 +47,40 @@ class Connection:
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The certificate by which the other end proved itself, if TLS protects the connection."""
+        """The peer's TLS certificate, if the connection uses TLS."""
         return self._stream.peer_certificate
 
     @property
     def own_host(self) -> str:
-        """The address of this machine on the way to the other end."""
+        """The local address of the connection."""
         return self._stream.own_host
 
     @property
     def peer_host(self) -> str:
-        """The address of the other end."""
+        """The remote address of the connection."""
         return self._stream.peer_host
 
     @property
     def unacknowledged_seconds(self) -> float:
-        """For how long the other host has acknowledged nothing though it should; 0 if that is unknown."""
+        """Seconds for which the peer's host has not acknowledged data that is due; 0 if unknown."""
         return self._stream.unacknowledged_seconds
 
-    def end_when_unacknowledged(self, seconds: float) -> None:
-        """Ends the connection when nothing of what was sent is acknowledged, or taken in, for so long."""
-        self._stream.end_when_unacknowledged(seconds)
+    def set_user_timeout(self, seconds: float) -> None:
+        """Ends the connection when sent data stays unacknowledged for ``seconds`` (TCP_USER_TIMEOUT)."""
+        self._stream.set_user_timeout(seconds)
 
     @property
     def has_room(self) -> bool:
-        """Whether a small message can be sent without waiting for the other end."""
+        """Whether a small message can be sent without blocking."""
         return self._stream.has_room
 
     def protect(self, sending_key: bytes, receiving_key: bytes) -> None:
-        """Encrypts all that is sent from now on, and takes what comes for encrypted."""
+        """Encrypts all data sent from now on, and decrypts all data received."""
         self._writer.protect(sending_key)
         self._reader.protect(receiving_key)
 
     def stop_encrypting(self) -> None:
-        """Sends and takes all that follows in the clear; both ends call it. TLS is not affected."""
+        """Switches both directions to plaintext; both ends call it. TLS is not affected."""
         self._writer.protect(None)
         self._reader.protect(None)
 
@@ -89,16 +89,17 @@ class Connection:
 
         Args:
             kind: One of ``Kind``.
-            method: Which handler it is for; empty in answers.
+            method: The name of the method; empty in responses.
             message: The message.
             deadline: When to give up.
 
         Raises:
-            InvalidArgumentError: If it has an array that cannot travel. Nothing is sent.
-            TimeoutError: If it takes too long.
+            InvalidArgumentError: If it has an array that cannot be sent. Nothing is sent then.
+            TimeoutError: If the deadline passes.
             OSError: If the connection breaks.
         """
-        self._owner.check()  # before the lock, which a thread of the parent may have held for ever
+        # Before the lock: in a forked child it may be held forever by a thread that only the parent has.
+        self._owner.check()
         pieces = encode(kind, method, message)
         with self._sending:
             try:
@@ -108,14 +109,14 @@ class Connection:
                 raise
 
     def receive(self, deadline: float | None) -> tuple[int, str, Message]:
-        """Waits for a message and returns its kind, its method and itself.
+        """Waits for a message; returns its kind, its method and the message.
 
         Raises:
-            TimeoutError: If it takes too long. If no message had begun, one may try again.
-            PeerGone: If the other end closes the connection.
-            TamperedError: If what comes is not what the other end sent.
+            TimeoutError: If the deadline passes. If no message had begun, the caller may try again.
+            PeerDisconnectedError: If the peer closes the connection.
+            TamperedError: If the data was modified in transit.
             OSError: If the connection breaks.
-            ValueError: If the other end is of another version.
+            ValueError: If the peer runs another version.
         """
         self._owner.check()
         with self._receiving:
@@ -137,28 +138,29 @@ class Connection:
             return head.kind, method, Message(body)
         layout = parse_layout(text[head.layout_start : head.body_start])
         buffer = _aligned_buffer(layout.num_bytes)
+        # The first record may contain small arrays after the body.
         view, early = buffer.data, text[head.end :]
         view[: len(early)] = early
         self._reader.read_into(view[len(early) :], deadline)
-        return head.kind, method, Message(body, layout.cut(buffer))
+        return head.kind, method, Message(body, layout.views(buffer))
 
     def as_bulk(self) -> BulkChannel:
-        """Returns the connection for arrays of one thread. It carries nothing else from now on.
+        """Converts the connection to a channel for raw arrays, with the same encryption.
 
-        Encrypted as the connection is.
+        The connection carries no messages from now on.
         """
         self._owner.check()
         assert self._reader.is_empty, "a message was sent to a connection for arrays"
         return BulkChannel(self._stream, self._writer.cipher, self._reader.cipher)
 
     def send_bytes(self, data: bytes, deadline: float) -> None:
-        """Sends bytes as they are."""
+        """Sends bytes without framing or encryption. For the handshake."""
         sent = 0
         while sent < len(data):
             sent += self._stream.send([data[sent:]], deadline)
 
     def receive_bytes(self, num_bytes: int, deadline: float) -> bytes:
-        """Waits for so many bytes, takes no more, and returns them."""
+        """Receives exactly ``num_bytes`` bytes without framing or encryption. For the handshake."""
         data = memoryview(bytearray(num_bytes))
         filled = 0
         while filled < num_bytes:
@@ -166,27 +168,27 @@ class Connection:
         return bytes(data)
 
     def is_idle(self) -> bool:
-        """Returns whether the other end is there and silent, as it must be between two calls."""
-        return self._reader.is_empty and self._stream.is_silent()
+        """Returns whether the peer is connected and has sent nothing, as is required between two calls."""
+        return self._reader.is_empty and self._stream.is_idle()
 
     def interrupt(self) -> None:
-        """Wakes whoever waits on the connection, on any thread, with an error."""
+        """Makes pending operations fail, in any thread."""
         self._stream.interrupt()
 
     def close(self) -> None:
-        """Ends the connection; whoever waits on it gets an error."""
-        if not self._owner.is_here:  # it is closed there since the fork
+        """Closes the connection; pending operations fail."""
+        if not self._owner.is_here:  # the fork handler has closed it in this child
             return
         self.interrupt()
         with self._sending, self._receiving:
             self._stream.close()
 
     def _read_rest(self, begun: bytes, num_bytes: int, deadline: float | None) -> bytes:
-        # NumPy does not write to memory until data comes, so whatever was announced takes none.
-        whole = np.empty(num_bytes, np.uint8)
-        whole.data[: len(begun)] = begun
-        self._reader.read_into(whole.data[len(begun) :], deadline)
-        return whole.tobytes()
+        # np.empty does not touch its pages, so a large announced size takes no memory before data arrives.
+        text = np.empty(num_bytes, np.uint8)
+        text.data[: len(begun)] = begun
+        self._reader.read_into(text.data[len(begun) :], deadline)
+        return text.tobytes()
 
 
 def _aligned_buffer(num_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

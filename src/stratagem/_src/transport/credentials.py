@@ -1,4 +1,4 @@
-"""``Credentials``: how tasks of a cluster prove to one another that they belong to it."""
+"""``Credentials``: the secret and TLS files by which the tasks of a cluster authenticate each other."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 @dataclass(frozen=True)
 class TLSFiles:
-    """The files, in PEM form, with which a task proves who it is and checks the others.
+    """The PEM files for mutual TLS.
 
     Args:
-        authority: The certificate that signed those of all tasks.
-        certificate: This task's certificate. It names the hosts under which others reach it.
+        authority: The certificate of the authority that signed the certificates of all tasks.
+        certificate: This task's certificate. It names the hosts at which others reach the task.
         key: The private key of the certificate.
     """
 
@@ -46,17 +46,17 @@ class TLSFiles:
 
     @functools.cached_property
     def server_context(self) -> ssl.SSLContext:
-        """How a server speaks: it demands a certificate from whoever connects."""
+        """The TLS context of servers: clients must present a certificate."""
         return self._context(ssl.PROTOCOL_TLS_SERVER)
 
     @functools.cached_property
     def client_context(self) -> ssl.SSLContext:
-        """How a client speaks: the server's certificate must name the host it connects to."""
+        """The TLS context of clients: the server's certificate must name the host."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     @functools.cached_property
     def own_certificate(self) -> bytes:
-        """This task's certificate, in the binary form in which peers see it."""
+        """This task's certificate in DER form, as peers see it."""
         text = Path(self.certificate).read_text(encoding="ascii", errors="replace")
         first = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
         return ssl.PEM_cert_to_DER_cert(first)
@@ -79,7 +79,7 @@ class TLSFiles:
 
 
 class SecretKind(enum.IntEnum):
-    """Whose secret it is that peers have to know."""
+    """The kind of secret that peers must know: none, that of the cluster, or that of the local user."""
 
     NONE = 0
     CLUSTER = 1
@@ -90,17 +90,17 @@ class SecretKind(enum.IntEnum):
 class Credentials:
     """A shared secret, TLS files, both, or neither.
 
-    With neither, the tasks of one user on one machine share a secret that they find by themselves, and
-    no others can be reached.
+    With neither, the tasks of one user on one machine share a secret in a local file, and other tasks
+    cannot be reached.
 
     >>> from stratagem._src.transport import Credentials
     >>> Credentials(secret="correct horse battery staple")
     Credentials(tls=None)
 
     Args:
-        secret: What every task of the cluster knows. It never travels and is never shown.
+        secret: The secret that every task of the cluster knows. It is never sent and never shown.
         tls: Files for mutual TLS.
-        kind: Whose secret it is.
+        kind: The kind of the secret.
     """
 
     secret: str | None = field(default=None, repr=False)
@@ -115,11 +115,11 @@ class Credentials:
 
     @property
     def secret_kind(self) -> SecretKind:
-        """Whose secret peers have to know, if any."""
+        """The kind of the secret, or ``NONE`` without a secret."""
         return SecretKind.NONE if self.secret is None else self.kind
 
     def for_host(self, host: str) -> Credentials:
-        """Returns what is proved to and by a task on a host: never nothing.
+        """Returns the credentials for connections with a task on a host: never empty ones.
 
         Raises:
             PermissionDeniedError: If there is neither secret nor TLS and the host is not this machine.
@@ -129,9 +129,9 @@ class Credentials:
         if loopback_address(host) is not None:
             return self.for_loopback()
         raise PermissionDeniedError(
-            "Without a secret or TLS only tasks of this machine may connect, so the address must be "
+            "Without a secret or TLS only tasks on this machine may connect, so the address must be "
             f"loopback, got the host {host!r}. Set STRATAGEM_CLUSTER_SECRET or the STRATAGEM_TLS_ "
-            "variables in every task ('stratagem run' makes a secret), or use 127.0.0.1."
+            "variables in every task ('stratagem run' creates a secret), or use 127.0.0.1."
         )
 
     @classmethod
@@ -139,20 +139,19 @@ class Credentials:
         """Returns the credentials that the processes of this user on this machine share.
 
         Raises:
-            PermissionDeniedError: If there is no place for them that is this user's alone.
+            PermissionDeniedError: If the file of the secret cannot be private to this user.
         """
         return cls(local_secret(), kind=SecretKind.USER)
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Returns the credentials that the environment gives.
+        """Reads the credentials from the environment.
 
-        They are ``STRATAGEM_CLUSTER_SECRET`` or the path in ``STRATAGEM_CLUSTER_SECRET_FILE``, and
-        the paths in ``STRATAGEM_TLS_AUTHORITY``, ``STRATAGEM_TLS_CERTIFICATE`` and
-        ``STRATAGEM_TLS_KEY``.
+        The variables are ``STRATAGEM_CLUSTER_SECRET`` or ``STRATAGEM_CLUSTER_SECRET_FILE`` (a path), and
+        the paths ``STRATAGEM_TLS_AUTHORITY``, ``STRATAGEM_TLS_CERTIFICATE`` and ``STRATAGEM_TLS_KEY``.
 
         Raises:
-            EnvironmentVariableError: If what is set cannot be used.
+            EnvironmentVariableError: If a variable is invalid.
         """
         secret = read_secret() if is_set(SECRET_VARIABLE) or is_set(FILE_VARIABLE) else None
         return cls(secret, _tls_files())

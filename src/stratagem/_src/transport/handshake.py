@@ -1,15 +1,15 @@
-"""How two tasks prove to each other that they know the same secret and are whom they want to talk to.
+"""The handshake: mutual authentication by a shared secret, and key agreement.
 
-The one that connects says whom it wants and who it is. Both send a random challenge and one half of a
-key exchange (X25519). From the secret, the exchange and all that was said both derive (HKDF-SHA256) a
-proof for each direction and a key for each direction. The one that connected proves itself first; only
-then does the other.
+The client sends its identity and the identity of the server it expects. Both send a random challenge and an
+X25519 public key. From the secret, the X25519 shared key and the transcript both derive (HKDF-SHA256) one
+proof and one encryption key per direction. The client proves itself first; only then does the server.
 
-Somebody between the two who passes everything on gets nothing by it: the keys never travel, and the
-proof for one task fits no other. Who learns the secret later cannot read what was sent before.
+A man in the middle that relays everything gains nothing: the keys are never sent, and the proof for one
+task is invalid for any other. Sessions have forward secrecy: an attacker that learns the secret later
+cannot decrypt them.
 
-Every part has a fixed size, so a stranger can make nobody keep more than a few hundred bytes, and
-nothing is interpreted before the proof.
+Every part has a fixed size, so an unauthenticated peer cannot make a task buffer more than a few hundred
+bytes. Nothing is interpreted before the proof.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from stratagem._src.core.errors import UnauthenticatedError
-from stratagem._src.transport.byte_stream import PeerGone
+from stratagem._src.transport.byte_stream import PeerDisconnectedError
 from stratagem._src.transport.cipher import KEY_BYTES
 from stratagem._src.transport.connection import Connection
 from stratagem._src.transport.credentials import Credentials, SecretKind
 from stratagem._src.transport.identity import IDENTITY_BYTES, Identity
 from stratagem._src.transport.local_secret import local_secret_path
 
-__all__ = ["greet_client", "greet_server"]
+__all__ = ["client_handshake", "server_handshake"]
 
 _PROTOCOL = b"stratagem-task-2"
 _CHALLENGE_BYTES = 32
-_EXCHANGE_BYTES = 32
+_PUBLIC_KEY_BYTES = 32
 _PROOF_BYTES = 32
-_OFFER_BYTES = len(_PROTOCOL) + 1 + _CHALLENGE_BYTES + _EXCHANGE_BYTES
+_OFFER_BYTES = len(_PROTOCOL) + 1 + _CHALLENGE_BYTES + _PUBLIC_KEY_BYTES
 _HELLO_BYTES = _OFFER_BYTES + 2 * IDENTITY_BYTES
 _WELCOME = b"\1"
 _REFUSAL = bytes(1 + _PROOF_BYTES)
@@ -46,27 +46,28 @@ _ANOTHER_TASK = 0xFF
 _SET_BOTH = "Set STRATAGEM_CLUSTER_SECRET or STRATAGEM_CLUSTER_SECRET_FILE to the same in both."
 
 
-def greet_client(
+def server_handshake(
     connection: Connection,
     credentials: Credentials,
     own: Identity,
     deadline: float,
     admit: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Makes whoever connected prove that it knows the secret and wants this task.
+    """Runs the server side: authenticates the client, and proves this task to it.
 
-    Afterwards the connection is protected, and knows its peer.
+    Afterwards the connection is encrypted and its ``peer`` is set.
 
     Args:
-        connection: With whoever connected.
-        credentials: What it has to prove.
-        own: Whom it has to want.
+        connection: The connection to the client.
+        credentials: The credentials that both must have.
+        own: The identity of this task, which the client must expect.
         deadline: When to give up.
-        admit: Called when it has proved itself, and before it is told so: whether it may stay.
+        admit: Called when the client is authenticated, before the server confirms it; returns whether the
+            client is admitted.
 
     Raises:
-        UnauthenticatedError: If it does not.
-        OSError: If it goes away, or does not answer in time.
+        UnauthenticatedError: If the client is not authenticated.
+        OSError: If the client disconnects, or does not respond in time.
     """
     try:
         hello = _receive(_HELLO_BYTES, connection, deadline)
@@ -80,58 +81,59 @@ def greet_client(
     offer = _offer(credentials.secret_kind if is_wanted else _ANOTHER_TASK, private)
     connection.send_bytes(offer, deadline)
     if not is_wanted:
-        raise UnauthenticatedError(f"It wants another task than {own}.")
+        raise UnauthenticatedError(f"It expects another task than {own}.")
     if theirs.kind != credentials.secret_kind:
         raise UnauthenticatedError(
             "The two tasks have secrets of different kinds, or one has none."
         )
     certificates = _certificates(connection, credentials, is_client=False)
-    keys = _derive(credentials, private, theirs.exchange, hello + offer + certificates)
+    keys = _derive(credentials, private, theirs.public_key, hello + offer + certificates)
     proof = connection.receive_bytes(_PROOF_BYTES, deadline)
     if not hmac.compare_digest(proof, keys.client_proof):
         connection.send_bytes(_REFUSAL, deadline)
         raise UnauthenticatedError("The secrets of the two tasks differ.")
     connection.peer = _identity(peer)
     if not admit():
-        raise PeerGone("its connection was given up for others while it proved who it is")
+        raise PeerDisconnectedError("its connection was dropped for others during the handshake")
     connection.send_bytes(_WELCOME + keys.server_proof, deadline)
     if credentials.tls is None:
         connection.protect(sending_key=keys.to_client, receiving_key=keys.to_server)
 
 
-def greet_server(
+def client_handshake(
     connection: Connection,
     credentials: Credentials,
     own: Identity,
     wanted: Identity,
     deadline: float,
 ) -> None:
-    """Proves to a server that this task knows the secret, and has the server prove the same.
+    """Runs the client side: proves this task to the server, and authenticates the server.
 
-    Afterwards the connection is protected, and knows its peer.
+    Afterwards the connection is encrypted and its ``peer`` is set.
 
     Raises:
-        UnauthenticatedError: If one of them does not know the other's secret, or the server is not the
-            task that is wanted.
-        OSError: If the server goes away, or does not answer in time.
+        UnauthenticatedError: If the secrets differ, or the server is not the expected task.
+        OSError: If the server disconnects, or does not respond in time.
     """
     private = X25519PrivateKey.generate()
     hello = _offer(credentials.secret_kind, private) + wanted.to_bytes() + own.to_bytes()
     connection.send_bytes(hello, deadline)
     try:
         offer = _receive(_OFFER_BYTES, connection, deadline)
-    except PeerGone:
-        raise PeerGone("it closed the connection (does it use TLS, and this task not?)") from None
+    except PeerDisconnectedError:
+        raise PeerDisconnectedError(
+            "it closed the connection (does it use TLS, and this task not?)"
+        ) from None
     theirs = _Offer.parse(offer)
     if theirs.kind == _ANOTHER_TASK:
         raise UnauthenticatedError(
-            f"It says that it is not {wanted}. Give the same cluster to all tasks, and each its own "
-            "job and index."
+            f"It says that it is not {wanted}. Give all tasks the same cluster, and each its own job and "
+            "index."
         )
     if theirs.kind != credentials.secret_kind:
         raise UnauthenticatedError(_different_kinds(credentials.secret_kind, theirs.kind))
     certificates = _certificates(connection, credentials, is_client=True)
-    keys = _derive(credentials, private, theirs.exchange, hello + offer + certificates)
+    keys = _derive(credentials, private, theirs.public_key, hello + offer + certificates)
     connection.send_bytes(keys.client_proof, deadline)
     answer = connection.receive_bytes(1 + _PROOF_BYTES, deadline)
     if not hmac.compare_digest(answer, _WELCOME + keys.server_proof):
@@ -150,11 +152,11 @@ class _Keys(NamedTuple):
 
 class _Offer(NamedTuple):
     kind: int
-    exchange: bytes
+    public_key: bytes
 
     @classmethod
     def parse(cls, offer: bytes) -> _Offer:
-        return cls(offer[len(_PROTOCOL)], offer[-_EXCHANGE_BYTES:])
+        return cls(offer[len(_PROTOCOL)], offer[-_PUBLIC_KEY_BYTES:])
 
 
 def _offer(kind: int, private: X25519PrivateKey) -> bytes:
@@ -163,14 +165,14 @@ def _offer(kind: int, private: X25519PrivateKey) -> bytes:
 
 
 def _receive(num_bytes: int, connection: Connection, deadline: float) -> bytes:
-    # One byte first: whoever speaks something else may send less than is awaited, and wait.
+    # One byte first: a peer with another protocol may send less than a hello, and wait for a response.
     received = connection.receive_bytes(1, deadline)
     if received == _PROTOCOL[:1]:
         received += connection.receive_bytes(len(_PROTOCOL) - 1, deadline)
     if received != _PROTOCOL:
         raise UnauthenticatedError(
-            "It speaks something else: another program, another version of stratagem, or TLS when "
-            "this task does not. Set the STRATAGEM_TLS_ variables in both or in neither."
+            "It uses another protocol: it is another program, another version of stratagem, or uses TLS "
+            "while this task does not. Set the STRATAGEM_TLS_ variables in both or in neither."
         )
     return received + connection.receive_bytes(num_bytes - len(_PROTOCOL), deadline)
 
@@ -179,9 +181,9 @@ def _derive(
     credentials: Credentials, private: X25519PrivateKey, theirs: bytes, transcript: bytes
 ) -> _Keys:
     try:
-        exchanged = private.exchange(X25519PublicKey.from_public_bytes(theirs))
+        shared_key = private.exchange(X25519PublicKey.from_public_bytes(theirs))
     except ValueError:
-        raise UnauthenticatedError("Its half of the key exchange is not one.") from None
+        raise UnauthenticatedError("Its X25519 public key is invalid.") from None
     secret = (credentials.secret or "").encode(errors="surrogatepass")
     derivation = HKDF(
         SHA256(),
@@ -189,14 +191,14 @@ def _derive(
         salt=hashlib.sha256(transcript).digest(),
         info=_PROTOCOL,
     )
-    derived = derivation.derive(exchanged + secret)
+    derived = derivation.derive(shared_key + secret)
     return _Keys(
         *(derived[start : start + KEY_BYTES] for start in range(0, len(derived), KEY_BYTES))
     )
 
 
 def _certificates(connection: Connection, credentials: Credentials, is_client: bool) -> bytes:
-    """Returns digests of both certificates: who ends TLS on the way has another one."""
+    """Returns the digests of both certificates: a proxy that terminates TLS has another certificate."""
     if credentials.tls is None:
         return b""
     own, theirs = credentials.tls.own_certificate, connection.peer_certificate or b""
@@ -208,7 +210,7 @@ def _identity(data: bytes) -> Identity:
     try:
         return Identity.from_bytes(data)
     except ValueError:
-        raise UnauthenticatedError("It does not say who it is.") from None
+        raise UnauthenticatedError("It does not send a valid identity.") from None
 
 
 def _different_kinds(ours: int, theirs: int) -> str:

@@ -1,4 +1,4 @@
-"""``Message``: what travels between two tasks."""
+"""``Message``: the unit of communication between two tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Handler", "Message"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A body, whose meaning the handler knows, and arrays that travel beside it without a copy.
+    """A body of bytes that the handler interprets, and arrays that are sent without a copy.
 
     >>> import numpy as np
     >>> from stratagem._src.transport import Message
@@ -22,7 +22,7 @@ class Message:
 
     Args:
         body: Bytes.
-        arrays: Arrays of any shape and any dtype but ``object``.
+        arrays: Arrays of any shape and any dtype except ``object``.
     """
 
     body: bytes = b""
@@ -30,4 +30,4 @@ class Message:
 
 
 Handler: TypeAlias = Callable[[Message], Message]
-"""Answers a message. Runs on a thread of the transport, concurrently with others."""
+"""Returns the response to a request. Runs in a thread of the transport, concurrently with others."""

@@ -1,4 +1,7 @@
-"""How bytes travel: in records of limited size, which are encrypted unless TLS does it."""
+"""Records: the units in which bytes are framed and, unless TLS does it, encrypted.
+
+A record is a 4-byte length followed by that many bytes of plaintext, or of ciphertext plus its tag.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,26 @@ from typing import TypeAlias
 from stratagem._src.transport.byte_stream import ByteStream
 from stratagem._src.transport.cipher import TAG_BYTES, Cipher
 
-__all__ = ["Piece", "WireRecordReader", "WireRecordWriter"]
+__all__ = ["Buffer", "WireRecordReader", "WireRecordWriter"]
 
-Piece: TypeAlias = bytes | memoryview
+Buffer: TypeAlias = bytes | memoryview
 
-# Encrypting holds Python's lock, for a quarter of a millisecond per record.
-_MOST_BYTES = 1024 * 1024
+# Encryption holds the GIL, for a quarter of a millisecond per record of this size.
+_MAX_RECORD_BYTES = 1024 * 1024
 _SMALL_BYTES = 64 * 1024
 _HEADER = struct.Struct("<I")
 _HEADER_BYTES = _HEADER.size
-_SECONDS_WITHOUT_PROGRESS = 60.0
+_STALL_TIMEOUT = 60.0
 
 
 class WireRecordWriter:
-    """The sending end. For one thread at a time.
+    """Writes records to a stream. Not thread-safe.
 
     Args:
-        stream: Where records go.
+        stream: The stream.
 
     Attributes:
-        cipher: What encrypts; ``None`` in the clear.
+        cipher: Encrypts the records; ``None`` for plaintext.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -38,33 +41,33 @@ class WireRecordWriter:
         self._sealed = memoryview(bytearray())
 
     def protect(self, key: bytes | None) -> None:
-        """Encrypts all that follows; with no key, sends it in the clear."""
+        """Encrypts all following records; with ``None``, sends them as plaintext."""
         self.cipher = None if key is None else Cipher(key)
 
-    def write(self, pieces: Sequence[Piece], deadline: float | None) -> None:
-        """Sends pieces of memory one after the other. The reader has to expect the same cuts.
+    def write(self, buffers: Sequence[Buffer], deadline: float | None) -> None:
+        """Sends buffers one after the other. The reader must expect the same record boundaries.
 
-        The first piece and small ones after it go into one record, with 64 KiB at the most; what is
-        larger is cut into records of its own.
+        The first buffer and small ones after it share one record of at most 64 KiB. Larger buffers are
+        split into records of their own.
 
         Raises:
-            TimeoutError: If it takes too long; without a deadline, a minute without progress.
+            TimeoutError: If the deadline passes; without one, after a minute without progress.
             OSError: If the connection breaks.
         """
-        if len(pieces) == 1 and len(pieces[0]) <= _SMALL_BYTES:
-            self._send([self._small(pieces[0])], deadline)
+        if len(buffers) == 1 and len(buffers[0]) <= _SMALL_BYTES:
+            self._send([self._small(buffers[0])], deadline)
             return
-        for record in _cut(pieces):
+        for record in _split_into_records(buffers):
             if len(record) > 1 or len(record[0]) <= _SMALL_BYTES:
                 self._send([self._small(b"".join(record))], deadline)
             else:
                 self._send(self._large(record[0]), deadline)
 
-    def _small(self, record: Piece) -> bytes:
+    def _small(self, record: Buffer) -> bytes:
         sealed = record if self.cipher is None else self.cipher.encrypt(record)
         return b"".join((_HEADER.pack(len(record)), sealed))
 
-    def _large(self, record: Piece) -> list[Piece]:
+    def _large(self, record: Buffer) -> list[Buffer]:
         if self.cipher is None:
             return [_HEADER.pack(len(record)), record]
         end = _HEADER_BYTES + len(record) + TAG_BYTES
@@ -74,24 +77,24 @@ class WireRecordWriter:
         self.cipher.encrypt_into(record, self._sealed[_HEADER_BYTES:end])
         return [self._sealed[:end]]
 
-    def _send(self, pieces: list[Piece], deadline: float | None) -> None:
-        while pieces:
-            sent = self._stream.send(pieces, _limit(deadline))
-            while pieces and sent >= len(pieces[0]):
-                sent -= len(pieces[0])
-                pieces = pieces[1:]
+    def _send(self, buffers: list[Buffer], deadline: float | None) -> None:
+        while buffers:
+            sent = self._stream.send(buffers, _deadline_or_stall(deadline))
+            while buffers and sent >= len(buffers[0]):
+                sent -= len(buffers[0])
+                buffers = buffers[1:]
             if sent:
-                pieces = [memoryview(pieces[0])[sent:], *pieces[1:]]
+                buffers = [memoryview(buffers[0])[sent:], *buffers[1:]]
 
 
 class WireRecordReader:
-    """The receiving end. For one thread at a time.
+    """Reads records from a stream. Not thread-safe.
 
     Args:
-        stream: Where records come from.
+        stream: The stream.
 
     Attributes:
-        cipher: What decrypts; ``None`` in the clear.
+        cipher: Decrypts the records; ``None`` for plaintext.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -101,7 +104,7 @@ class WireRecordReader:
         self._start = self._end = 0
 
     def protect(self, key: bytes | None) -> None:
-        """Takes all that follows for encrypted, or with no key for sent in the clear."""
+        """Decrypts all following records; with ``None``, reads them as plaintext."""
         self.cipher = None if key is None else Cipher(key)
 
     @property
@@ -110,10 +113,10 @@ class WireRecordReader:
         return self._start == self._end
 
     def wait(self, deadline: float | None) -> None:
-        """Waits until there is something to read; ``None`` waits without an end.
+        """Waits until there is data to read; without a deadline, indefinitely.
 
         Raises:
-            TimeoutError: If nothing comes before the deadline. One may wait again.
+            TimeoutError: If nothing arrives before the deadline. The caller may wait again.
             OSError: If the connection breaks.
         """
         if self._start == self._end:
@@ -124,12 +127,12 @@ class WireRecordReader:
         """Returns the next record.
 
         Raises:
-            TimeoutError: If it takes too long; without a deadline, a minute without progress.
-            TamperedError: If it is not what was sent.
+            TimeoutError: If the deadline passes; without one, after a minute without progress.
+            TamperedError: If the data was modified in transit.
             OSError: If the connection breaks.
-            ValueError: If the other end is of another version.
+            ValueError: If the peer runs another version.
         """
-        sealed_bytes = self._next_size(_MOST_BYTES, deadline)
+        sealed_bytes = self._next_size(_MAX_RECORD_BYTES, deadline)
         if self.cipher is not None:
             sealed_bytes += TAG_BYTES
         self._receive(sealed_bytes, deadline)
@@ -138,13 +141,13 @@ class WireRecordReader:
         return bytes(sealed) if self.cipher is None else self.cipher.decrypt(sealed)
 
     def read_into(self, view: memoryview, deadline: float | None) -> None:
-        """Fills memory with the next records, which fit into it.
+        """Fills ``view`` with the next records, whose sizes add up to it.
 
         Raises:
-            TimeoutError: If it takes too long; without a deadline, a minute without progress.
-            TamperedError: If it is not what was sent.
+            TimeoutError: If the deadline passes; without one, after a minute without progress.
+            TamperedError: If the data was modified in transit.
             OSError: If the connection breaks.
-            ValueError: If the other end is of another version.
+            ValueError: If the peer runs another version.
         """
         filled = 0
         while filled < len(view):
@@ -152,11 +155,14 @@ class WireRecordReader:
             self._open_into(view[filled : filled + size], deadline)
             filled += size
 
-    def _next_size(self, most: int, deadline: float | None) -> int:
+    def _next_size(self, max_bytes: int, deadline: float | None) -> int:
         self._receive(_HEADER_BYTES, deadline)
         (size,) = _HEADER.unpack_from(self._ahead, self._start)
-        if not 0 < size <= min(most, _MOST_BYTES):
-            raise ValueError(f"a record must have 1 to {min(most, _MOST_BYTES)} bytes, got {size}")
+        # Checked before anything is allocated: the length comes from the peer.
+        if not 0 < size <= min(max_bytes, _MAX_RECORD_BYTES):
+            raise ValueError(
+                f"a record must have 1 to {min(max_bytes, _MAX_RECORD_BYTES)} bytes, got {size}"
+            )
         self._start += _HEADER_BYTES
         return int(size)
 
@@ -172,44 +178,48 @@ class WireRecordReader:
         self._start += filled
         while filled < len(view):
             missing = len(view) - filled
-            filled += self._stream.receive_into(view[filled:], _limit(deadline), _awaited(missing))
+            filled += self._stream.receive_into(
+                view[filled:], _deadline_or_stall(deadline), _low_watermark(missing)
+            )
 
     def _receive(self, num_bytes: int, deadline: float | None) -> None:
-        """Makes so many bytes lie ahead, and after a large record the header of the next one too."""
+        """Buffers at least ``num_bytes`` ahead, and after a large record the header of the next one too."""
         if self._end - self._start >= num_bytes:
             return
-        most = max(num_bytes + _HEADER_BYTES, _SMALL_BYTES)
+        capacity = max(num_bytes + _HEADER_BYTES, _SMALL_BYTES)
         waiting = self._ahead[self._start : self._end]
-        if most > len(self._ahead):
-            self._ahead = memoryview(bytearray(most))
+        if capacity > len(self._ahead):
+            self._ahead = memoryview(bytearray(capacity))
         self._ahead[: len(waiting)] = waiting
         self._start, self._end = 0, len(waiting)
         while self._end < num_bytes:
-            view, missing = self._ahead[self._end : most], num_bytes - self._end
-            self._end += self._stream.receive_into(view, _limit(deadline), _awaited(missing))
+            view, missing = self._ahead[self._end : capacity], num_bytes - self._end
+            self._end += self._stream.receive_into(
+                view, _deadline_or_stall(deadline), _low_watermark(missing)
+            )
 
 
-def _cut(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    group: list[Piece] = []
+def _split_into_records(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    group: list[Buffer] = []
     num_bytes = 0
-    for piece in pieces:
-        if group and num_bytes + len(piece) > _SMALL_BYTES:
+    for buffer in buffers:
+        if group and num_bytes + len(buffer) > _SMALL_BYTES:
             yield group
             group, num_bytes = [], 0
-        if len(piece) > _SMALL_BYTES:
-            whole = memoryview(piece)
-            for start in range(0, len(whole), _MOST_BYTES):
-                yield [whole[start : start + _MOST_BYTES]]
+        if len(buffer) > _SMALL_BYTES:
+            view = memoryview(buffer)
+            for start in range(0, len(view), _MAX_RECORD_BYTES):
+                yield [view[start : start + _MAX_RECORD_BYTES]]
         else:
-            group.append(piece)
-            num_bytes += len(piece)
+            group.append(buffer)
+            num_bytes += len(buffer)
     if group:
         yield group
 
 
-def _limit(deadline: float | None) -> float:
-    return time.monotonic() + _SECONDS_WITHOUT_PROGRESS if deadline is None else deadline
+def _deadline_or_stall(deadline: float | None) -> float:
+    return time.monotonic() + _STALL_TIMEOUT if deadline is None else deadline
 
 
-def _awaited(missing: int) -> int:
+def _low_watermark(missing: int) -> int:
     return missing if missing >= _SMALL_BYTES else 1

@@ -1,4 +1,4 @@
-"""Exceptions that cross from one task to another."""
+"""Serialization of exceptions that one task raises in another."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["exception_from_bytes", "exception_to_bytes"]
 
 
 def exception_to_bytes(error: BaseException) -> bytes:
-    """Returns an exception and its traceback as bytes, even if it cannot be pickled.
+    """Serializes an exception and its traceback, even if it cannot be pickled.
 
-    What ends a program, such as ``SystemExit``, must not end another: it arrives as ``RemoteError``.
+    An exception that ends a program, such as ``SystemExit``, must not end another: it becomes a
+    ``RemoteError``.
     """
     text = "".join(traceback.format_exception(error))
     summary = "".join(traceback.format_exception_only(error)).strip()
@@ -29,9 +30,9 @@ def exception_to_bytes(error: BaseException) -> bytes:
 
 
 def exception_from_bytes(data: bytes, task: str) -> Exception:
-    """Returns the exception of another task, as itself if possible, with a note that says whose.
+    """Returns the exception of another task, with its original type if possible and a note that names it.
 
-    Only for bytes of a peer that is trusted: they may run anything.
+    Only for bytes from an authenticated peer: unpickling can run any code.
     """
     pickled, summary, text = pickle.loads(data)
     error = None

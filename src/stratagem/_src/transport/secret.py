@@ -15,7 +15,7 @@ __all__ = ["FILE_VARIABLE", "SECRET_VARIABLE", "job_secret", "new_secret", "read
 
 SECRET_VARIABLE = "STRATAGEM_CLUSTER_SECRET"
 FILE_VARIABLE = "STRATAGEM_CLUSTER_SECRET_FILE"
-_FEWEST_CHARACTERS = 16
+_MIN_CHARACTERS = 16
 
 
 def new_secret() -> str:
@@ -28,16 +28,16 @@ def read_secret(
     file_variable: str = FILE_VARIABLE,
     should_hold: str = "the secret that the nodes of a job share",
 ) -> str:
-    """Returns the secret that the environment gives, directly or as the path of a file.
+    """Reads a secret from the environment, directly or from the file that it names.
 
     Args:
         variable: The variable that holds the secret.
-        file_variable: The one that holds the path of a file with it.
-        should_hold: What the secret is, for errors.
+        file_variable: The variable that holds the path of a file with the secret.
+        should_hold: A description of the secret, for errors.
 
     Raises:
-        EnvironmentVariableError: If there is none, its file cannot be read, or it is too short. The
-            message does not contain it.
+        EnvironmentVariableError: If there is none, its file cannot be read, or it is too short. The message
+            does not contain the secret.
     """
     if is_set(variable) or not is_set(file_variable):
         secret = read_text(
@@ -53,18 +53,18 @@ def read_secret(
             raise EnvironmentVariableError(
                 file_variable, path, f"the path of a readable text file ({error})"
             ) from None
-    if len(secret) < _FEWEST_CHARACTERS:
+    if len(secret) < _MIN_CHARACTERS:
         raise EnvironmentVariableError(
             source,
             f"<{len(secret)} characters>",
-            f"a secret of at least {_FEWEST_CHARACTERS} characters, such as 'openssl rand -hex 32' "
+            f"a secret of at least {_MIN_CHARACTERS} characters, such as 'openssl rand -hex 32' "
             "prints",
         )
     return secret
 
 
 def job_secret(shared: str, job_id: str) -> str:
-    """Returns the secret of one run of a job, which does not reveal the one it is derived from.
+    """Derives the secret of one run of a job; it does not reveal the shared secret.
 
     >>> from stratagem._src.transport.secret import job_secret
     >>> job_secret("correct horse battery", "1") == job_secret("correct horse battery", "2")

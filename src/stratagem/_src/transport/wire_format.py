@@ -1,6 +1,8 @@
-"""How a message is laid out in bytes: a head of fixed size, a method, a description, a body, arrays.
+"""The wire format of a message: a header of fixed size, the method, the array layout, the body, the arrays.
 
-Arrays start at multiples of 64 bytes from the end of the body, as devices like them.
+The header is little-endian: kind (1 byte), padding (1), and the sizes of method (2), layout (4) and body
+(8). The layout is JSON, ``[[dtype, shape], ...]``. Arrays start at multiples of 64 bytes after the body, so
+that they can be used without a copy.
 """
 
 from __future__ import annotations
@@ -12,23 +14,23 @@ import operator
 import struct
 from typing import Any, NamedTuple
 
-import ml_dtypes  # noqa: F401  (makes bfloat16 and its like known to NumPy)
+import ml_dtypes  # noqa: F401  (registers bfloat16 and similar dtypes with NumPy)
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.transport.message import Message
-from stratagem._src.transport.records import Piece
+from stratagem._src.transport.records import Buffer
 
 __all__ = ["HEAD_BYTES", "Head", "Kind", "Layout", "encode", "parse_head", "parse_layout"]
 
 _HEAD = struct.Struct("<BxHIQ")
 HEAD_BYTES = _HEAD.size
 _ALIGNMENT = 64
-_FIRST_ADDED_DTYPE = 256
+_FIRST_USER_DTYPE = 256
 
 
 class Kind:
-    """What a message is."""
+    """The kind of a message."""
 
     REQUEST = 0
     RESULT = 1
@@ -37,7 +39,7 @@ class Kind:
 
 
 class Head(NamedTuple):
-    """The sizes of what follows it."""
+    """The kind of a message, and the sizes of its parts."""
 
     kind: int
     method_bytes: int
@@ -46,38 +48,40 @@ class Head(NamedTuple):
 
     @property
     def layout_start(self) -> int:
-        """Where the description of the arrays begins."""
+        """The offset of the array layout."""
         return HEAD_BYTES + self.method_bytes
 
     @property
     def body_start(self) -> int:
-        """Where the body begins."""
+        """The offset of the body."""
         return HEAD_BYTES + self.method_bytes + self.layout_bytes
 
     @property
     def end(self) -> int:
-        """Where everything but the arrays ends."""
+        """The offset of the end of everything except the arrays."""
         return self.body_start + self.body_bytes
 
 
 class Layout(NamedTuple):
-    """Where the arrays of a message lie in its last part, and how large that is."""
+    """The offsets, dtypes and shapes of the arrays of a message, and their total size."""
 
     places: tuple[tuple[int, np.dtype[Any], tuple[int, ...]], ...]
     num_bytes: int
 
-    def cut(self, buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> tuple[np.ndarray[Any, Any], ...]:
-        """Returns the arrays that lie in a buffer, without copying them."""
+    def views(
+        self, buffer: np.ndarray[Any, np.dtype[np.uint8]]
+    ) -> tuple[np.ndarray[Any, Any], ...]:
+        """Returns the arrays as views into a buffer, without copying them."""
         return tuple(
             np.ndarray(shape, dtype, buffer, offset) for offset, dtype, shape in self.places
         )
 
 
 def parse_head(data: bytes | bytearray | memoryview) -> Head:
-    """Returns the head that the first ``HEAD_BYTES`` hold.
+    """Parses the first ``HEAD_BYTES`` bytes of a message.
 
     Raises:
-        ValueError: If there are fewer.
+        ValueError: If there are fewer bytes.
     """
     if len(data) < HEAD_BYTES:
         raise ValueError(f"a message must begin with {HEAD_BYTES} bytes, got {len(data)}")
@@ -86,10 +90,10 @@ def parse_head(data: bytes | bytearray | memoryview) -> Head:
 
 @functools.lru_cache(maxsize=1024)
 def parse_layout(description: bytes) -> Layout:
-    """Returns the layout that a description spells.
+    """Parses the description of an array layout.
 
     Raises:
-        ValueError: If it spells none.
+        ValueError: If it is malformed.
 
     >>> from stratagem._src.transport.wire_format import parse_layout
     >>> parse_layout(b'[["<f4", [2, 3]], ["bfloat16", []]]').num_bytes
@@ -101,7 +105,7 @@ def parse_layout(description: bytes) -> Layout:
             offset = end + -end % _ALIGNMENT
             dtype, shape = np.dtype(name), tuple(map(operator.index, sizes))
             if dtype.hasobject or any(size < 0 for size in shape):
-                raise ValueError(f"no array of {dtype} and shape {shape} can travel")
+                raise ValueError(f"an array of {dtype} and shape {shape} cannot be sent")
             places.append((offset, dtype, shape))
             end = offset + dtype.itemsize * math.prod(shape)
     except (TypeError, RecursionError) as error:
@@ -109,31 +113,31 @@ def parse_layout(description: bytes) -> Layout:
     return Layout(tuple(places), end)
 
 
-def encode(kind: int, method: str, message: Message) -> list[Piece]:
-    """Returns a message as pieces of memory to send one after the other, its text first.
+def encode(kind: int, method: str, message: Message) -> list[Buffer]:
+    """Returns a message as buffers to send one after the other: header and text first, then the arrays.
 
     Raises:
-        InvalidArgumentError: If an array cannot travel.
+        InvalidArgumentError: If an array cannot be sent.
     """
     name = method.encode()
     if not message.arrays:
         return [_HEAD.pack(kind, len(name), 0, len(message.body)) + name + message.body]
     arrays = [np.ascontiguousarray(array) for array in message.arrays]
-    # ascontiguousarray makes arrays without dimensions one-dimensional.
+    # ascontiguousarray makes 0-d arrays one-dimensional, so the shape comes from the original.
     description = _describe(
         tuple((made.dtype, given.shape) for made, given in zip(arrays, message.arrays, strict=True))
     )
     head = _HEAD.pack(kind, len(name), len(description), len(message.body))
     text = b"".join((head, name, description, message.body))
-    pieces: list[Piece] = [text]
+    buffers: list[Buffer] = [text]
     end = 0
     for array in arrays:
         if padding := -end % _ALIGNMENT:
-            pieces.append(bytes(padding))
+            buffers.append(bytes(padding))
         if array.nbytes:
-            pieces.append(array.reshape(-1).view(np.uint8).data)
+            buffers.append(array.reshape(-1).view(np.uint8).data)
         end += padding + array.nbytes
-    return pieces
+    return buffers
 
 
 @functools.lru_cache(maxsize=1024)
@@ -144,8 +148,8 @@ def _describe(arrays: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]) -> byte
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     if dtype.hasobject or dtype.fields is not None:
         raise InvalidArgumentError(
-            f"Arrays that travel must have numbers, booleans or strings of fixed size, got dtype "
-            f"{dtype}. Pickle others into the body."
+            f"Arrays in a message must have numbers, booleans or strings of fixed size, got dtype {dtype}. "
+            "Pickle others into the body."
         )
-    # ml_dtypes look like raw bytes to everything but their name.
-    return dtype.name if dtype.num >= _FIRST_ADDED_DTYPE else dtype.str
+    # dtype.str of an ml_dtypes dtype is that of raw bytes ("<V2"); only its name identifies it.
+    return dtype.name if dtype.num >= _FIRST_USER_DTYPE else dtype.str

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratagem._src.control_plane.island_server.outer_rounds import OuterRounds, Standing
+from stratagem._src.control_plane.island_server.outer_rounds import IslandState, OuterRounds
 from stratagem._src.core.errors import InvalidArgumentError, UnavailableError
 
 TIMEOUT = 60.0
@@ -96,7 +96,7 @@ def play(script, num_islands=2):
         elif event == E:
             rounds.leave(sessions[island], float(now))
         else:
-            rounds.hear(sessions[island], int(now), float(now))
+            rounds.heartbeat(sessions[island], int(now), float(now))
     return rounds, sessions
 
 
@@ -154,13 +154,13 @@ def test_a_contribution_to_another_round_is_refused():
         rounds.contribute(sessions[0], 0, 3.0)
     assert rounds.members == [1]
     with pytest.raises(UnavailableError, match="island 0"):
-        rounds.hear(sessions[0], 5, 4.0)
+        rounds.heartbeat(sessions[0], 5, 4.0)
 
 
 def test_who_is_waited_for():
     rounds, sessions = play([(0, J, 1)], num_islands=3)
     assert rounds.waited_for() == [0, 2]
-    assert rounds.of(sessions[1]).standing is Standing.WAITING
+    assert rounds.of(sessions[1]).standing is IslandState.WAITING
     rounds, _ = play([(0, J, 0), (0, J, 1), (1, C, 0)])
     assert rounds.waited_for() == [1]
     assert rounds.seconds_without_progress(5.0) == 4.0

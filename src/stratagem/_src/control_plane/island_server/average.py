@@ -1,4 +1,4 @@
-"""The mean of what islands contribute: the same bits for all of them, in any order of arrival."""
+"""The mean of the islands' contributions: bitwise the same for all of them, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Arrays = Sequence[np.ndarray[Any, Any]]
 
 
 def average(contributions: Sequence[Arrays]) -> list[np.ndarray[Any, Any]]:
-    """Returns the mean of arrays of several islands, added in the order of the islands.
+    """Returns the mean of the arrays of several islands, summed in the order of the islands.
 
-    Types of less than 32 bits are added in float32, and rounded once.
+    Dtypes of less than 32 bits are summed in float32, and rounded once.
 
     >>> import numpy as np
     >>> from stratagem._src.control_plane.island_server.average import average

@@ -1,10 +1,13 @@
-"""What islands and their server say to each other, and where islands find it."""
+"""Messages between islands and their server, and the environment variables that configure islands."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from stratagem._src.cluster.environment_variables import is_set, read_address, read_integer
 from stratagem._src.transport import Credentials, Identity, Message
@@ -38,12 +41,12 @@ _FIX = (
 
 @dataclasses.dataclass(frozen=True)
 class IslandPlace:
-    """Which island this process belongs to.
+    """The island that this process belongs to.
 
     Attributes:
-        island: Its number, from 0.
-        num_islands: How many islands there are.
-        server: ``host:port`` of the server of the islands; ``None`` for one that is alone.
+        island: The index of the island.
+        num_islands: The number of islands.
+        server: ``host:port`` of the island server; ``None`` for a single island.
     """
 
     island: int = 0
@@ -52,10 +55,10 @@ class IslandPlace:
 
     @classmethod
     def from_environment(cls) -> IslandPlace:
-        """Returns what the environment says; without any of its variables, one island alone.
+        """Reads the island from the environment; a single island if none of the variables is set.
 
         Raises:
-            EnvironmentVariableError: If a variable is missing or holds something else.
+            EnvironmentVariableError: If a variable is missing or invalid.
         """
         if not any(map(is_set, (ISLAND_VARIABLE, COUNT_VARIABLE, SERVER_VARIABLE))):
             return cls()
@@ -66,14 +69,14 @@ class IslandPlace:
 
 
 def island_credentials() -> Credentials:
-    """Returns what islands and their server prove to each other.
+    """Returns the credentials of the islands and their server.
 
-    It is the secret that islands of different clusters share, in ``STRATAGEM_ISLANDS_SECRET`` or the file
-    that ``STRATAGEM_ISLANDS_SECRET_FILE`` names, or else the secret of the cluster; and TLS files as
-    everywhere.
+    The secret is the one that islands of different clusters share, in ``STRATAGEM_ISLANDS_SECRET`` or the
+    file named by ``STRATAGEM_ISLANDS_SECRET_FILE``, or else the cluster secret. The TLS files are those of
+    the cluster.
 
     Raises:
-        EnvironmentVariableError: If what is set cannot be used.
+        EnvironmentVariableError: If a variable is invalid.
     """
     credentials = Credentials.from_environment()
     if not (is_set(SECRET_VARIABLE) or is_set(SECRET_FILE_VARIABLE)):
@@ -90,7 +93,7 @@ def read_island_secret() -> str:
     return read_secret(SECRET_VARIABLE, SECRET_FILE_VARIABLE, "the secret that all islands share")
 
 
-def with_body(body: dict[str, Any], arrays: Any = ()) -> Message:
+def with_body(body: dict[str, Any], arrays: Iterable[np.ndarray[Any, Any]] = ()) -> Message:
     """Returns a message with plain data and arrays."""
     return Message(json.dumps(body).encode(), tuple(arrays))
 

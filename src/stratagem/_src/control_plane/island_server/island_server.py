@@ -1,4 +1,4 @@
-"""``IslandServer``: where islands leave their parameters, and get the mean of all."""
+"""``IslandServer``: averages the parameters of islands (local SGD, DiLoCo)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from stratagem._src.control_plane.island_server.average import average
 from stratagem._src.control_plane.island_server.island_messages import SERVER, read_body, with_body
-from stratagem._src.control_plane.island_server.outer_rounds import OuterRounds, Standing
+from stratagem._src.control_plane.island_server.outer_rounds import IslandState, OuterRounds
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.process.background import Background
 from stratagem._src.transport import Connection, Credentials, Kind, Listener, Message
@@ -21,17 +21,17 @@ from stratagem._src.transport.remote_error import exception_to_bytes
 __all__ = ["IslandServer"]
 
 _log = logging.getLogger("stratagem")
-_SECONDS_BETWEEN_TICKS = 0.25
+_TICK_SECONDS = 0.25
 _MAX_POLL_SECONDS = 5.0
 
 Arrays = list[np.ndarray[Any, Any]]
 
 
 class IslandServer:
-    """Averages what islands contribute to a round, and passes the state of a member to one that returns.
+    """Averages the contributions of islands to a round, and forwards a member's state to joining islands.
 
-    It keeps no state of its own that training needs: islands have it all, so it may be started again.
-    ``OuterRounds`` decides; this one has the connections, the arrays and the clock.
+    It holds no state that training needs: the islands have it all, so the server can be restarted.
+    ``OuterRounds`` makes the decisions; this class has the connections, the arrays and the clock.
 
     >>> from stratagem._src.control_plane.island_server.island_server import IslandServer
     >>> from stratagem._src.transport import Credentials
@@ -41,10 +41,10 @@ class IslandServer:
 
     Args:
         address: ``host:port`` to listen at.
-        num_islands: How many islands the first round waits for.
-        credentials: What islands have to prove.
-        log: Called with what happens to islands.
-        heartbeat_timeout: After how many seconds of silence an island is lost.
+        num_islands: The number of islands that the first round waits for.
+        credentials: The credentials of the islands.
+        log: Called with messages about islands that join, leave or are lost.
+        heartbeat_timeout: Seconds without a heartbeat after which an island is lost.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class IslandServer:
         self._mean: tuple[int, tuple[int, ...], Arrays] | None = None
         self._state: tuple[int, dict[str, Any], Arrays] | None = None
         self._handlers: dict[str, Callable[[dict[str, Any], Message], Message]] = {
-            "heartbeat": self._hear,
+            "heartbeat": self._heartbeat,
             "admission": self._admit,
             "contribute": self._contribute,
             "mean": self._give_mean,
@@ -72,16 +72,16 @@ class IslandServer:
             "leave": self._leave,
         }
         self._is_over = threading.Event()
-        self._background = Background("the server of the islands")
+        self._background = Background("the island server")
         self._listener = Listener(address, credentials, SERVER, self._serve)
 
     @property
     def address(self) -> str:
-        """Where it listens, with the real port once it has started."""
+        """The address that it listens at, with the actual port once it has started."""
         return self._listener.address
 
     def start(self) -> None:
-        """Begins to listen.
+        """Starts to listen.
 
         Raises:
             UnavailableError: If the port is in use or cannot be bound.
@@ -99,10 +99,10 @@ class IslandServer:
         with self._changed:
             self._changed.notify_all()
         self._listener.shutdown()
-        self._background.join(2 * _SECONDS_BETWEEN_TICKS)
+        self._background.join(2 * _TICK_SECONDS)
 
     def _keep_time(self) -> None:
-        while not self._is_over.wait(_SECONDS_BETWEEN_TICKS):
+        while not self._is_over.wait(_TICK_SECONDS):
             with self._changed:
                 self._rounds.tick(time.monotonic())
                 self._after_change()
@@ -111,8 +111,8 @@ class IslandServer:
 
     def _serve(self, connection: Connection) -> None:
         session: int | None = None
-        # Else the kernel repeats a mean that a silent host does not acknowledge for a quarter of an hour.
-        connection.end_when_unacknowledged(self._heartbeat_timeout)
+        # Otherwise the kernel retransmits data to an unreachable host for a quarter of an hour.
+        connection.set_user_timeout(self._heartbeat_timeout)
         try:
             while True:
                 _, method, message = connection.receive(deadline=None)
@@ -129,7 +129,7 @@ class IslandServer:
                 else:
                     connection.send(Kind.RESULT, "", answer, deadline=None)
         finally:
-            # The connection that an island has joined by lasts as long as the island.
+            # An island keeps the connection on which it joined, so the end of it is the end of the island.
             if session is not None:
                 self._lose(session, "has ended or cannot be reached")
 
@@ -141,7 +141,7 @@ class IslandServer:
             )
         return handler
 
-    # --- what islands ask -----------------------------------------------------------------------------
+    # --- request handlers -----------------------------------------------------------------------------
 
     def _join(self, body: dict[str, Any]) -> int:
         with self._changed:
@@ -162,18 +162,18 @@ class IslandServer:
                 )
         self._layouts[island] = layout
 
-    def _hear(self, body: dict[str, Any], _: Message) -> Message:
+    def _heartbeat(self, body: dict[str, Any], _: Message) -> Message:
         with self._changed:
-            self._rounds.hear(body["session"], body["num_steps"], time.monotonic())
+            self._rounds.heartbeat(body["session"], body["num_steps"], time.monotonic())
             donates = self._rounds.donor() == body["session"]
             return with_body({"donate_round": self._rounds.round if donates else None})
 
     def _admit(self, body: dict[str, Any], _: Message) -> Message:
-        """Waits until an island is a member, for some seconds."""
+        """Waits until an island is a member, for at most the requested seconds (long poll)."""
         session = body["session"]
 
         def is_member() -> bool:
-            return self._rounds.of(session).standing is Standing.MEMBER
+            return self._rounds.of(session).standing is IslandState.MEMBER
 
         with self._changed:
             if not self._wait_until(is_member, body["seconds"]):
@@ -184,7 +184,7 @@ class IslandServer:
     def _contribute(self, body: dict[str, Any], message: Message) -> Message:
         with self._changed:
             session = body["session"]
-            # Before it counts, since the round may close with it.
+            # Stored before it is counted: the round may close with it.
             self._contributions[session] = list(message.arrays)
             try:
                 self._rounds.contribute(session, body["round"], time.monotonic())
@@ -195,7 +195,7 @@ class IslandServer:
             return with_body({})
 
     def _give_mean(self, body: dict[str, Any], _: Message) -> Message:
-        """Waits until a round is over, for some seconds."""
+        """Waits until a round is closed, for at most the requested seconds (long poll)."""
         session, round = body["session"], body["round"]
 
         def is_there() -> bool:
@@ -220,12 +220,12 @@ class IslandServer:
 
         def is_there() -> bool:
             island = self._rounds.of(session)
-            return self._rounds.state_is_ready() or island.standing is not Standing.MEMBER
+            return self._rounds.state_is_ready() or island.standing is not IslandState.MEMBER
 
         with self._changed:
             if not self._wait_until(is_there, body["seconds"]):
                 return self._not_yet()
-            if self._rounds.of(session).standing is not Standing.MEMBER:
+            if self._rounds.of(session).standing is not IslandState.MEMBER:
                 return with_body({"waits_again": True})
             assert self._state is not None
             round, state, arrays = self._state
@@ -235,13 +235,13 @@ class IslandServer:
     def _leave(self, body: dict[str, Any], _: Message) -> Message:
         with self._changed:
             if self._rounds.donor() == body["session"]:
-                # An island that has just returned needs its state, and would start over without it.
+                # A joining island needs the state of this one, and would restart from its own without it.
                 return with_body({"donate_round": self._rounds.round})
             self._rounds.leave(body["session"], time.monotonic())
             self._after_change()
         return with_body({})
 
-    # --- the parts of all -----------------------------------------------------------------------------
+    # --- shared by the handlers -----------------------------------------------------------------------
 
     def _lose(self, session: int, why: str) -> None:
         with self._changed:
@@ -262,7 +262,7 @@ class IslandServer:
             {
                 "waits_for": self._rounds.waited_for(),
                 "idle_seconds": self._rounds.seconds_without_progress(time.monotonic()),
-                "patience": self._rounds.patience(),
+                "patience": self._rounds.contribution_timeout(),
             }
         )
 

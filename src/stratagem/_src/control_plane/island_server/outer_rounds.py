@@ -1,8 +1,8 @@
-"""``OuterRounds``: who takes part in which outer step, as a state machine without I/O.
+"""``OuterRounds``: the membership of islands in outer steps, as a state machine without I/O.
 
-An island is *waiting* until it is admitted, then a *member*, until it is *gone*: lost, left, or dropped
-because it came too late. Members contribute to the present round; it closes when all of them have. Those
-that wait are admitted when a round closes, and take the state that other members have then.
+An island is *waiting* until it is admitted, then a *member* until it is *gone*: lost, left, or dropped
+because it was late. Members contribute to the current round; it closes when all of them have. Waiting
+islands are admitted when a round closes, and take the state that the other members have then.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from stratagem._src.core.errors import InvalidArgumentError, UnavailableError
 
-__all__ = ["Attendance", "ClosedRound", "OuterRounds", "Standing"]
+__all__ = ["ClosedRound", "IslandMembership", "IslandState", "OuterRounds"]
 
 _MAX_TICK_GAP = 2.0
 
 
-class Standing(enum.Enum):
-    """Where an island stands."""
+class IslandState(enum.Enum):
+    """The state of an island."""
 
     WAITING = "waiting"
     MEMBER = "member"
@@ -27,23 +27,23 @@ class Standing(enum.Enum):
 
 
 @dataclass
-class Attendance:
-    """One stay of an island, from its join until it is gone.
+class IslandMembership:
+    """One membership of an island, from its join until it is gone.
 
     Attributes:
-        island: Which island.
-        session: The number of this stay; an island that returns has another.
-        round: The round whose outer state the island brought along.
+        island: The index of the island.
+        session: The number of this membership; an island that rejoins gets another.
+        round: The round of the outer state that the island had when it joined.
         digest: A checksum of that state.
-        timeout: How many seconds others may let this island wait.
-        heard: When it was last heard of.
-        progressed: When it last made an inner step, or came.
-        num_steps: How many inner steps it has made.
-        standing: Where it stands.
+        timeout: Seconds that this island is willing to wait for others.
+        heard: The time of its last heartbeat.
+        progressed: The time of its last inner step, or of its join.
+        num_steps: The number of its inner steps.
+        standing: Its state.
         takes_state: Whether it still needs the outer state of the others.
-        contributed: When it contributed to the present round, if it did.
+        contributed: The time of its contribution to the current round, if any.
         why_gone: Why it is gone, for its own error.
-        is_replaced: Whether another process has joined with the number of the island.
+        is_replaced: Whether another process has joined with the index of the island.
     """
 
     island: int
@@ -54,7 +54,7 @@ class Attendance:
     heard: float
     progressed: float
     num_steps: int = -1
-    standing: Standing = Standing.WAITING
+    standing: IslandState = IslandState.WAITING
     takes_state: bool = False
     contributed: float | None = None
     why_gone: str = ""
@@ -63,11 +63,11 @@ class Attendance:
 
 @dataclass(frozen=True)
 class ClosedRound:
-    """A round that is over.
+    """A closed round.
 
     Attributes:
         round: Its number.
-        sessions: Those that contributed, in the order of islands.
+        sessions: The sessions that contributed, in the order of islands.
     """
 
     round: int
@@ -75,7 +75,7 @@ class ClosedRound:
 
 
 class OuterRounds:
-    """Who is in which round.
+    """Decides which islands take part in which round.
 
     >>> from stratagem._src.control_plane.island_server.outer_rounds import OuterRounds
     >>> rounds = OuterRounds(2)
@@ -88,13 +88,13 @@ class OuterRounds:
     (ClosedRound(round=0, sessions=(1, 2)), 1)
 
     Args:
-        num_islands: How many islands the first round waits for.
-        heartbeat_timeout: After how many seconds of silence an island is lost.
-        log: Called with what happens to islands.
+        num_islands: The number of islands that the first round waits for.
+        heartbeat_timeout: Seconds without a heartbeat after which an island is lost.
+        log: Called with messages about islands that join, leave or are lost.
 
     Attributes:
-        round: The present round.
-        closed: The round before, if there was one since the islands met.
+        round: The current round.
+        closed: The previous round, if one has closed since the islands formed.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class OuterRounds:
         self._num_islands = num_islands
         self._heartbeat_timeout = heartbeat_timeout
         self._log = log
-        self._sessions: dict[int, Attendance] = {}
+        self._sessions: dict[int, IslandMembership] = {}
         self._last_session = 0
         self._contributions: dict[int, int] = {}
         self._expected = set(range(num_islands))
@@ -118,20 +118,20 @@ class OuterRounds:
         self._state_round: int | None = None
         self._last_tick: float | None = None
 
-    # --- what islands do ------------------------------------------------------------------------------
+    # --- events from islands --------------------------------------------------------------------------
 
     def join(self, island: int, round: int, digest: str, timeout: float, now: float) -> int:
-        """Takes in an island with the outer state it has, and returns the number of its session.
+        """Adds an island with the outer state it has, and returns the number of its session.
 
-        An earlier session of the same island is lost by that.
+        An earlier session of the same island ends.
 
         Raises:
             InvalidArgumentError: If there is no such island.
         """
         if not 0 <= island < self._num_islands:
             raise InvalidArgumentError(
-                f"The number of an island must be from 0 to {self._num_islands - 1}, got {island}. Start "
-                "the server with the number of islands that there are (--islands)."
+                f"The index of an island must be from 0 to {self._num_islands - 1}, got {island}. Start "
+                "the server with the right number of islands (--islands)."
             )
         for former in self._present():
             if former.island == island:
@@ -139,15 +139,17 @@ class OuterRounds:
                 self._end(former, "joined again")
         self._last_session += 1
         session = self._last_session
-        self._sessions[session] = Attendance(island, session, round, digest, timeout, now, now)
+        self._sessions[session] = IslandMembership(
+            island, session, round, digest, timeout, now, now
+        )
         self._expected.add(island)
         if self._forming_since is None:
             self._forming_since = now
         self._settle(now)
         return session
 
-    def hear(self, session: int, num_steps: int, now: float) -> None:
-        """Takes in a heartbeat.
+    def heartbeat(self, session: int, num_steps: int, now: float) -> None:
+        """Records a heartbeat.
 
         Raises:
             UnavailableError: If the island is gone already.
@@ -158,13 +160,13 @@ class OuterRounds:
             island.num_steps, island.progressed = num_steps, now
 
     def contribute(self, session: int, round: int, now: float) -> None:
-        """Takes in that an island has contributed to the present round.
+        """Records the contribution of an island to the current round.
 
         Raises:
-            UnavailableError: If it is not a member, or the round is over.
+            UnavailableError: If the island is not a member, or the round is closed.
         """
         island = self._of(session)
-        if island.standing is not Standing.MEMBER or island.takes_state or round != self.round:
+        if island.standing is not IslandState.MEMBER or island.takes_state or round != self.round:
             self._end(island, f"contributed to round {round} in round {self.round}")
             self._settle(now)
             raise UnavailableError(self._sessions[session].why_gone)
@@ -174,21 +176,21 @@ class OuterRounds:
         self._settle(now)
 
     def lose(self, session: int, why: str, now: float) -> None:
-        """Takes in that an island is gone; without effect if that is known."""
+        """Records that an island is gone; a no-op if that is already known."""
         island = self._sessions.get(session)
-        if island is not None and island.standing is not Standing.GONE:
+        if island is not None and island.standing is not IslandState.GONE:
             self._end(island, why)
             self._settle(now)
 
     def leave(self, session: int, now: float) -> None:
-        """Takes in that an island has come to its end, and is not waited for any more."""
+        """Records that an island has finished; later rounds do not wait for it."""
         island = self._sessions.get(session)
         if island is not None:
             self._expected.discard(island.island)
             self.lose(session, "has left", now)
 
     def give_state(self, session: int, round: int) -> bool:
-        """Takes in that a member has given its outer state, and returns whether it is of use."""
+        """Records that a member has sent its outer state; returns whether the state is needed."""
         self._of(session)
         if round != self.round or self._state_round == round:
             return False
@@ -196,28 +198,28 @@ class OuterRounds:
         return True
 
     def took_state(self, session: int) -> None:
-        """Takes in that an island has the outer state of the others."""
+        """Records that an island has received the outer state of the others."""
         self._of(session).takes_state = False
 
-    # --- what it follows from time --------------------------------------------------------------------
+    # --- passage of time ------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Drops islands that are silent or late, and begins a round that has waited long enough."""
+        """Drops islands that miss heartbeats or are late, and starts a round when its wait is over."""
         if self._last_tick is not None and now - self._last_tick > _MAX_TICK_GAP:
-            # This process was suspended; that is no silence of the islands.
+            # This process was suspended. The islands may have sent heartbeats meanwhile.
             for island in self._present():
                 island.heard += now - self._last_tick
         self._last_tick = now
         for island in self._present():
-            silence = now - island.heard
-            if silence > self._heartbeat_timeout:
-                self._end(island, f"has sent no heartbeat for {silence:.1f} s")
+            age = now - island.heard
+            if age > self._heartbeat_timeout:
+                self._end(island, f"has sent no heartbeat for {age:.1f} s")
         self._settle(now)
 
-    # --- what is asked --------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------
 
-    def of(self, session: int) -> Attendance:
-        """Returns how an island stands.
+    def of(self, session: int) -> IslandMembership:
+        """Returns the membership with a session number.
 
         Raises:
             UnavailableError: If it is gone.
@@ -227,11 +229,11 @@ class OuterRounds:
 
     @property
     def members(self) -> list[int]:
-        """The islands that take part in the present round."""
+        """The islands that take part in the current round."""
         return [island.island for island in self._members()]
 
     def waited_for(self) -> list[int]:
-        """Returns the islands without which the present round, or the first one, does not go on."""
+        """Returns the islands that the current round, or the start of the first one, waits for."""
         members = self._members()
         if members:
             return [island.island for island in members if island.contributed is None]
@@ -239,11 +241,11 @@ class OuterRounds:
         return sorted(self._expected - here)
 
     def seconds_without_progress(self, now: float) -> float:
-        """Returns for how long no member has made a step."""
+        """Returns the seconds since the last inner step of any member."""
         return min((now - island.progressed for island in self._members()), default=0.0)
 
-    def patience(self) -> float:
-        """Returns for how many seconds members that do not contribute are waited for."""
+    def contribution_timeout(self) -> float:
+        """Returns the seconds that a round waits for members that do not contribute."""
         return max((island.timeout for island in self._members()), default=0.0)
 
     def present(self) -> list[int]:
@@ -251,14 +253,14 @@ class OuterRounds:
         return [island.island for island in self._present()]
 
     def donor(self) -> int | None:
-        """Returns the session of the member that is to give its state for others, if some need it."""
+        """Returns the session of the member that should send its state, if other members need it."""
         members = self._members()
         if self._state_round == self.round or not any(m.takes_state for m in members):
             return None
         return next((m.session for m in members if not m.takes_state), None)
 
     def state_is_ready(self) -> bool:
-        """Returns whether the state of the present round was given."""
+        """Returns whether a member has sent the state of the current round."""
         return self._state_round == self.round
 
     # --- the rules ------------------------------------------------------------------------------------
@@ -266,9 +268,9 @@ class OuterRounds:
     def _settle(self, now: float) -> None:
         members = self._members()
         if members and all(m.takes_state for m in members) and not self.state_is_ready():
-            # The islands that had the state are gone: the others begin with what they brought along.
+            # The islands with the state are gone: the others start over from the states they joined with.
             for member in members:
-                member.standing, member.takes_state = Standing.WAITING, False
+                member.standing, member.takes_state = IslandState.WAITING, False
             members = []
         if not members:
             self._contributions.clear()
@@ -283,9 +285,9 @@ class OuterRounds:
             self._close()
             self._settle(now)
 
-    def _is_overdue(self, members: list[Attendance], now: float) -> bool:
+    def _is_overdue(self, members: list[IslandMembership], now: float) -> bool:
         first = min((m.contributed for m in members if m.contributed is not None), default=None)
-        return first is not None and now - first > self.patience()
+        return first is not None and now - first > self.contribution_timeout()
 
     def _close(self) -> None:
         order = sorted(self._contributions)
@@ -296,60 +298,58 @@ class OuterRounds:
         for member in self._members():
             member.contributed = None
         for island in self._present():
-            if island.standing is Standing.WAITING:
-                island.standing, island.takes_state = Standing.MEMBER, True
+            if island.standing is IslandState.WAITING:
+                island.standing, island.takes_state = IslandState.MEMBER, True
                 self._log(f"island {island.island} is admitted to round {self.round}")
-        # If all of these are lost at once, as when a whole job is started again, they wait for each other.
+        # If all of these are lost at once, as when the whole job restarts, they wait for each other.
         self._expected = set(self.members)
 
     def _form(self, now: float) -> None:
-        waiting = [i for i in self._present() if i.standing is Standing.WAITING]
+        waiting = [i for i in self._present() if i.standing is IslandState.WAITING]
         if not waiting:
             self._forming_since = None
             return
         if self._forming_since is None:
             self._forming_since = now
         missing = self._expected - {island.island for island in waiting}
-        patience = max(island.timeout for island in waiting)
-        if missing and now - self._forming_since <= patience:
+        timeout = max(island.timeout for island in waiting)
+        if missing and now - self._forming_since <= timeout:
             return
         source = max(waiting, key=lambda island: (island.round, -island.island))
         self.round, self.closed, self._state_round = source.round, None, None
         for island in waiting:
             same = (island.round, island.digest) == (source.round, source.digest)
-            island.standing, island.takes_state = Standing.MEMBER, not same
+            island.standing, island.takes_state = IslandState.MEMBER, not same
             island.progressed = now
         self._expected = set(self.members)
         self._forming_since = None
         if missing:
-            self._log(f"islands {sorted(missing)} have not come in time; the others begin")
-        self._log(f"islands {self.members} begin with round {self.round}")
+            self._log(f"islands {sorted(missing)} did not join in time; the others start")
+        self._log(f"islands {self.members} start with round {self.round}")
 
-    def _end(self, island: Attendance, why: str) -> None:
-        island.standing = Standing.GONE
+    def _end(self, island: IslandMembership, why: str) -> None:
+        island.standing = IslandState.GONE
         island.why_gone = f"island {island.island} {why}"
         self._log(f"{island.why_gone}; {len(self._members())} members are left")
 
-    def _of(self, session: int) -> Attendance:
+    def _of(self, session: int) -> IslandMembership:
         island = self._sessions.get(session)
         if island is None:
-            raise UnavailableError(
-                f"The server of the islands does not know the session {session}."
-            )
+            raise UnavailableError(f"The island server does not know the session {session}.")
         if island.is_replaced:
-            # Were it to join again, the two would take each other's place for ever. A process that has
-            # lost its connection and joins again never asks with its former session.
+            # An error, because two processes with one index would otherwise replace each other forever. A
+            # process that lost its connection and rejoins never uses its former session.
             raise InvalidArgumentError(
-                f"Each island must have a number of its own, but another process has joined as island "
+                f"Each island must have its own index, but another process has joined as island "
                 f"{island.island}. Start each island once, with its own STRATAGEM_ISLAND."
             )
-        if island.standing is Standing.GONE:
+        if island.standing is IslandState.GONE:
             raise UnavailableError(island.why_gone)
         return island
 
-    def _present(self) -> list[Attendance]:
-        present = [i for i in self._sessions.values() if i.standing is not Standing.GONE]
+    def _present(self) -> list[IslandMembership]:
+        present = [i for i in self._sessions.values() if i.standing is not IslandState.GONE]
         return sorted(present, key=lambda island: island.island)
 
-    def _members(self) -> list[Attendance]:
-        return [i for i in self._present() if i.standing is Standing.MEMBER]
+    def _members(self) -> list[IslandMembership]:
+        return [i for i in self._present() if i.standing is IslandState.MEMBER]

@@ -6,9 +6,9 @@ import time
 import psutil
 import pytest
 from processes import marked, poll
-from strangers import Overhearing, Strangers
+from unauthenticated_peers import Overhearing, Strangers
 
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.transport import Credentials, Identity, Kind, Message, connect
 
@@ -72,7 +72,7 @@ def silent_visit(port):
 @pytest.mark.slow
 def test_two_nodes_reach_their_end_among_strangers(start, script, ready, tmp_path):
     program = script("say_ready()\nwhile not Path('go').exists(): time.sleep(0.01)\nprint('right')")
-    with HeldPorts(1) as held, Overhearing(("127.0.0.1", *held)) as network:
+    with ReservedPorts(1) as held, Overhearing(("127.0.0.1", *held)) as network:
         nodes = []
         for rank, port in enumerate((*held, network.port)):
             place = ["--nnodes", 2, "--node-rank", rank, "--rdzv-endpoint", f"127.0.0.1:{port}"]
@@ -143,7 +143,7 @@ MALFORMED = [
 def test_nodes_that_know_the_secret_and_talk_nonsense_are_dropped(start, script):
     program = script("print('right')")
     credentials = Credentials(secret=SECRET["STRATAGEM_CLUSTER_SECRET"])
-    with HeldPorts(1) as held:
+    with ReservedPorts(1) as held:
         [port] = held
         place = ["--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--node-rank"]
         first = start("run", *place, 0, program, env=SECRET)

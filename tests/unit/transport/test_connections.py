@@ -19,7 +19,7 @@ from stratagem._src.transport import (
     Kind,
     Listener,
     Message,
-    PeerGone,
+    PeerDisconnectedError,
     connect,
 )
 from stratagem._src.transport import listener as listener_module
@@ -151,7 +151,7 @@ def test_another_thread_can_wake_who_waits(meet, how):
     threading.Timer(0.05, how, (host,)).start()
     with pytest.raises(OSError):
         host.receive(None)
-    with pytest.raises(PeerGone):
+    with pytest.raises(PeerDisconnectedError):
         guest.receive(soon())
 
 
@@ -214,16 +214,16 @@ def test_an_error_while_serving_ends_only_that_connection(credentials, caplog):
     for _ in range(2):
         guest = connect(listener.address, credentials, own=GUEST, wanted=HOST, deadline=soon())
         guest.send(Kind.EVENT, "", Message(), soon())
-        with pytest.raises(PeerGone):
+        with pytest.raises(PeerDisconnectedError):
             guest.receive(soon())
         guest.close()
-    assert caplog.text.count("with guest:7 ended by an error") == 2
+    assert caplog.text.count("with guest:7 ended with an error") == 2
     assert not listener.wait(0)
     listener.shutdown()
 
 
 def test_the_refusal_of_one_that_says_nothing_has_a_reason(credentials, monkeypatch, caplog):
-    monkeypatch.setattr(listener_module, "_SECONDS_TO_GREET", 0.2)
+    monkeypatch.setattr(listener_module, "_HANDSHAKE_TIMEOUT", 0.2)
     listener = Listener("127.0.0.1:0", credentials, HOST, lambda connection: None)
     listener.start()
     address = Address.parse(listener.address)
@@ -231,7 +231,7 @@ def test_the_refusal_of_one_that_says_nothing_has_a_reason(credentials, monkeypa
         while stranger.recv(4096):
             pass
     listener.shutdown()
-    assert "from 127.0.0.1: it has not proved who it is within 0.2 s" in caplog.text
+    assert "from 127.0.0.1: it did not complete the handshake within 0.2 s" in caplog.text
 
 
 def test_many_strangers_cost_few_lines(credentials, caplog):
@@ -261,7 +261,7 @@ def test_the_end_of_an_acceptor_is_reported(credentials, monkeypatch, caplog):
     def fail(*arguments, **options):
         raise LookupError("nobody expected this")
 
-    monkeypatch.setattr(listener._servants, "start", fail)
+    monkeypatch.setattr(listener._handlers, "start", fail)
     listener.start()
     host, port = listener.address.rsplit(":", 1)
     socket.create_connection((host, int(port)), timeout=10).close()
@@ -278,17 +278,17 @@ def test_the_end_of_an_acceptor_is_reported(credentials, monkeypatch, caplog):
 def test_when_no_thread_is_to_be_had_the_next_is_served(credentials, monkeypatch):
     served = threading.Event()
     listener = Listener("127.0.0.1:0", credentials, HOST, lambda connection: served.set())
-    start, failures = listener._servants.start, [RuntimeError("can't start new thread")]
+    start, failures = listener._handlers.start, [RuntimeError("can't start new thread")]
 
     def fail_once(*arguments, **options):
         if failures:
             raise failures.pop()
         return start(*arguments, **options)
 
-    monkeypatch.setattr(listener._servants, "start", fail_once)
+    monkeypatch.setattr(listener._handlers, "start", fail_once)
     listener.start()
     connect(listener.address, credentials, own=GUEST, wanted=HOST, deadline=soon()).close()
     assert not failures  # it was turned away, and came again
     assert served.wait(10)
-    assert not listener._unauthenticated._places
+    assert not listener._unauthenticated._slots
     listener.shutdown()

@@ -1,4 +1,4 @@
-"""Where an elastic job keeps compiled programs: workers that form again need not compile them again."""
+"""JAX's persistent compilation cache for elastic jobs: workers that re-form need not compile again."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from typing import Any
 import jax
 
 from stratagem._src.jax_compat.compilation_cache import cache_programs_in
-from stratagem._src.transport.private_folder import make_private_folder
+from stratagem._src.transport.private_files import make_private_directory
 
-__all__ = ["keep_programs"]
+__all__ = ["enable_persistent_cache"]
 
 _log = logging.getLogger("stratagem")
 _CACHE_VARIABLE = "XDG_CACHE_HOME"
 _OTHERS_WRITE = 0o022
 
 
-def keep_programs() -> None:
-    """Has the compiled programs of this process kept in files, for other processes and later ones.
+def enable_persistent_cache() -> None:
+    """Enables JAX's persistent compilation cache for this process.
 
-    They are in ``jax_compilation_cache_dir``, or else in ``$XDG_CACHE_HOME/stratagem/programs``, by
-    default ``~/.cache``. A folder that others than this user may write to is not used.
+    The directory is ``jax_compilation_cache_dir`` if set, else ``$XDG_CACHE_HOME/stratagem/programs``, by
+    default under ``~/.cache``. A directory that other users may write to is not used: loading a program
+    from it would run their code.
     """
     config: Any = jax.config
     if not config.jax_enable_compilation_cache:
         return
     try:
         folder = _folder(config.jax_compilation_cache_dir) / _processor()
-        make_private_folder(folder)
+        make_private_directory(folder)
         status = folder.lstat()
     except (OSError, RuntimeError) as error:
-        _log.info("Compiled programs are not kept: %s", error)
+        _log.info("The persistent compilation cache is disabled: %s", error)
         return
     if status.st_uid != os.getuid() or status.st_mode & _OTHERS_WRITE:
         _log.warning(
-            "Compiled programs are not kept in %s: the folder must belong to this user, and no other "
-            "user may write there. Remove it, or set JAX_COMPILATION_CACHE_DIR to another one.",
+            "The persistent compilation cache in %s is disabled: the directory must belong to this user, "
+            "and no other user may write to it. Remove it, or set JAX_COMPILATION_CACHE_DIR.",
             folder,
         )
         return
@@ -56,9 +57,9 @@ def _folder(wanted: str | None) -> Path:
 
 
 def _processor() -> str:
-    """Tells processors apart: a program for one may have instructions that another does not know.
+    """Returns a hash of the CPU model: a program compiled for one CPU may use instructions of it.
 
-    Hosts often share a home directory, and JAX's keys do not hold this.
+    Hosts often share a home directory, and JAX's cache keys do not contain the CPU.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

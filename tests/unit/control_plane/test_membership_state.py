@@ -5,8 +5,8 @@ import json
 import pytest
 
 from stratagem._src.cluster.errors import RendezvousError
-from stratagem._src.control_plane.equal_values import values_of
-from stratagem._src.control_plane.membership_state import Board, Send
+from stratagem._src.control_plane.membership_state import MembershipState, Send
+from stratagem._src.control_plane.run_length import run_length_decode
 from stratagem._src.control_plane.worker_status import (
     IDLE,
     WAITING,
@@ -27,14 +27,14 @@ def views_at(board, now):
 
 
 def test_start_is_told_to_all_when_the_last_one_comes():
-    board = Board(2)
+    board = MembershipState(2)
     assert board.open({"service_port": 7}) == []
     assert told(board.join(1, 0.0), "start") == []
     assert told(board.join(0, 1.0), "start") == [(0, {"service_port": 7}), (1, {"service_port": 7})]
 
 
 def test_start_is_told_when_it_is_known_after_the_last_one_came():
-    board = Board(2)
+    board = MembershipState(2)
     board.join(0, 0.0)
     assert told(board.join(1, 0.0), "start") == []
     assert told(board.open({"hosted": True}), "start") == [
@@ -44,7 +44,7 @@ def test_start_is_told_when_it_is_known_after_the_last_one_came():
 
 
 def test_everybody_hears_who_is_there():
-    board = Board(2)
+    board = MembershipState(2)
     board.join(1, 0.0)
     views, hearers = views_at(board, 0.0)
     assert [view.absent for view in views] == [True, False]
@@ -52,19 +52,19 @@ def test_everybody_hears_who_is_there():
 
 
 def test_views_tell_status_and_silence():
-    board = Board(3)
+    board = MembershipState(3)
     for worker in range(3):
         board.join(worker, 0.0)
     board.receive(1, {"status": WorkerStatus(WAITING, 3, "step").to_json()}, 2.0)
     board.receive(2, {"status": WorkerStatus(IDLE, 3).to_json()}, 5.0)
     (first, second, third), _ = views_at(board, 5.9)
-    assert (first.silent, second.silent, third.silent) == (5, 3, 0)
+    assert (first.heartbeat_age, second.heartbeat_age, third.heartbeat_age) == (5, 3, 0)
     assert second.status == WorkerStatus(WAITING, 3, "step")
     assert third.status == WorkerStatus(IDLE, 3)
 
 
 def test_a_broken_connection_is_not_a_goodbye():
-    board = Board(3)
+    board = MembershipState(3)
     for worker in range(3):
         board.join(worker, 0.0)
     board.receive(1, {"leave": "done"}, 1.0)
@@ -77,7 +77,7 @@ def test_a_broken_connection_is_not_a_goodbye():
 
 
 def test_who_comes_leaves_or_is_lost_is_news_until_all_are_told():
-    board = Board(2)
+    board = MembershipState(2)
     for happens in (
         lambda: board.join(0, 0.0),
         lambda: board.join(1, 0.0),
@@ -93,7 +93,7 @@ def test_who_comes_leaves_or_is_lost_is_news_until_all_are_told():
 
 
 def test_what_a_thousand_workers_are_told_is_small():
-    board = Board(1024)
+    board = MembershipState(1024)
     sends = [send for worker in range(1024) for send in board.join(worker, 0.0)]
     assert sends == []
     for worker in range(1024):
@@ -109,7 +109,7 @@ def test_what_a_thousand_workers_are_told_is_small():
 
 
 def test_exchange_is_complete_when_all_have_given():
-    board = Board(2)
+    board = MembershipState(2)
     board.join(0, 0.0)
     board.join(1, 0.0)
     assert board.receive(1, {"put": "a/1", "value": "one"}, 0.0) == []
@@ -121,14 +121,14 @@ def test_exchange_is_complete_when_all_have_given():
 
 def test_equal_values_travel_once_however_many_workers_say_them():
     def told_to_each(values):
-        board = Board(len(values))
+        board = MembershipState(len(values))
         for worker in range(len(values)):
             board.join(worker, 0.0)
         for worker, value in enumerate(values):
             sends = board.receive(worker, {"put": "sizes/1", "value": value}, 0.0)
         assert [worker for worker, _ in sends] == list(range(len(values)))
         [text] = {json.dumps(message["runs"]) for _, message in sends}
-        assert values_of(json.loads(text)) == values
+        assert run_length_decode(json.loads(text)) == values
         return text
 
     assert len(told_to_each([[8, 3]] * 200)) <= len(told_to_each([[8, 3]] * 2)) + 2
@@ -137,16 +137,16 @@ def test_equal_values_travel_once_however_many_workers_say_them():
 
 
 def test_who_is_refused():
-    board = Board(2)
+    board = MembershipState(2)
     board.join(1, 0.0)
     assert board.refusal(0, 2) is None
     assert "2 workers" in board.refusal(0, 3)
-    assert "here already" in board.refusal(1, 2)
+    assert "has already joined" in board.refusal(1, 2)
     assert "not in a cluster" in board.refusal(2, 2)
 
 
 def test_over_when_the_last_one_has_gone_or_is_forgotten():
-    board = Board(2)
+    board = MembershipState(2)
     assert not board.is_over(0.0)
     board.join(0, 0.0)
     board.join(1, 0.0)
@@ -160,7 +160,7 @@ def test_over_when_the_last_one_has_gone_or_is_forgotten():
 
 
 def test_silent_workers_keep_nothing_alive_when_the_leader_has_ended():
-    board = Board(2)
+    board = MembershipState(2)
     board.join(0, 0.0)
     board.join(1, 0.0)
     board.lose(0)
@@ -170,7 +170,7 @@ def test_silent_workers_keep_nothing_alive_when_the_leader_has_ended():
 
 
 def both_joined():
-    board = Board(2)
+    board = MembershipState(2)
     board.join(0, 0.0)
     board.join(1, 0.0)
     return board
@@ -182,11 +182,11 @@ def test_a_part_that_is_withdrawn_is_not_kept():
         board.receive(0, {"put": f"a/{number}", "value": 1}, 0.0)
         board.receive(0, {"withdraw": f"a/{number}"}, 0.0)
     board.receive(0, {"withdraw": "never begun"}, 0.0)
-    assert board.num_exchanges == 0
+    assert board.num_pending_gathers == 0
     # Others wait for it as before, and it can be given again.
     board.receive(1, {"put": "a/1", "value": 2}, 0.0)
     board.receive(0, {"withdraw": "a/1"}, 0.0)
-    assert board.num_exchanges == 1
+    assert board.num_pending_gathers == 1
     assert told(board.receive(0, {"put": "a/1", "value": 3}, 0.0), "runs") == [
         (0, [[3, 1], [2, 1]]),
         (1, [[3, 1], [2, 1]]),
@@ -196,7 +196,7 @@ def test_a_part_that_is_withdrawn_is_not_kept():
 def test_what_is_told_of_a_comparison_does_not_grow_with_the_workers():
     lengths = []
     for num_workers in (2, 200):
-        board = Board(num_workers)
+        board = MembershipState(num_workers)
         for worker in range(num_workers):
             board.join(worker, 0.0)
         for worker in range(num_workers):
@@ -215,13 +215,13 @@ def test_nothing_is_kept_that_can_never_be_complete():
         board.receive(0, {"put": "a/1", "value": 1}, 0.0)
         end(board)
         board.receive(0, {"put": "a/2", "value": 1}, 0.0)
-        assert board.num_exchanges == 0
+        assert board.num_pending_gathers == 0
 
 
 def test_exchanges_that_nobody_completes_have_a_limit():
     board = both_joined()
     for number in range(4096):
         board.receive(0, {"put": f"a/{number}", "value": 1}, 0.0)
-    with pytest.raises(RendezvousError, match="4096 exchanges wait"):
+    with pytest.raises(RendezvousError, match="4096 gathers wait"):
         board.receive(0, {"put": "one more", "value": 1}, 0.0)
-    assert board.num_exchanges == 4096
+    assert board.num_pending_gathers == 4096

@@ -1,4 +1,4 @@
-"""``GivenValues``: what the workers give each other at the meeting point, and the waits for it."""
+"""``ValueGather``: waits for values that all workers contribute through the membership server."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from stratagem._src.control_plane.membership_client import MeetingClient
-from stratagem._src.control_plane.suspend_aware_timer import Patience
+from stratagem._src.control_plane.membership_client import MembershipClient
+from stratagem._src.control_plane.suspend_aware_timer import SuspendAwareTimer
 from stratagem._src.control_plane.worker_status import AGREEING, WorkerStatus
 
-__all__ = ["GivenValues", "Look"]
+__all__ = ["ValueGather", "WaitCheck"]
 
 _POLL_SECONDS = 0.25
 
 
-class Look(Protocol):
-    """Looks whether a wait is in vain, and raises if it is."""
+class WaitCheck(Protocol):
+    """Raises if a wait can never end."""
 
     def __call__(self, seconds: float, status: WorkerStatus, *, in_sequence: bool) -> None:
-        """Looks.
+        """Checks the wait.
 
         Args:
-            seconds: How long it has been waited.
-            status: Where this worker stands.
-            in_sequence: Whether it waits in the common sequence of programs; else beside it.
+            seconds: The duration of the wait so far.
+            status: The status of this worker.
+            in_sequence: Whether the wait is part of the common sequence of programs.
         """
 
 
-class GivenValues:
-    """Takes what every worker gives, when all have.
+class ValueGather:
+    """Gathers one value from every worker (an all-gather of plain data over the control plane).
 
     Args:
-        client: The line to the meeting point.
-        look: Called every now and then during a wait.
+        client: The client of the membership server.
+        check_wait: Called periodically during a wait.
     """
 
-    def __init__(self, client: MeetingClient, look: Look) -> None:
+    def __init__(self, client: MembershipClient, check_wait: WaitCheck) -> None:
         self._client = client
-        self._look = look
+        self._check_wait = check_wait
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._inputs: list[str] = []
 
     def next_key(self, topic: str) -> str:
-        """Returns the key of the next exchange of a topic."""
+        """Returns the key of the next gather of a topic."""
         with self._lock:
             turn = self._counts[topic] = self._counts.get(topic, 0) + 1
         return f"{topic}/{turn}"
@@ -58,25 +58,25 @@ class GivenValues:
         *,
         in_sequence: bool,
     ) -> Any:
-        """Returns what the others gave too, when it is there; ``None`` if it is cancelled."""
-        patience = Patience()
+        """Waits for the values of all workers and returns them; ``None`` if the wait is cancelled."""
+        timer = SuspendAwareTimer()
         while (given := self._client.take(key, _POLL_SECONDS)) is None:
             if cancelled():
                 self._client.withdraw(key)
                 return None
-            self._look(patience.seconds(), status, in_sequence=in_sequence)
+            self._check_wait(timer.seconds(), status, in_sequence=in_sequence)
         return given
 
-    def take_beside(
+    def take_out_of_sequence(
         self, key: str, what: str, cancelled: Callable[[], bool] = lambda: False
     ) -> Any:
-        """Returns what the others gave too, beside the common sequence of programs."""
+        """Waits for the values of all workers, outside the common sequence of programs."""
         with self._awaited(what):
             return self.take(key, WorkerStatus(AGREEING, at=what), cancelled, in_sequence=False)
 
     @contextlib.contextmanager
     def _awaited(self, what: str) -> Iterator[None]:
-        """Lets the others know what the input waits for."""
+        """Includes what the input waits for in the status that other workers see."""
         with self._lock:
             self._inputs.append(what)
             self._client.set_inputs(tuple(self._inputs))

@@ -1,19 +1,19 @@
-"""What many workers say alike, in few words."""
+"""Compact encodings of values that are mostly equal on all workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["distinct", "num_common", "runs_of", "values_of"]
+__all__ = ["common_prefix_length", "distinct", "run_length_decode", "run_length_encode"]
 
 
-def runs_of(values: Sequence[Any]) -> list[list[Any]]:
-    """Returns values as pairs of a value and how often it follows itself.
+def run_length_encode(values: Sequence[Any]) -> list[list[Any]]:
+    """Returns values as pairs of a value and its number of consecutive occurrences.
 
-    Mostly all workers say the same. Then what each of them is told does not grow with their number.
+    Usually all workers send the same value. Then the size of the reply does not grow with their number.
 
-    >>> runs_of([4, 4, 4, 3])
+    >>> run_length_encode([4, 4, 4, 3])
     [[4, 3], [3, 1]]
     """
     runs: list[list[Any]] = []
@@ -25,10 +25,10 @@ def runs_of(values: Sequence[Any]) -> list[list[Any]]:
     return runs
 
 
-def values_of(runs: Sequence[Sequence[Any]]) -> list[Any]:
-    """Returns the values that ``runs_of`` made runs of.
+def run_length_decode(runs: Sequence[Sequence[Any]]) -> list[Any]:
+    """Returns the values that ``run_length_encode`` encoded.
 
-    >>> values_of([[4, 3], [3, 1]])
+    >>> run_length_decode([[4, 3], [3, 1]])
     [4, 4, 4, 3]
     """
     return [value for value, count in runs for _ in range(count)]
@@ -47,10 +47,10 @@ def distinct(values: Sequence[Any]) -> list[Any]:
     return seen
 
 
-def num_common(lists: Sequence[Sequence[Any]]) -> int:
-    """Returns how many of their first entries are the same in all lists.
+def common_prefix_length(lists: Sequence[Sequence[Any]]) -> int:
+    """Returns the length of the longest common prefix of all lists.
 
-    >>> num_common([[4, 4, 4], [4, 4], [4, 4, 3]])
+    >>> common_prefix_length([[4, 4, 4], [4, 4], [4, 4, 3]])
     2
     """
     first = lists[0]

@@ -1,4 +1,4 @@
-"""Files and folders for what only their owner may read."""
+"""Files and directories that only their owner may read."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["make_private_folder", "open_private_file"]
+__all__ = ["make_private_directory", "open_private_file"]
 
 
-def make_private_folder(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing, for this user only; leaves what is there.
+def make_private_directory(folder: Path) -> None:
+    """Creates a directory and its missing parents with mode 0700; existing ones keep their modes.
 
     Raises:
-        OSError: If it cannot be made, or is a file.
+        OSError: If it cannot be created, or is a file.
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from stratagem._src.transport.private_folder import make_private_folder
+    >>> from stratagem._src.transport.private_files import make_private_directory
     >>> with tempfile.TemporaryDirectory() as name:
-    ...     make_private_folder(Path(name) / "state" / "mine")
+    ...     make_private_directory(Path(name) / "state" / "mine")
     ...     oct((Path(name) / "state").stat().st_mode)[-3:]
     '700'
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    # mkdir(parents=True) would give its mode to the last one alone.
+    # mkdir(parents=True) would apply the mode only to the last one.
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
     if not folder.is_dir():
@@ -32,13 +32,13 @@ def make_private_folder(folder: Path) -> None:
 
 
 def open_private_file(path: Path, *, append: bool) -> int:
-    """Opens a file for writing, and returns its descriptor; one that is made is for this user only.
+    """Opens a file for writing and returns its descriptor. A new file gets mode 0600.
 
-    What is there already keeps its mode: whoever made it so wants others to read it.
+    An existing file keeps its mode: its owner may want others to read it.
 
     >>> import os, tempfile
     >>> from pathlib import Path
-    >>> from stratagem._src.transport.private_folder import open_private_file
+    >>> from stratagem._src.transport.private_files import open_private_file
     >>> with tempfile.TemporaryDirectory() as name:
     ...     os.close(open_private_file(Path(name) / "log", append=False))
     ...     oct((Path(name) / "log").stat().st_mode)[-3:]

@@ -1,4 +1,4 @@
-"""``MeetingHost``: the meeting point's process, as the leader sees it."""
+"""``MembershipServerProcess``: starts the membership server as a child process of the leader."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from stratagem._src.core.terminal_text import printable
 from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials
 
-__all__ = ["MeetingHost"]
+__all__ = ["MembershipServerProcess"]
 
 _log = logging.getLogger("stratagem")
 _MODULE = "stratagem._src.control_plane.membership_server"
 _REMEMBERED_LINES = 20
-_SECONDS_TO_END = 10.0
+_EXIT_TIMEOUT = 10.0
 
 
-class MeetingHost:
-    """A process that serves the meeting point.
+class MembershipServerProcess:
+    """A child process that runs the membership server.
 
-    It takes the end of its standard input for the end of this process, and ends when the last worker
-    has gone. What it says on standard error goes to the log of this process.
+    The server takes the end of its standard input as the end of this process, and exits when the last
+    worker has gone. This process logs its standard error.
 
     Args:
-        address: Where workers meet; port 0 for any that is free.
-        num_workers: How many there are.
-        credentials: What they prove to each other. The process finds them as this one did.
-        peers: The hosts of the workers, as far as they are known.
+        address: The address to listen at; port 0 for any free port.
+        num_workers: The number of workers.
+        credentials: The credentials of the cluster. The server reads them from the same environment.
+        peers: The known hosts of the workers.
 
     Attributes:
-        address: Where workers meet.
+        address: The address of the server.
 
     Raises:
         LaunchError: If the port is in use.
-        PermissionDeniedError: If the address is not loopback and nobody has anything to prove.
+        PermissionDeniedError: If the address is not loopback and there are no credentials.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class MeetingHost:
             descriptors = [listener.fileno() for listener in listeners]
             self.address = Address(address.host, listeners[0].getsockname()[1])
             self.process = subprocess.Popen(
-                # Not the folder where the program was started: it may hold anything.
+                # -P keeps the current directory out of sys.path: it may contain any module.
                 [sys.executable, "-P", "-m", _MODULE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -77,15 +77,15 @@ class MeetingHost:
             assert self.process.stdin is not None
             self.process.stdin.write(json.dumps(settings).encode() + b"\n")
             self.process.stdin.flush()
-        self._background = Background("the meeting point")
-        self._background.start(self._watch, name="meeting-log")
+        self._background = Background("the membership server")
+        self._background.start(self._watch, name="membership-server-log")
 
     def release(self) -> None:
-        """Lets the process go on for the other workers, without this one."""
+        """Detaches from the process, which continues to serve the other workers."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        # Else Python warns that it still runs.
+        # Otherwise Popen.__del__ warns that the process is still running.
         self.process.returncode = 0
 
     def _watch(self) -> None:
@@ -94,20 +94,20 @@ class MeetingHost:
             for line in lines:
                 text = printable(line.decode(errors="replace").rstrip())
                 self._last_lines.append(text)
-                _log.warning("meeting point: %s", text)
-        code = self.process.wait(_SECONDS_TO_END)
+                _log.warning("membership server: %s", text)
+        code = self.process.wait(_EXIT_TIMEOUT)
         if code != 0:
             said = "".join(f"\n    {text}" for text in self._last_lines) or " nothing"
             _log.error(
-                "The meeting point must be there until the last worker has left, but it ended with "
-                "code %d. The last that it said:%s",
+                "The membership server must run until the last worker has left, but it exited with code "
+                "%d. Its last output:%s",
                 code,
                 said,
             )
 
 
 def _environment() -> dict[str, str]:
-    """Returns an environment in which modules are found where this process finds them."""
+    """Returns an environment in which Python finds the same modules as this process."""
     path = os.pathsep.join(folder for folder in sys.path if folder)
     return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -117,6 +117,6 @@ def _listen(address: Address, peers: Iterable[str]) -> list[socket.socket]:
         return listen(address, peers)
     except OSError as error:
         raise LaunchError(
-            f"The leader must listen on its address {address}, but: {error.strerror or error}. End what "
-            "listens there, or give the leader another port in the cluster."
+            f"Cannot bind the leader's address {address}: {error.strerror or error}. Stop the process that "
+            "uses the port, or choose another port for the leader in the cluster."
         ) from None

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from stratagem._src.control_plane.coordinated_stop import CommonBoundary, LonelyLine
-from stratagem._src.control_plane.equal_values import values_of
-from stratagem._src.control_plane.membership_client import Call
-from stratagem._src.control_plane.membership_state import Board
+from stratagem._src.control_plane.coordinated_stop import CoordinatedStop, LocalBroadcast
+from stratagem._src.control_plane.membership_client import Broadcast
+from stratagem._src.control_plane.membership_state import MembershipState
+from stratagem._src.control_plane.run_length import run_length_decode
 
 NUM_STEPS = 200
 
@@ -19,15 +19,15 @@ class Meeting:
     """A board whose messages reach every worker in a thread of its own, as over the network."""
 
     def __init__(self, num_workers):
-        self._board = Board(num_workers)
+        self._state = MembershipState(num_workers)
         for worker in range(num_workers):
-            self._board.join(worker, 0.0)
+            self._state.join(worker, 0.0)
         self._lock = threading.Lock()
         self.lines = [Line(self, worker) for worker in range(num_workers)]
 
     def say(self, worker, message):
         with self._lock:
-            sends = self._board.receive(worker, message, 0.0)
+            sends = self._state.receive(worker, message, 0.0)
             for send in sends:
                 self.lines[send.worker].inbox.put(send.message)
 
@@ -38,10 +38,10 @@ class Line:
         self.inbox, self._listeners, self._answers = queue.SimpleQueue(), [], {}
         self._news = threading.Condition()
 
-    def call(self, topic, why):
+    def broadcast(self, topic, why):
         self._meeting.say(self._worker, {"call": topic, "why": why})
 
-    def listen(self, listener):
+    def add_listener(self, listener):
         self._listeners.append(listener)
 
     def answer(self, key, value):
@@ -56,17 +56,17 @@ class Line:
         while (message := self.inbox.get()) is not None:
             if "called" in message:
                 for listener in self._listeners:
-                    listener(Call(message["called"], message["by"], message["why"]))
+                    listener(Broadcast(message["called"], message["by"], message["why"]))
             else:
                 with self._news:
-                    self._answers[message["exchanged"]] = values_of(message["runs"])
+                    self._answers[message["exchanged"]] = run_length_decode(message["runs"])
                     self._news.notify_all()
 
 
 def halts_of(num_workers, calls, in_step):
     """Runs loops; returns the passes at which each worker halted."""
     meeting = Meeting(num_workers)
-    boundaries = [CommonBoundary(line, "end") for line in meeting.lines]
+    boundaries = [CoordinatedStop(line, "end") for line in meeting.lines]
     collective = threading.Barrier(num_workers)
     halts = [[] for _ in range(num_workers)]
 
@@ -110,32 +110,32 @@ def test_all_halt_at_the_same_pass(seed):
 
 def test_a_call_for_the_next_halt_reaches_a_worker_that_has_not_halted_yet():
     meeting = Meeting(2)
-    quick, slow = (CommonBoundary(line, "end") for line in meeting.lines)
+    quick, slow = (CoordinatedStop(line, "end") for line in meeting.lines)
 
     def deliver():
         for line in meeting.lines:
             line.inbox.put(None)
             line.hear()
 
-    quick.call("first")
+    quick.request("first")
     deliver()
     deliver()
-    assert quick.come()
-    quick.call("second")
+    assert quick.reach_boundary()
+    quick.request("second")
     deliver()
     deliver()
-    assert slow.come()
+    assert slow.reach_boundary()
     deliver()
-    assert [quick.come(), slow.come()] == [True, True]
-    assert [quick.come(), slow.come()] == [False, False]
+    assert [quick.reach_boundary(), slow.reach_boundary()] == [True, True]
+    assert [quick.reach_boundary(), slow.reach_boundary()] == [False, False]
 
 
 def test_a_loop_alone_halts_at_the_next_pass_and_only_there():
-    boundary = CommonBoundary(LonelyLine(), "end")
-    assert [boundary.come() for _ in range(3)] == [False] * 3
-    boundary.call("first")
-    boundary.call("again, before it was heeded")
-    assert [boundary.come() for _ in range(3)] == [True, False, False]
-    boundary.call("another")
+    boundary = CoordinatedStop(LocalBroadcast(), "end")
+    assert [boundary.reach_boundary() for _ in range(3)] == [False] * 3
+    boundary.request("first")
+    boundary.request("again, before it was heeded")
+    assert [boundary.reach_boundary() for _ in range(3)] == [True, False, False]
+    boundary.request("another")
     boundary.close()
-    assert [boundary.come() for _ in range(2)] == [True, False]
+    assert [boundary.reach_boundary() for _ in range(2)] == [True, False]

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from stratagem._src.core.errors import UnavailableError
-from stratagem._src.transport import Identity, Listener, admission, connect, connecting
-from stratagem._src.transport.admission import Admission
+from stratagem._src.transport import Identity, Listener, connect, connecting, connection_limiter
+from stratagem._src.transport.connection_limiter import ConnectionLimiter
 
 HOST, GUEST = Identity("host"), Identity("guest", 7)
 
@@ -25,7 +25,7 @@ class Served:
     def come(self, peer):
         ours, theirs = socket.socketpair()
         self._peers.append(theirs)
-        place = self._admission.enter(ours, peer)
+        place = self._admission.acquire(ours, peer)
         if place is None:
             ours.close()
             return None
@@ -34,7 +34,7 @@ class Served:
             with contextlib.suppress(OSError):
                 ours.recv(1)
             ours.close()
-            place.leave()
+            place.release()
 
         self._threads.append(threading.Thread(target=wait))
         self._threads[-1].start()
@@ -54,7 +54,7 @@ def clock():
 
 @pytest.fixture
 def served(clock):
-    served = Served(Admission(3, lambda: clock[0]))
+    served = Served(ConnectionLimiter(3, lambda: clock[0]))
     yield served
     served.end()
 
@@ -104,7 +104,7 @@ def test_a_place_that_is_left_is_free(served, clock):
 
 def test_a_listener_full_of_slow_peers_lets_a_task_in(credentials, monkeypatch):
     monkeypatch.setattr(
-        connecting, "_CROWD_TIMEOUT", 8.0
+        connecting, "_OVERLOAD_TIMEOUT", 8.0
     )  # before the slow ones have taken too long
     served = threading.Event()
     listener = Listener("127.0.0.1:0", credentials, HOST, lambda connection: served.set())
@@ -123,7 +123,7 @@ def test_a_listener_full_of_slow_peers_lets_a_task_in(credentials, monkeypatch):
 
 
 def test_a_place_that_was_lost_is_told_when_it_is_left(clock):
-    places = Admission(1, lambda: clock[0])
+    places = ConnectionLimiter(1, lambda: clock[0])
     pairs = [socket.socketpair() for _ in range(2)]
     slow = places.enter(pairs[0][0], "a")
     clock[0] = 2.0
@@ -131,14 +131,14 @@ def test_a_place_that_was_lost_is_told_when_it_is_left(clock):
 
     def leave_when_woken():
         pairs[0][0].recv(1)
-        left.append(slow.leave())
+        left.append(slow.release())
 
     thread = threading.Thread(target=leave_when_woken)
     thread.start()
     kept = places.enter(pairs[1][0], "a")
     thread.join(10)
     assert left == [False]
-    assert kept.leave()
+    assert kept.release()
     for ours, theirs in pairs:
         ours.close()
         theirs.close()
@@ -148,7 +148,7 @@ def test_a_peer_that_lost_its_place_is_not_let_in_half(credentials, monkeypatch)
     """Its request would be carried out on a connection that has no way back for the answer."""
     served = threading.Event()
     listener = Listener("127.0.0.1:0", credentials, HOST, lambda connection: served.set())
-    monkeypatch.setattr(admission.Place, "leave", lambda place: False)
+    monkeypatch.setattr(connection_limiter.ConnectionSlot, "release", lambda place: False)
     listener.start()
     with pytest.raises(UnavailableError):
         connect(

@@ -12,12 +12,12 @@ import pytest
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError, RendezvousError
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem._src.control_plane import diagnosis, failure_detector, membership_client
-from stratagem._src.control_plane.failure_detector import ClusterWatch
-from stratagem._src.control_plane.host import MeetingHost
-from stratagem._src.control_plane.identities import MEETING
-from stratagem._src.control_plane.membership_client import MeetingClient
+from stratagem._src.control_plane.failure_detector import FailureDetector
+from stratagem._src.control_plane.identities import MEMBERSHIP_SERVER
+from stratagem._src.control_plane.membership_client import MembershipClient
+from stratagem._src.control_plane.membership_server_process import MembershipServerProcess
 from stratagem._src.control_plane.relay import Relay, serve_relay
 from stratagem._src.control_plane.worker_status import IDLE, PeerView, WorkerStatus
 from stratagem._src.core.errors import (
@@ -43,7 +43,7 @@ class Meeting:
         self.watches = []
 
     def join(self, worker, credentials=CREDENTIALS):
-        client = MeetingClient(self.address, worker, self.num_workers, credentials, timeout=20)
+        client = MembershipClient(self.address, worker, self.num_workers, credentials, timeout=20)
         self.clients.append(client)
         return client
 
@@ -62,9 +62,9 @@ def secret(monkeypatch):
 
 @pytest.fixture
 def meeting(secret):
-    with HeldPorts(1) as ports:
+    with ReservedPorts(1) as ports:
         address = Address("127.0.0.1", next(iter(ports)))
-        host = MeetingHost(address, 2, CREDENTIALS)
+        host = MembershipServerProcess(address, 2, CREDENTIALS)
         process = host.process
         meeting = Meeting(address, 2)
         meeting.process = process
@@ -88,7 +88,9 @@ def ended(host, seconds=20.0):
 def watches(meeting, timeout=20.0):
     names = ["worker 0", "worker 1"]
     clients = meeting.join_all()
-    meeting.watches = [ClusterWatch(client, i, names, timeout) for i, client in enumerate(clients)]
+    meeting.watches = [
+        FailureDetector(client, i, names, timeout) for i, client in enumerate(clients)
+    ]
     return meeting.watches
 
 
@@ -134,7 +136,7 @@ def test_a_wrong_secret_is_refused(meeting):
 
 def test_the_same_worker_twice_is_refused(meeting):
     meeting.join(1)
-    with pytest.raises(RendezvousError, match="here already"):
+    with pytest.raises(RendezvousError, match="has already joined"):
         meeting.join(1)
 
 
@@ -145,22 +147,22 @@ def test_garbage_does_not_disturb(meeting):
 
 
 def test_nobody_answers():
-    with HeldPorts(1) as ports, pytest.raises(UnavailableError, match="refused"):
-        MeetingClient(Address("127.0.0.1", next(iter(ports))), 1, 2, CREDENTIALS, timeout=0.3)
+    with ReservedPorts(1) as ports, pytest.raises(UnavailableError, match="refused"):
+        MembershipClient(Address("127.0.0.1", next(iter(ports))), 1, 2, CREDENTIALS, timeout=0.3)
 
 
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(LaunchError, match=f"must listen on its address {address}"):
-            MeetingHost(address, 2, CREDENTIALS)
+        with pytest.raises(LaunchError, match=f"Cannot bind the leader's address {address}"):
+            MembershipServerProcess(address, 2, CREDENTIALS)
 
 
 def test_values_are_exchanged_in_the_order_of_the_workers(meeting):
     first, second = watches(meeting)
     values = both(
-        lambda: [first.exchange("a", i, "test") for i in range(3)],
-        lambda: [second.exchange("a", i + 10, "test") for i in range(3)],
+        lambda: [first.all_gather_object("a", i, "test") for i in range(3)],
+        lambda: [second.all_gather_object("a", i + 10, "test") for i in range(3)],
     )
     assert values == [[[0, 10], [1, 11], [2, 12]]] * 2
 
@@ -169,34 +171,34 @@ def test_a_lost_worker_ends_an_exchange(meeting):
     first, second = watches(meeting)
     second._client.close()
     with pytest.raises(UnavailableError, match=r"worker 0 waited in test, but worker 1 is gone"):
-        first.exchange("a", 1, "test")
-    with pytest.raises(UnavailableError, match="not usable any more since"):
-        first.exchange("a", 1, "test")
+        first.all_gather_object("a", 1, "test")
+    with pytest.raises(UnavailableError, match="no longer usable since"):
+        first.all_gather_object("a", 1, "test")
 
 
 def test_a_membership_server_that_falls_silent_ends_an_exchange(meeting, monkeypatch):
     for module in (diagnosis, membership_client, failure_detector):
-        monkeypatch.setattr(module, "SILENT_SECONDS", 1.5)
+        monkeypatch.setattr(module, "HEARTBEAT_TIMEOUT_SECONDS", 1.5)
     _, second = watches(meeting)
-    poll(lambda: not second.line.views()[0].absent)
+    poll(lambda: not second.membership.views()[0].absent)
     server = psutil.Process(meeting.process.pid)
     server.suspend()  # its kernel still acknowledges what it is sent
     try:
-        with pytest.raises(UnavailableError, match=r"worker 0 has not been heard of for \d+ s"):
-            second.exchange("values", 1, "step")
-        assert second.line.is_lost
+        with pytest.raises(UnavailableError, match=r"worker 0 has sent no heartbeat for \d+ s"):
+            second.all_gather_object("values", 1, "step")
+        assert second.membership.is_lost
         assert second.has_lost_others
-        assert second.silent_workers() == {0}
+        assert second.unresponsive_workers() == {0}
     finally:
         server.resume()
-    poll(lambda: not second.line.is_lost)
+    poll(lambda: not second.membership.is_lost)
 
 
 def test_a_worker_that_leaves_ends_an_exchange(meeting):
     first, second = watches(meeting)
     second.leave("it had enough", wait_seconds=0)
     with pytest.raises(UnavailableError, match="worker 1 has left: it had enough"):
-        first.exchange("a", 1, "test")
+        first.all_gather_object("a", 1, "test")
 
 
 def test_who_fails_because_of_another_lets_that_end_first(meeting, monkeypatch):
@@ -204,7 +206,7 @@ def test_who_fails_because_of_another_lets_that_end_first(meeting, monkeypatch):
     first, second = watches(meeting)
     second.leave("its program failed", wait_seconds=0)
     with pytest.raises(UnavailableError, match="its program failed"):
-        first.exchange("a", 1, "test")
+        first.all_gather_object("a", 1, "test")
     ended = threading.Timer(0.5, second._client.close)
     begun = time.monotonic()
     ended.start()
@@ -215,8 +217,8 @@ def test_who_fails_because_of_another_lets_that_end_first(meeting, monkeypatch):
 
 def test_a_worker_that_does_not_come_is_named_at_the_deadline(meeting):
     first, _ = watches(meeting, timeout=1.0)
-    with pytest.raises(UnavailableError, match="worker 1 is alive but has not come"):
-        first.exchange("a", 1, "test")
+    with pytest.raises(UnavailableError, match="worker 1 is alive but has not arrived"):
+        first.all_gather_object("a", 1, "test")
 
 
 def compare(watch, said="more", entries=(1,), topic="a", cancelled=lambda: False):
@@ -245,10 +247,14 @@ def test_a_part_can_be_given_without_waiting_for_the_others(meeting):
 
 def test_different_exchanges_are_told_apart(meeting):
     first, second = watches(meeting)
-    both(lambda: first.exchange("a", 1, "test"), lambda: second.exchange("a", 2, "test"))
+    both(
+        lambda: first.all_gather_object("a", 1, "test"),
+        lambda: second.all_gather_object("a", 2, "test"),
+    )
     begun = time.monotonic()
     errors = both(
-        lambda: first.before_launch("train()", "1"), lambda: second.exchange("a", 1, "a save")
+        lambda: first.before_launch("train()", "1"),
+        lambda: second.all_gather_object("a", 1, "a save"),
     )
     assert time.monotonic() - begun < 15
     for error in errors:
@@ -271,7 +277,8 @@ def test_workers_that_come_to_one_place_do_so_together(meeting):
     first, second = watches(meeting)
     for _ in range(2):
         assert (
-            both(lambda: first.all_come("a", "a"), lambda: second.all_come("a", "a")) == [True] * 2
+            both(lambda: first.all_arrive("a", "a"), lambda: second.all_arrive("a", "a"))
+            == [True] * 2
         )
 
 
@@ -279,8 +286,8 @@ def test_a_worker_is_alone_where_the_other_waits_elsewhere(meeting):
     first, second = watches(meeting)
 
     def alone_then_together(watch, *places):
-        alone = [watch.all_come(place, place) for place in places]
-        return alone, watch.exchange("b", 1, "b")
+        alone = [watch.all_arrive(place, place) for place in places]
+        return alone, watch.all_gather_object("b", 1, "b")
 
     begun = time.monotonic()
     alone, together = both(
@@ -298,9 +305,9 @@ def test_a_worker_is_alone_where_the_other_waits_elsewhere(meeting):
 
 def test_a_lost_worker_is_not_waited_for_at_an_optional_place(meeting):
     first, second = watches(meeting)
-    second.line.close()
+    second.membership.close()
     with pytest.raises(UnavailableError, match="worker 1"):
-        first.all_come("a", "a save")
+        first.all_arrive("a", "a save")
 
 
 def test_of_programs_with_one_name_the_first_line_that_differs_is_shown(meeting):
@@ -331,7 +338,7 @@ def test_different_programs_are_told_apart_before_they_run(meeting):
     )
     for error in errors:
         assert isinstance(error, ReplicaMismatchError)
-        assert "worker 0 is to run train(); worker 1 is to run test()" in str(error)
+        assert "worker 0 is about to run train(); worker 1 is about to run test()" in str(error)
     # Nothing has run, so they can go on.
     ran = both(
         lambda: [first.before_launch("train()", "1"), first.run(lambda: "done")],
@@ -375,14 +382,14 @@ def test_the_end_is_waited_for(meeting):
 
 
 def test_the_meeting_point_outlives_its_host_and_ends_with_the_last_worker(secret, caplog):
-    with HeldPorts(1) as ports:
+    with ReservedPorts(1) as ports:
         address = Address("127.0.0.1", next(iter(ports)))
-        host = MeetingHost(address, 1, CREDENTIALS)
-        client = MeetingClient(address, 0, 1, CREDENTIALS, timeout=20)
+        host = MembershipServerProcess(address, 1, CREDENTIALS)
+        client = MembershipClient(address, 0, 1, CREDENTIALS, timeout=20)
         host.release()
         with pytest.raises(psutil.TimeoutExpired):
             ended(host, 1.0)
-        client.set_status(WorkerStatus(IDLE), tell_now=True)
+        client.set_status(WorkerStatus(IDLE), send_now=True)
         assert not client.is_lost
         # The next leader can have the port, though this worker is still served.
         socket.create_server((address.host, address.port)).close()
@@ -393,14 +400,14 @@ def test_the_meeting_point_outlives_its_host_and_ends_with_the_last_worker(secre
 
 
 def test_an_unexpected_end_of_the_meeting_point_is_reported_with_what_it_said(secret, caplog):
-    with HeldPorts(1) as ports:
-        host = MeetingHost(Address("127.0.0.1", next(iter(ports))), 1, CREDENTIALS)
-        client = MeetingClient(Address("127.0.0.1", next(iter(ports))), 0, 1, CREDENTIALS, 20)
+    with ReservedPorts(1) as ports:
+        host = MembershipServerProcess(Address("127.0.0.1", next(iter(ports))), 1, CREDENTIALS)
+        client = MembershipClient(Address("127.0.0.1", next(iter(ports))), 0, 1, CREDENTIALS, 20)
         with socket.create_connection(("127.0.0.1", next(iter(ports)))) as stranger:
             stranger.sendall(b"\xff" * 4096)
         poll(lambda: "refused a connection" in caplog.text)
         host.process.kill()
-        poll(lambda: "it ended with code -9" in caplog.text)
+        poll(lambda: "it exited with code -9" in caplog.text)
         last = caplog.records[-1].getMessage()
         assert "refused a connection from 127.0.0.1" in last
         poll(lambda: client.is_lost)
@@ -414,17 +421,17 @@ def test_without_a_secret_the_meeting_point_is_for_this_user_on_this_machine(mon
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     nothing = Credentials.from_environment()
     with pytest.raises(PermissionDeniedError, match="address must be loopback"):
-        MeetingHost(Address("worker0.example.com", 4321), 1, nothing)
-    with HeldPorts(1) as ports:
+        MembershipServerProcess(Address("worker0.example.com", 4321), 1, nothing)
+    with ReservedPorts(1) as ports:
         [port] = ports
-        host = MeetingHost(Address("localhost", port), 1, nothing)
+        host = MembershipServerProcess(Address("localhost", port), 1, nothing)
         [listening] = [
             connection.laddr
             for connection in psutil.Process(host.process.pid).net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN
         ]
         assert listening == ("127.0.0.1", port)
-        client = MeetingClient(Address("localhost", port), 0, 1, nothing, 20)
+        client = MembershipClient(Address("localhost", port), 0, 1, nothing, 20)
         client.close()
         host.release()
         assert ended(host) == 0
@@ -432,8 +439,8 @@ def test_without_a_secret_the_meeting_point_is_for_this_user_on_this_machine(mon
 
 
 def test_the_secret_is_not_in_the_arguments_of_the_meeting_point(secret):
-    with HeldPorts(1) as ports:
-        host = MeetingHost(Address("127.0.0.1", next(iter(ports))), 1, CREDENTIALS)
+    with ReservedPorts(1) as ports:
+        host = MembershipServerProcess(Address("127.0.0.1", next(iter(ports))), 1, CREDENTIALS)
         try:
             assert not any(CREDENTIALS.secret in part for part in host.process.args)
             assert host.process.args[-2:] == [
@@ -451,10 +458,13 @@ def test_what_nobody_waits_for_is_not_kept(meeting):
     # It may be complete at once.
     assert compare(second, cancelled=lambda: True) in (None, (["more"], 1))
     clients = [watch._client for watch in (first, second)]
-    assert [len(client._exchanging) for client in clients] == [0, 0]
+    assert [len(client._awaited) for client in clients] == [0, 0]
     # Both have come to the meeting point when this is complete.
-    both(lambda: first.exchange("b", 1, "test"), lambda: second.exchange("b", 2, "test"))
-    assert [client._exchanged for client in clients] == [{}, {}]
+    both(
+        lambda: first.all_gather_object("b", 1, "test"),
+        lambda: second.all_gather_object("b", 2, "test"),
+    )
+    assert [client._gathered for client in clients] == [{}, {}]
     clients[0].put("c", 1, is_awaited=False)
     clients[1].put("c", 2)
     assert clients[1].take("c", 20) == [1, 2]
@@ -469,7 +479,7 @@ def test_an_error_of_the_reader_is_raised_by_the_next_call(meeting, caplog):
     for call in (first.views, lambda: first.is_lost, lambda: first.put("a", 1)):
         with pytest.raises(ZeroDivisionError):
             call()
-    assert "worker 0's line to the meeting point" in caplog.text
+    assert "worker 0's connection to the membership server" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -487,10 +497,10 @@ def test_an_error_of_the_reader_is_raised_by_the_next_call(meeting, caplog):
 )
 def test_what_a_worker_says_can_end_its_own_part_only(meeting, message):
     first, second = watches(meeting)
-    second._client._conversation.say(message)
-    second._client._conversation.say({"put": "c", "value": "\ud800"})
+    second._client._stream.send(message)
+    second._client._stream.send({"put": "c", "value": "\ud800"})
     first._client.put("c", float("nan"))
-    poll(lambda: first._client._exchanged or any(v.gone or v.left for v in first._client.views()))
+    poll(lambda: first._client._gathered or any(v.gone or v.left for v in first._client.views()))
     assert not first._client.is_lost
 
 
@@ -500,7 +510,10 @@ def test_a_relay_hides_the_end_of_the_service(tmp_path):
         service.bind(path)
         service.listen()
         listener = Listener(
-            "127.0.0.1:0", CREDENTIALS, MEETING, lambda connection: serve_relay(connection, path)
+            "127.0.0.1:0",
+            CREDENTIALS,
+            MEMBERSHIP_SERVER,
+            lambda connection: serve_relay(connection, path),
         )
         listener.start()
         relay = Relay(Address.parse(listener.address), CREDENTIALS, 0)
@@ -565,13 +578,18 @@ def test_an_error_of_its_own_leaves_a_worker_usable(meeting):
         first.run(broken)
     assert not first.has_failed
     assert (
-        both(lambda: first.exchange("a", 1, "x"), lambda: second.exchange("a", 2, "x"))
+        both(
+            lambda: first.all_gather_object("a", 1, "x"),
+            lambda: second.all_gather_object("a", 2, "x"),
+        )
         == [[1, 2]] * 2
     )
 
 
 def test_a_broken_connection_without_a_culprit_is_an_error_of_ours(meeting, monkeypatch):
-    monkeypatch.setattr("stratagem._src.control_plane.failure_detector.SILENT_SECONDS", -1.5)
+    monkeypatch.setattr(
+        "stratagem._src.control_plane.failure_detector.HEARTBEAT_TIMEOUT_SECONDS", -1.5
+    )
     first, _ = watches(meeting)
 
     def broken():
@@ -579,5 +597,5 @@ def test_a_broken_connection_without_a_culprit_is_an_error_of_ours(meeting, monk
 
     with pytest.raises(UnavailableError, match=r"lost the connection to another worker.*Gloo"):
         first.run(broken)
-    with pytest.raises(UnavailableError, match=r"not usable any more since: .*lost the connection"):
-        first.exchange("a", 1, "x")
+    with pytest.raises(UnavailableError, match=r"no longer usable since: .*lost the connection"):
+        first.all_gather_object("a", 1, "x")

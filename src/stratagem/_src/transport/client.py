@@ -1,4 +1,4 @@
-"""``Caller``: how a task calls another."""
+"""``TransportClient``: the client side of RPC between tasks."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from stratagem._src.transport.message import Message
 from stratagem._src.transport.remote_error import exception_from_bytes
 from stratagem._src.transport.wire_format import Kind
 
-__all__ = ["Caller"]
+__all__ = ["TransportClient"]
 
-_MOST_IDLE = 64
+_MAX_IDLE_CONNECTIONS = 64
 
 
-class Caller:
+class TransportClient:
     """Calls the methods of one task, from any number of threads.
 
-    Every concurrent call has a connection to itself; connections are kept for later calls. A call is
-    never repeated, so it runs at most once.
+    Every concurrent call uses its own connection from a pool. A call is never retried, so it runs at most
+    once.
 
     Args:
         address: ``host:port`` of the task.
-        credentials: What this task proves, and the other has to.
-        wanted: Who the other task must be.
-        own: Who this task is.
-        name: What errors call the other task, if not by its identity.
+        credentials: The credentials that both tasks must have.
+        wanted: The identity that the other task must have.
+        own: The identity of this task.
+        name: The name of the other task in errors; default: its identity.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Caller:
         self._own = own
         self._name = name
         self._peer = f"{name or wanted} at {self._address}"
-        # Reentrant: a signal handler may call in the middle of a call of the same thread.
+        # Reentrant: a signal handler may make a call while the same thread is in one.
         self._lock = threading.RLock()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
@@ -63,19 +63,19 @@ class Caller:
         return str(self._address)
 
     def call(self, method: str, message: Message, *, timeout: float) -> Message:
-        """Sends a message to a method of the task and returns its answer.
+        """Calls a method of the task and returns its response.
 
         Args:
             method: The name of the method.
-            message: What it is given.
-            timeout: How many seconds it may take in all.
+            message: The request.
+            timeout: Seconds that the call may take in total.
 
         Raises:
-            UnavailableError: If the task cannot be reached, or goes away before it answers.
-            DeadlineExceededError: If it does not answer in time.
-            UnauthenticatedError: If the tasks do not prove to each other that they belong together.
-            ContextError: In a child that was forked since the caller was made.
-            Exception: What the method raised, as itself, with a note that holds the task's traceback.
+            UnavailableError: If the task cannot be reached, or disconnects before it responds.
+            DeadlineExceededError: If it does not respond in time.
+            UnauthenticatedError: If the tasks do not authenticate each other.
+            ContextError: In a child that was forked since the client was created.
+            Exception: The exception that the method raised, with a note that contains the task's traceback.
         """
         self._owner.check()
         deadline = time.monotonic() + timeout
@@ -100,7 +100,7 @@ class Caller:
         return answer
 
     def close(self) -> None:
-        """Closes every connection; calls under way raise ``UnavailableError``."""
+        """Closes every connection; pending calls raise ``UnavailableError``."""
         if not self._owner.is_here:
             return
         with self._lock:
@@ -125,7 +125,7 @@ class Caller:
 
     def _give_back(self, connection: Connection) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < _MOST_IDLE:
+            if not self._closed and len(self._idle) < _MAX_IDLE_CONNECTIONS:
                 self._busy.discard(connection)
                 self._idle.append(connection)
                 return
@@ -155,5 +155,5 @@ class Caller:
 
     def _unavailable(self, error: OSError) -> UnavailableError:
         if self._closed:
-            return UnavailableError(f"The caller of {self._peer} was closed.")
+            return UnavailableError(f"The client of {self._peer} was closed.")
         return unavailable(self._peer, error)

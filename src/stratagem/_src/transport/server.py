@@ -1,4 +1,4 @@
-"""``Endpoint``: where a task answers the others."""
+"""``TransportServer``: the server side of RPC between tasks."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from stratagem._src.transport.message import Handler, Message
 from stratagem._src.transport.remote_error import exception_to_bytes
 from stratagem._src.transport.wire_format import Kind
 
-__all__ = ["Endpoint"]
+__all__ = ["TransportServer"]
 
 
-class Endpoint:
-    """Listens at an address and answers messages with handlers, one thread per connection.
+class TransportServer:
+    """Listens at an address and answers requests with handlers, one thread per connection.
 
-    >>> from stratagem._src.transport import Caller, Credentials, Endpoint, Identity, Message
+    >>> from stratagem._src.transport import Credentials, Identity, Message
+    >>> from stratagem._src.transport import TransportClient, TransportServer
     >>> credentials = Credentials(secret="correct horse battery staple")
     >>> server, client = Identity.of_task("ps", 0), Identity("coordinator")
-    >>> endpoint = Endpoint("127.0.0.1:0", {"echo": lambda message: message}, credentials, server)
-    >>> endpoint.start()
-    >>> caller = Caller(endpoint.address, credentials, wanted=server, own=client)
-    >>> caller.call("echo", Message(b"hello"), timeout=5).body
+    >>> echo = TransportServer("127.0.0.1:0", {"echo": lambda message: message}, credentials, server)
+    >>> echo.start()
+    >>> task = TransportClient(echo.address, credentials, wanted=server, own=client)
+    >>> task.call("echo", Message(b"hello"), timeout=5).body
     b'hello'
-    >>> caller.close(), endpoint.shutdown()
+    >>> task.close(), echo.shutdown()
     (None, None)
 
     Args:
         address: ``host:port``, as for ``Listener``.
-        handlers: What answers each method.
-        credentials: What peers have to prove.
-        own: Whom peers have to want.
-        peers: The hosts of the others, as for ``Listener``.
+        handlers: The handler of each method.
+        credentials: The credentials that peers must have.
+        own: The identity of this task, which peers must expect.
+        peers: The hosts of the other tasks, as for ``Listener``.
 
     Raises:
         PermissionDeniedError: If there is neither secret nor TLS and the address is not loopback.
@@ -55,16 +56,16 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the real port once it has started."""
+        """The address that it listens at, with the actual port once it has started."""
         return self._listener.address
 
     @property
     def was_started(self) -> bool:
-        """Whether it listens, or did."""
+        """Whether it was started, also if it was shut down since."""
         return self._listener.was_started
 
     def start(self) -> None:
-        """Begins to listen.
+        """Starts to listen.
 
         Raises:
             UnavailableError: If the port is in use or cannot be bound.
@@ -73,15 +74,15 @@ class Endpoint:
         self._listener.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until it is shut down, and returns whether it is.
+        """Blocks until it is shut down or the timeout passes; returns whether it is shut down.
 
         Raises:
-            Exception: What ended it, if it was not shut down.
+            Exception: The error that ended it, if it was not shut down.
         """
         return self._listener.wait(timeout)
 
     def shutdown(self) -> None:
-        """Stops listening and ends every connection; handlers that run have five seconds to finish."""
+        """Stops listening and ends every connection; running handlers get five seconds to finish."""
         self._listener.shutdown()
 
     def _serve(self, connection: Connection) -> None:
@@ -96,7 +97,7 @@ class Endpoint:
             answer, kind = Message(exception_to_bytes(error)), Kind.ERROR
         try:
             connection.send(kind, "", answer, deadline=None)
-        except InvalidArgumentError as error:  # arrays that cannot travel
+        except InvalidArgumentError as error:  # arrays that cannot be sent
             connection.send(Kind.ERROR, "", Message(exception_to_bytes(error)), deadline=None)
 
     def _handler(self, method: str) -> Handler:

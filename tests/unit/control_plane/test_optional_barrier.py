@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratagem._src.control_plane.optional_meeting import Position, is_elsewhere
+from stratagem._src.control_plane.optional_barrier import Position, is_elsewhere
 from stratagem._src.control_plane.worker_status import (
     AGREEING,
     IDLE,

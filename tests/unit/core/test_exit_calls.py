@@ -13,9 +13,9 @@ WATCHED = f"""
 import atexit, sys, threading, types
 package = sys.modules["stratagem"] = types.ModuleType("stratagem")
 package.__path__ = {list(stratagem.__path__)!r}
-from stratagem._src.process.exit_call import exit_code_of_call, watch_exit_calls
-watch_exit_calls()
-watch_exit_calls()
+from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
+record_exit_calls()
+record_exit_calls()
 atexit.register(lambda: print(exit_code_of_call()))
 
 def caught(*status):

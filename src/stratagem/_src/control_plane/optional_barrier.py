@@ -1,4 +1,4 @@
-"""``OptionalMeeting``: workers find out whether all of them do something together, or one does it alone."""
+"""``OptionalBarrier``: a barrier that a worker may also reach alone."""
 
 from __future__ import annotations
 
@@ -6,80 +6,80 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from stratagem._src.control_plane.membership_client import MeetingClient
-from stratagem._src.control_plane.suspend_aware_timer import Patience
+from stratagem._src.control_plane.membership_client import MembershipClient
+from stratagem._src.control_plane.suspend_aware_timer import SuspendAwareTimer
 from stratagem._src.control_plane.worker_status import AGREEING, LEAVING, WorkerStatus
 
-__all__ = ["OptionalMeeting", "Position", "is_elsewhere"]
+__all__ = ["OptionalBarrier", "Position", "is_elsewhere"]
 
 _log = logging.getLogger("stratagem")
 _POLL_SECONDS = 0.05
 
 
 class Position(NamedTuple):
-    """Where a worker is between the common programs and exchanges.
+    """The position of a worker in the common sequence of programs and gathers.
 
     Attributes:
-        launched: How many common programs it has launched.
-        agreed: How many exchanges of the common sequence it has completed.
+        launched: The number of common programs that it has launched.
+        agreed: The number of gathers of the common sequence that it has completed.
     """
 
     launched: int
     agreed: int
 
 
-class OptionalMeeting:
-    """Waits until all workers come to the same place, or are seen elsewhere.
+class OptionalBarrier:
+    """Waits until all workers arrive at the same place, or are known to be elsewhere.
 
-    A worker that is late and one that does not come look alike, until the late one comes, or the other
-    one waits for this worker somewhere else: at the next program, or at the end. So nothing depends on
-    time, except that a worker which stays in its own code for longer than ``timeout`` is not waited for.
+    A late worker and one that never arrives look alike, until the first arrives or the second waits for
+    this worker somewhere else: at the next program, or at its exit. So the result does not depend on
+    timing, with one exception: a worker that stays in its own code longer than ``timeout`` is given up on.
 
     Args:
-        client: The line to the membership server.
-        worker: The number of this worker.
+        client: The client of the membership server.
+        worker: The rank of this worker.
     """
 
-    def __init__(self, client: MeetingClient, worker: int) -> None:
+    def __init__(self, client: MembershipClient, worker: int) -> None:
         self._client = client
         self._worker = worker
         self._asked = 0
 
-    def all_come(
+    def all_arrive(
         self,
         place: str,
         position: Position,
         begun: Callable[[], Mapping[str, int]],
-        look: Callable[[], None],
+        check_wait: Callable[[], None],
         timeout: float,
     ) -> bool:
-        """Returns whether all workers came; ``False`` if this one is alone at this place.
+        """Returns whether all workers arrived; ``False`` if this one is alone at this place.
 
         Args:
-            place: What they may do together.
-            position: Where this worker is.
+            place: The name of the barrier.
+            position: The position of this worker.
             begun: Returns the latest iteration over each dataset that this worker has begun.
-            look: Raises if a worker is lost.
+            check_wait: Raises if a worker is lost.
             timeout: Seconds to wait for workers that are in their own code.
         """
         key = f"{place} after {position.launched}/{position.agreed}"
-        # What the others said before this worker came does not count: they may have come since.
+        # A status sent before this worker arrived does not count: its sender may have arrived since.
         first_ask = self._asked + 1
-        patience = Patience()
+        timer = SuspendAwareTimer()
         self._client.put(key, None)
-        self._client.set_meets(key)
+        self._client.set_barrier(key)
         try:
             while True:
                 self._asked += 1
-                self._client.ask(self._asked)
+                self._client.request_status(self._asked)
                 if self._client.take(key, _POLL_SECONDS) is not None:
                     return True
-                look()
+                check_wait()
                 if self._all_others_elsewhere(key, position, begun(), first_ask):
                     break
-                if patience.seconds() > timeout:
+                if timer.seconds() > timeout:
                     _log.warning(
-                        "This worker has waited %g s for the others at %s, and goes on alone.",
+                        "This worker has waited %g s for the others at %s, and continues alone.",
                         timeout,
                         place,
                     )
@@ -88,7 +88,7 @@ class OptionalMeeting:
             self._client.withdraw(key)
             raise
         finally:
-            self._client.set_meets("")
+            self._client.set_barrier("")
         self._client.withdraw(key)
         return False
 
@@ -111,7 +111,7 @@ def is_elsewhere(
     status: WorkerStatus,
     begun: Mapping[str, int],
 ) -> bool:
-    """Returns whether a worker does not come to a place where ``me`` waits.
+    """Returns whether a worker will not arrive at the barrier where ``me`` waits.
 
     >>> def is_there(**status):
     ...     return is_elsewhere(0, 1, "a save after 3/5", Position(3, 5), WorkerStatus(**status), {})
@@ -119,11 +119,11 @@ def is_elsewhere(
     (False, True)
 
     Args:
-        me: The worker that waits.
-        worker: The other worker.
-        key: The place, with the position.
-        position: Where ``me`` is.
-        status: What the other worker said of itself since ``me`` began to wait.
+        me: The rank of the worker that waits.
+        worker: The rank of the other worker.
+        key: The barrier, with the position.
+        position: The position of ``me``.
+        status: A status that the other worker sent after ``me`` began to wait.
         begun: The latest iteration over each dataset that ``me`` has begun.
     """
     if status.phase == LEAVING or status.launched > position.launched:
@@ -136,6 +136,6 @@ def is_elsewhere(
         return True
     if status.main_begins is not None:
         return begun.get(status.main_begins.dataset, -1) < status.main_begins.number
-    # Of two workers at different optional places, the first goes on: the other one may be where the
-    # first will come to next.
+    # Of two workers at different optional barriers the lower rank continues: the other one may be at the
+    # barrier that the first reaches next.
     return status.meets not in ("", key) and me < worker

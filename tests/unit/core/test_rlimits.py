@@ -7,10 +7,10 @@ import pytest
 
 PROGRAM = """
 import resource
-from stratagem._src.process.rlimits import allow_open_files
+from stratagem._src.process.rlimits import raise_open_file_limit
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 2000))
-allow_open_files(int({num_connections}))
+raise_open_file_limit(int({num_connections}))
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

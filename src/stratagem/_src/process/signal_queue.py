@@ -1,4 +1,4 @@
-"""``SignalNotices``: signals that a program hears of, instead of being ended by them."""
+"""``SignalQueue``: receives signals in a queue, instead of their default action."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import queue
 import signal
 import threading
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.process.fork import in_child
+from stratagem._src.process.fork import run_in_child
 
-__all__ = ["SignalNotices"]
+__all__ = ["SignalQueue"]
 
-_subscribers: dict[int, list[SignalNotices]] = {}
+_subscribers: dict[int, list[SignalQueue]] = {}
 _handlers_before: dict[int, Any] = {}
 
 
-class SignalNotices:
-    """Collects signals, from when it is made until it is closed.
+class SignalQueue:
+    """Collects signals from its creation until it is closed.
 
-    Several may be there at a time, and each gets every signal. What a signal did before it does again
-    when the last one that wants it is closed.
+    Several queues may exist at a time, and each gets every signal. The previous handler of a signal is
+    restored when the last queue for it is closed.
 
     >>> import os, signal
-    >>> from stratagem._src.process.signal_notices import SignalNotices
-    >>> notices = SignalNotices([signal.SIGUSR1])
+    >>> from stratagem._src.process.signal_queue import SignalQueue
+    >>> notices = SignalQueue([signal.SIGUSR1])
     >>> os.kill(os.getpid(), signal.SIGUSR1)
     >>> signal.Signals(notices.received.get(timeout=10)).name
     'SIGUSR1'
@@ -35,19 +36,19 @@ class SignalNotices:
         signals: The signals.
 
     Attributes:
-        received: Their numbers, in the order they came.
+        received: The numbers of received signals, in order.
 
     Raises:
-        ContextError: If it is made in another thread than the main thread, where Python handles signals.
+        ContextError: If it is created outside the main thread, where Python handles signals.
     """
 
     def __init__(self, signals: Iterable[int]) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise ContextError(
-                "Signals can be watched from the main thread only, got "
+                "Signal handlers can be set in the main thread only, got the thread "
                 f"{threading.current_thread().name!r}. Watch for preemption in the main thread."
             )
-        # The only queue that a handler may use: it may interrupt whoever reads it.
+        # SimpleQueue is reentrant: a signal handler may interrupt the thread that reads it.
         self.received: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._signals = [int(number) for number in signals]
         for number in self._signals:
@@ -57,30 +58,30 @@ class SignalNotices:
                 _handlers_before[number] = signal.signal(number, _receive)
 
     def close(self) -> None:
-        """Leaves the signals to others, or to what they did before; harmless when done twice."""
+        """Stops receiving, and restores the handlers that no other queue needs. Idempotent."""
         for number in self._signals:
             if self in _subscribers.get(number, ()):  # not in a forked child
                 _subscribers[number].remove(self)
         self._signals = []
         if threading.current_thread() is not threading.main_thread():
-            return  # the handler goes with the next one that is closed there
+            return  # the next close() in the main thread restores the handlers
         for number in [number for number, those in _subscribers.items() if not those]:
             del _subscribers[number]
             before = _handlers_before.pop(number)
-            # None: it was set by other means than Python, and cannot be set again by its means.
+            # None: the handler was not set from Python, so Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
-@in_child
+@run_in_child
 def _leave_to_children() -> None:
-    """Lets a signal do in a forked child what it did before: there nobody reads the notices."""
+    """Restores the previous handlers in a forked child, where nothing reads the queues."""
     _subscribers.clear()
     while _handlers_before:
         number, before = _handlers_before.popitem()
         signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
-def _receive(number: int, frame: Any) -> None:
+def _receive(number: int, frame: FrameType | None) -> None:
     subscribers = _subscribers.get(number)
     if subscribers:
         for subscriber in subscribers:

@@ -1,4 +1,4 @@
-"""``Beginnings``: the iterations over distributed datasets that a worker has begun."""
+"""``InputIterations``: the iterations over distributed datasets that this worker has begun."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 
 from stratagem._src.control_plane.worker_status import InputIteration
 
-__all__ = ["Beginnings"]
+__all__ = ["InputIterations"]
 
 
-class Beginnings:
-    """Knows which iterations have begun, and which of them still wait for their first step.
+class InputIterations:
+    """Tracks which iterations have begun, and which of them still wait for their first step.
 
-    An iteration has its first step when all workers have begun it, and whoever began it waits until then.
+    An iteration delivers its first step when all workers have begun it. A worker that begins it waits.
 
     Args:
         tell: Called with the iterations that wait, and the one that the main thread waits in, if any.
@@ -30,14 +30,14 @@ class Beginnings:
 
     @property
     def latest(self) -> Mapping[str, int]:
-        """For each dataset the number of its latest iteration; those before it began earlier."""
+        """The number of the latest iteration over each dataset."""
         return self._latest
 
     def begin(self, dataset: str, number: int) -> Callable[[], None]:
-        """Notes that this thread begins an iteration.
+        """Records that this thread begins an iteration.
 
         Returns:
-            To be called when the first step is there, or will not come.
+            A function to call when the first step is available, or never will be.
         """
         iteration = InputIteration(dataset, number)
         is_main = threading.current_thread() is threading.main_thread()
