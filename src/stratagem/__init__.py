@@ -68,56 +68,62 @@ if TYPE_CHECKING:
         zeros_like,
     )
     from stratagem._src.tensorflow_api.array_indexing import (
-        argsort,
         boolean_mask,
         dynamic_partition,
         dynamic_stitch,
         gather,
         gather_nd,
-        histogram_fixed_width,
-        histogram_fixed_width_bins,
         scatter_nd,
-        searchsorted,
-        sort,
         tensor_scatter_nd_add,
         tensor_scatter_nd_max,
         tensor_scatter_nd_min,
         tensor_scatter_nd_sub,
         tensor_scatter_nd_update,
-        unique,
-        unique_with_counts,
         unravel_index,
         where,
     )
-    from stratagem._src.tensorflow_api.array_shapes import (
+    from stratagem._src.tensorflow_api.array_padding import (
         batch_to_space,
+        pad,
+        repeat,
+        reverse,
+        reverse_sequence,
+        roll,
+        space_to_batch,
+        tile,
+    )
+    from stratagem._src.tensorflow_api.array_shapes import (
         bitcast,
         broadcast_dynamic_shape,
         broadcast_static_shape,
         broadcast_to,
-        concat,
         ensure_shape,
         expand_dims,
-        pad,
-        parallel_stack,
         rank,
-        repeat,
         reshape,
-        reverse,
-        reverse_sequence,
-        roll,
         shape,
         shape_n,
         size,
-        slice,
-        space_to_batch,
-        split,
         squeeze,
+        transpose,
+    )
+    from stratagem._src.tensorflow_api.array_slicing import (
+        concat,
+        parallel_stack,
+        slice,
+        split,
         stack,
         strided_slice,
-        tile,
-        transpose,
         unstack,
+    )
+    from stratagem._src.tensorflow_api.array_sorting import (
+        argsort,
+        histogram_fixed_width,
+        histogram_fixed_width_bins,
+        searchsorted,
+        sort,
+        unique,
+        unique_with_counts,
     )
     from stratagem._src.tensorflow_api.clipping import (
         clip_by_global_norm,
@@ -162,7 +168,9 @@ if TYPE_CHECKING:
         newaxis,
         saturate_cast,
     )
-    from stratagem._src.tensorflow_api.gradient_tape import GradientTape, UnconnectedGradients
+    from stratagem._src.tensorflow_api.gradient_tape import (
+        GradientTape,
+    )
     from stratagem._src.tensorflow_api.host_calls import (
         device,
         get_logger,
@@ -175,12 +183,14 @@ if TYPE_CHECKING:
         Tensor,
     )
     from stratagem._src.tensorflow_api.linalg import (
-        eig,
-        eigvals,
         einsum,
         matmul,
         norm,
         tensordot,
+    )
+    from stratagem._src.tensorflow_api.linalg_decompositions import (
+        eig,
+        eigvals,
     )
     from stratagem._src.tensorflow_api.math_binary import (
         add,
@@ -250,6 +260,9 @@ if TYPE_CHECKING:
         random_uniform_initializer,
     )
     from stratagem._src.tensorflow_api.strings import as_string
+    from stratagem._src.tensorflow_api.tape_gradients import (
+        UnconnectedGradients,
+    )
     from stratagem._src.tensorflow_api.tensor_array import TensorArray
     from stratagem.public_names import (
         IndexedSlices,
@@ -518,7 +531,7 @@ __all__ = [
     "zeros_like",
 ]
 
-# Loaded when first asked for: the launcher and the process where workers meet need none of it, nor JAX.
+# Loaded on first use: the launcher and the membership server need none of them, nor JAX.
 _MODULES = (
     "bitwise",
     "compat",
@@ -555,16 +568,12 @@ _find = lazy_names(
     {name: ("stratagem.public_names", name) for name in __all__}
     | {name: (file, name) for name, file in TOP_NAMES.items()}
     | {name: (f"stratagem.{name}", None) for name in _MODULES}
-    | {"TensorSpec": ("stratagem._src.data.tensor_spec", "TensorSpec")}
-    | {
-        name: ("stratagem._src.tensorflow_api.gradient_tape", name)
-        for name in ("GradientTape", "UnconnectedGradients")
-    },
+    | {"TensorSpec": ("stratagem._src.data.tensor_spec", "TensorSpec")},
 )
 
 
 def _default_frame() -> context.Frame:
-    # Imported when used: see above.
+    # A lazy import, see above.
     from stratagem._src.strategies.default import default_frame
 
     return default_frame()
@@ -574,21 +583,21 @@ context.register_default_strategy(_default_frame)
 
 
 def _bridge_keras() -> None:
-    # Imported when used: it needs Keras.
+    # A lazy import: it needs Keras.
     from stratagem._src.integrations.keras.bridge import bridge
 
     bridge()
 
 
-def _be_patient() -> None:
-    # Imported when used: it needs JAX.
-    from stratagem._src.jax_compat.xla_flags import be_patient_in_collectives
+def _raise_collective_timeouts() -> None:
+    # A lazy import: it needs JAX.
+    from stratagem._src.jax_compat.xla_flags import raise_collective_timeouts
 
-    be_patient_in_collectives()
+    raise_collective_timeouts()
 
 
 when_imported("keras", _bridge_keras)
-when_imported("jax", _be_patient)
+when_imported("jax", _raise_collective_timeouts)
 
 if not TYPE_CHECKING:
 

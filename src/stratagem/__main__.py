@@ -1,4 +1,4 @@
-"""``python -m stratagem`` is ``stratagem``."""
+"""Runs the ``stratagem`` command as ``python -m stratagem``."""
 
 import sys
 

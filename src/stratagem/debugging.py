@@ -1,4 +1,4 @@
-"""``tf.debugging``: assertions about values, shapes and element types."""
+"""``tf.debugging``: assertions about values, shapes and dtypes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.dtypes``: element types, and arrays of other ones."""
+"""``tf.dtypes``: dtypes and casts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.image``: resizing, cropping, flipping, coloring, decoding and encoding images."""
+"""``tf.image``: resizing, cropping, flipping, color adjustment, decoding and encoding of images."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.linalg``: products, norms, decompositions and solutions of matrices."""
+"""``tf.linalg``: matrix products, norms, decompositions and linear solvers."""
 
 from typing import TYPE_CHECKING
 
@@ -12,37 +12,39 @@ from stratagem._src.tensorflow_api.clipping import (
 from stratagem._src.tensorflow_api.linalg import (
     adjoint,
     band_part,
-    cholesky,
-    cholesky_solve,
     cross,
-    det,
     diag,
     diag_part,
-    eig,
-    eigh,
-    eigvals,
-    eigvalsh,
     einsum,
-    expm,
-    inv,
-    logdet,
-    lstsq,
     matmul,
-    matrix_rank,
     matrix_transpose,
     matvec,
     norm,
     normalize,
-    pinv,
-    qr,
     set_diag,
-    slogdet,
-    solve,
-    svd,
     tensor_diag,
     tensor_diag_part,
     tensordot,
     trace,
+)
+from stratagem._src.tensorflow_api.linalg_decompositions import (
+    cholesky,
+    cholesky_solve,
+    det,
+    eig,
+    eigh,
+    eigvals,
+    eigvalsh,
+    expm,
+    inv,
+    logdet,
+    lstsq,
+    matrix_rank,
+    pinv,
+    qr,
+    slogdet,
+    solve,
+    svd,
     triangular_solve,
 )
 from stratagem._src.tensorflow_api.math_special import (

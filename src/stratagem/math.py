@@ -1,11 +1,13 @@
-"""``tf.math``: functions of elements, reductions, special functions, and sums over segments."""
+"""``tf.math``: elementwise functions, reductions, special functions and segment reductions."""
 
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.tensorflow_api.array_indexing import (
-    in_top_k,
     invert_permutation,
+)
+from stratagem._src.tensorflow_api.array_sorting import (
+    in_top_k,
     top_k,
 )
 from stratagem._src.tensorflow_api.math_binary import (
@@ -106,6 +108,19 @@ from stratagem._src.tensorflow_api.math_reductions import (
     reduce_variance,
     zero_fraction,
 )
+from stratagem._src.tensorflow_api.math_segments import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
+)
 from stratagem._src.tensorflow_api.math_special import (
     approx_max_k,
     approx_min_k,
@@ -126,17 +141,6 @@ from stratagem._src.tensorflow_api.math_special import (
     lgamma,
     ndtri,
     polygamma,
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
     zeta,
 )
 from stratagem._src.tensorflow_api.nn_activations import (

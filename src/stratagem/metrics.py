@@ -1,4 +1,4 @@
-"""Names that TensorFlow keeps under ``tf.keras.metrics``."""
+"""Metrics, as in ``tf.keras.metrics``."""
 
 from typing import TYPE_CHECKING
 

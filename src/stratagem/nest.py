@@ -1,4 +1,4 @@
-"""Structures of values, taken apart and put together as ``tf.nest`` does: variables are leaves."""
+"""``tf.nest``: flattens and packs nested structures; variables are leaves."""
 
 from typing import TYPE_CHECKING
 

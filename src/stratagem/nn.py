@@ -1,9 +1,9 @@
-"""``tf.nn``: layers, activations and losses; losses that add up over the replicas."""
+"""``tf.nn``: layers, activations and losses; ``compute_average_loss`` for distributed training."""
 
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.tensorflow_api.array_indexing import (
+from stratagem._src.tensorflow_api.array_sorting import (
     in_top_k,
     top_k,
 )
@@ -34,27 +34,21 @@ from stratagem._src.tensorflow_api.nn_activations import (
     softsign,
     swish,
 )
-from stratagem._src.tensorflow_api.nn_layers import (
-    avg_pool,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    batch_normalization,
-    bias_add,
+from stratagem._src.tensorflow_api.nn_convolution import (
     conv1d,
     conv2d,
     conv2d_transpose,
     conv3d,
     convolution,
-    depth_to_space,
     depthwise_conv2d,
-    embedding_lookup,
-    max_pool,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-    moments,
     separable_conv2d,
+)
+from stratagem._src.tensorflow_api.nn_layers import (
+    batch_normalization,
+    bias_add,
+    depth_to_space,
+    embedding_lookup,
+    moments,
     space_to_depth,
 )
 from stratagem._src.tensorflow_api.nn_losses import (
@@ -64,6 +58,16 @@ from stratagem._src.tensorflow_api.nn_losses import (
     softmax_cross_entropy_with_logits,
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
+)
+from stratagem._src.tensorflow_api.nn_pooling import (
+    avg_pool,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
 )
 from stratagem._src.tensorflow_api.random_stateful import dropout
 from stratagem._src.training.losses import compute_average_loss, scale_regularization_loss

@@ -1,4 +1,4 @@
-"""The names of ``stratagem`` itself, which loads this module when one of them is first asked for."""
+"""Top-level names of ``stratagem``, which loads this module on first use of one of them."""
 
 from stratagem._src.core import errors
 from stratagem._src.core.dtypes import (

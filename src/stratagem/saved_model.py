@@ -1,4 +1,4 @@
-"""Functions with their weights in files, as ``tf.saved_model``: ``save`` and ``load``."""
+"""``tf.saved_model``: exports functions with their weights, and loads them."""
 
 from typing import TYPE_CHECKING
 

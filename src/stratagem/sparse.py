@@ -1,4 +1,4 @@
-"""``tf.sparse``: dense arrays of what a ``VarLenFeature`` gives."""
+"""``tf.sparse``: converts the values of a ``VarLenFeature`` to dense arrays."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.strings``: functions of strings, on the host."""
+"""``tf.strings``: string functions, on the host."""
 
 from typing import TYPE_CHECKING
 

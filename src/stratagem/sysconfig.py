@@ -1,4 +1,4 @@
-"""``tf.sysconfig``: what the library can run on."""
+"""``tf.sysconfig``: build and platform information."""
 
 from typing import TYPE_CHECKING
 

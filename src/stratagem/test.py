@@ -1,4 +1,4 @@
-"""``tf.test``: what the machine has. Tests are written with pytest."""
+"""``tf.test``: available hardware. Write tests with pytest."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.version``: the version of TensorFlow whose behavior functions have."""
+"""``tf.version``: the TensorFlow version that this API follows."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.compat``: text and bytes, and what programs that keep an eye on TensorFlow 1 import."""
+"""``tf.compat``: text and bytes, and names for compatibility with TensorFlow 1."""
 
 from typing import TYPE_CHECKING
 

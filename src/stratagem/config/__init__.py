@@ -1,4 +1,4 @@
-"""Settings of the whole process: devices, other processes, and how functions run."""
+"""``tf.config``: process-wide settings of devices, clusters and functions."""
 
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ _PHYSICAL = (
     "set_logical_device_configuration",
 )
 
-# Loaded when first asked for, to keep `import stratagem` quick.
+# Loaded on first use, to keep `import stratagem` fast.
 _LAZY: dict[str, tuple[str, str | None]] = {
     _CONNECT: ("stratagem._src.control_plane.connect_to_cluster", _CONNECT),
     "experimental": ("stratagem.config.experimental", None),

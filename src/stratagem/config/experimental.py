@@ -1,4 +1,4 @@
-"""Older names of ``stratagem.config``, as TensorFlow keeps them."""
+"""``tf.config.experimental``: older names of ``stratagem.config``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Datasets: reading, transforming, shuffling and batching the elements to train on."""
+"""``tf.data``: datasets that read, transform, shuffle and batch training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that tf.data keeps under ``experimental``."""
+"""``tf.data.experimental``."""
 
 from __future__ import annotations
 

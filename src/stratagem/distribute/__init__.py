@@ -1,4 +1,4 @@
-"""Strategies and everything a distributed step needs, spelled as ``tf.distribute`` spells it."""
+"""``tf.distribute``: strategies for distributed training, and what a distributed step needs."""
 
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 
-# Loaded when first asked for, to keep `import stratagem` quick.
+# Loaded on first use, to keep `import stratagem` fast.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "CentralStorageStrategy": (
         "stratagem._src.strategies.central_storage",

@@ -1,4 +1,4 @@
-"""Libraries that strategies work with, one door for each."""
+"""Integrations with other libraries, one module each."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.io``: TFRecord files and their messages, whole files, images, and bytes that stand for numbers."""
+"""``tf.io``: TFRecord files and example messages, files, images, and decoding of bytes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ __all__ = [
     "write_file",
 ]
 
-# Loaded when first asked for: reading records needs none of it.
+# Loaded on first use: reading records needs none of them.
 _FILES = {
     "image_codecs": (
         "decode_and_crop_jpeg decode_bmp decode_gif decode_image decode_jpeg decode_png encode_jpeg "

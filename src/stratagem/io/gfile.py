@@ -1,4 +1,4 @@
-"""``tf.io.gfile``: files of this machine, and of others by fsspec."""
+"""``tf.io.gfile``: local files, and remote files through fsspec."""
 
 from typing import TYPE_CHECKING
 

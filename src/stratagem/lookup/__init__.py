@@ -1,4 +1,4 @@
-"""``tf.lookup``: tables from keys to values, on the host."""
+"""``tf.lookup``: hash tables, on the host."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.lookup.experimental``: tables that change."""
+"""``tf.lookup.experimental``: mutable hash tables."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What all processes of a job do, recorded and put on one time line; as ``tf.profiler``."""
+"""``tf.profiler``: records all processes of a job on one timeline."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The names of ``stratagem.profiler`` where TensorFlow has them, ``tf.profiler.experimental``."""
+"""``tf.profiler.experimental``: TensorFlow's names of ``stratagem.profiler``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.random``: random numbers with a state, without one, and generators."""
+"""``tf.random``: stateful and stateless random numbers, and generators."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``tf.random.experimental``: older names of generators and seeds, and shuffling by a seed."""
+"""``tf.random.experimental``: older names of generators and seeds, and stateless shuffling."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Numbers and pictures for TensorBoard, as ``tf.summary``."""
+"""``tf.summary``: scalars, histograms, images and text for TensorBoard."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The step of summaries that say none, as ``tf.summary.experimental``."""
+"""``tf.summary.experimental``: the default step of summaries."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Testing programs that run on a cluster, with real processes."""
+"""Tests of distributed programs, in a local cluster of real processes."""
 
 from stratagem._src.testing.errors import ClusterTestError, TaskFailure
 from stratagem._src.testing.run_cluster import run_cluster

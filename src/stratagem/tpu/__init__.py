@@ -1,4 +1,4 @@
-"""What belongs to TPUs, spelled as ``tf.tpu`` spells it."""
+"""``tf.tpu``: TPU options."""
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["XLAOptions", "experimental"]
 
-# Loaded when first asked for, to keep `import stratagem` quick.
+# Loaded on first use, to keep `import stratagem` fast.
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(__name__, {"experimental": ("stratagem.tpu.experimental", None)})

@@ -1,4 +1,4 @@
-"""Names that TensorFlow keeps under ``tf.train``: clusters, example records, optimizers, checkpoints."""
+"""``tf.train``: checkpoints, optimizers, cluster specifications and example records."""
 
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ __all__ = [
     "report",
 ]
 
-# Loaded when first asked for, to keep `import stratagem` quick.
+# Loaded on first use, to keep `import stratagem` fast.
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(
         __name__,

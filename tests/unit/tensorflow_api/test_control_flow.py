@@ -78,7 +78,7 @@ def test_case(run):
         )
 
     assert [int(choose(tf.constant(x))) for x in (0.0, 1.5, 5.0)] == [10, 20, 30]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="no default"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got neither"):
         tf.case([(False, lambda: 1)])
 
 

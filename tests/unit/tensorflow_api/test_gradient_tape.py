@@ -138,7 +138,7 @@ def test_output_gradients():
     same(tape.gradient([y, y], x, output_gradients=[tf.constant([1.0, 0.0]), None]), [4, 4])
     with pytest.raises(ValueError, match="shapes of the targets"):
         tape.gradient(y, x, output_gradients=tf.constant([1.0]))
-    with pytest.raises(ValueError, match="as many output_gradients"):
+    with pytest.raises(ValueError, match="one output_gradient per target"):
         tape.gradient([y, y], x, output_gradients=[y])
 
 
@@ -704,7 +704,7 @@ def test_watch_inside_of_a_body_is_refused():
         return c + x, None
 
     with (
-        pytest.raises(RuntimeError, match="apart from the tape's block"),
+        pytest.raises(RuntimeError, match="separately from the tape's block"),
         tf.GradientTape() as tape,
     ):
         jax.lax.scan(lambda c, x: body(tape, c, x), 0.0, jnp.ones(3))

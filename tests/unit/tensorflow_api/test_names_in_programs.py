@@ -71,7 +71,7 @@ def test_assertions_in_compiled_functions_raise_when_they_run():
     assert step(tf.constant(1.0)) == 2
     with pytest.raises(Exception, match="loss must be positive"):
         jax.block_until_ready(step(tf.constant(-1.0)))
-    with pytest.raises(Exception, match="all numbers are finite"):
+    with pytest.raises(Exception, match="Expected finite numbers"):
         jax.block_until_ready(step(tf.constant(np.inf)))
 
 
@@ -218,7 +218,7 @@ def test_compat_v1_explains():
     assert tf.compat.v1.gfile.Exists("/")
     assert tf.compat.v2 is tf
     assert tf.compat.as_text(b"a") == "a"
-    with pytest.raises(AttributeError, match="no graphs and sessions"):
+    with pytest.raises(AttributeError, match="Graphs and sessions do not exist"):
         tf.compat.v1.Session  # noqa: B018
     with pytest.raises(
         AttributeError, match=r"Use tf\.reduce_sum; its arguments are TensorFlow 2's"

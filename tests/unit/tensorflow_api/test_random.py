@@ -103,7 +103,7 @@ def test_stateless_numbers_are_those_of_the_seed():
     np.testing.assert_array_equal(once, tf.function(tf.random.stateless_uniform)([4], [1, 2]))
     for other in ([2, 1], [1, 2 + 2**40], tf.random.fold_in([1, 2], 3), tf.random.split([1, 2])[0]):
         assert (np.asarray(tf.random.stateless_uniform([4], other)) != np.asarray(once)).all()
-    with pytest.raises(ShapeMismatchError, match="two whole numbers"):
+    with pytest.raises(ShapeMismatchError, match="two integers"):
         tf.random.stateless_uniform([4], 1)
 
 

@@ -1,1 +1,1 @@
-"""TensorFlow's functions of arrays, with its signatures, dtypes and defaults, on JAX; its gradient tape."""
+"""TensorFlow's functions and gradient tape on JAX, with TensorFlow's signatures, dtypes and defaults."""

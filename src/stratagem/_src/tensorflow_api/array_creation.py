@@ -1,4 +1,4 @@
-"""Arrays from numbers: constants, zeros, ranges, one-hot rows, and conversions."""
+"""Creates arrays: constants, conversions, zeros, ones, ranges, one-hot rows, initializers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from stratagem._src.core.types import (
 from stratagem._src.execution.dataset_loops.range_loops import looped_over, traced_range
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
-    available,
+    as_tensor,
+    canonical_dtype,
+    concrete,
     integer,
     is_complex,
     is_float,
-    known,
     matched,
     shape_of,
-    tensor,
 )
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 from stratagem._src.tensorflow_api.host_tensor import Tensor as TensorClass
@@ -65,12 +65,12 @@ __all__ = [
 def constant(
     value: ArrayLike, dtype: DTypeLike = None, shape: ShapeLike = None, name: str | None = None
 ) -> Tensor:
-    """Returns an array of ``value``, filled up to ``shape`` if it is one element.
+    """Returns ``value`` as an array; a single element is broadcast to ``shape``.
 
-    Python's floats become ``float32`` and whole numbers ``int32``; strings make an array on the host.
+    Python floats become ``float32`` and integers ``int32``. Strings become an array on the host.
 
     Raises:
-        TypeError: If numbers would change as ``dtype``, or do not fill ``shape``.
+        TypeError: If ``dtype`` cannot hold the numbers, or they do not fill ``shape``.
 
     JAX equivalent: ``jax.numpy.asarray``.
 
@@ -82,7 +82,7 @@ def constant(
     >>> constant("text").numpy()
     b'text'
     """
-    array = tensor(value, dtype)
+    array = as_tensor(value, dtype)
     if shape is None:
         return array
     sizes = shape_of("constant", shape)
@@ -91,7 +91,7 @@ def constant(
         return jnp.full(sizes, array.reshape(())) if filled is None else HostTensor.of(filled)
     if array.size != int(np.prod(sizes, dtype=np.int64)):
         raise TypeError(
-            f"constant of shape {sizes} needs as many elements, got shape {array.shape}."
+            f"The value of tf.constant must fill shape {sizes}, got shape {array.shape}."
         )
     return array.reshape(sizes)
 
@@ -99,12 +99,12 @@ def constant(
 def convert_to_tensor(
     value: ArrayLike, dtype: DTypeLike = None, dtype_hint: DTypeLike = None, name: str | None = None
 ) -> Tensor:
-    """Returns ``value`` as an array: numbers, nested lists, arrays of NumPy, variables.
+    """Converts numbers, nested lists, NumPy arrays or variables to an array.
 
     Args:
-        value: What to convert; arrays in lists are stacked.
-        dtype: The element type. An array of another one is refused: convert it by ``tf.cast``.
-        dtype_hint: The element type that is used if the value can be of it.
+        value: The value to convert. Arrays in lists are stacked.
+        dtype: The dtype. An array of another dtype raises: convert it with ``tf.cast``.
+        dtype_hint: The dtype to use if the value can be converted to it.
         name: Ignored.
 
     JAX equivalent: ``jax.numpy.asarray``.
@@ -114,14 +114,14 @@ def convert_to_tensor(
     """
     if dtype is None and dtype_hint is not None:
         try:
-            return tensor(value, dtype_hint)
+            return as_tensor(value, dtype_hint)
         except (TypeError, ValueError):
-            return tensor(value)
-    return tensor(value, dtype)
+            return as_tensor(value)
+    return as_tensor(value, dtype)
 
 
 def identity(input: PyTree, name: str | None = None) -> PyTree:
-    """Returns the value of an array or variable, as an array of its own; of a structure that of each leaf.
+    """Returns a copy of an array, of the value of a variable, or of each leaf of a structure.
 
     >>> identity(3.0)
     Array(3., dtype=float32)
@@ -148,16 +148,16 @@ def is_tensor(x: object) -> bool:
 
 
 def get_static_value(tensor: ArrayLike, partial: bool = False) -> np.ndarray[Any, Any] | None:
-    """Returns the value as an array of NumPy, or ``None`` if it is traced.
+    """Returns the value as a NumPy array, or ``None`` if it is traced.
 
     >>> get_static_value([1, 2])
     array([1, 2])
     """
-    return None if (value := known(tensor)) is None else value
+    return None if (value := concrete(tensor)) is None else value
 
 
 def make_ndarray(tensor: ArrayLike) -> np.ndarray[Any, Any]:
-    """Returns the value as an array of NumPy.
+    """Returns the value as a NumPy array.
 
     >>> make_ndarray(constant([1, 2]))
     array([1, 2], dtype=int32)
@@ -168,7 +168,7 @@ def make_ndarray(tensor: ArrayLike) -> np.ndarray[Any, Any]:
 def zeros(
     shape: ShapeLike, dtype: DTypeLike = np.float32, name: str | None = None, layout: object = None
 ) -> Tensor:
-    """Returns an array of zeros; of strings one of empty strings.
+    """Returns an array of zeros, or of empty strings.
 
     >>> zeros([2], "int32")
     Array([0, 0], dtype=int32)
@@ -190,31 +190,31 @@ def ones(
 def zeros_like(
     input: ArrayLike, dtype: DTypeLike = None, name: str | None = None, layout: object = None
 ) -> Tensor:
-    """Returns zeros of the shape of ``input``, and of its dtype unless another is given.
+    """Returns zeros with the shape of ``input``, and with its dtype by default.
 
     >>> zeros_like([1, 2])
     Array([0, 0], dtype=int32)
     """
-    array = tensor(input)
+    array = as_tensor(input)
     return _filled(array.shape, array.dtype if dtype is None else as_dtype(dtype), 0)
 
 
 def ones_like(
     input: ArrayLike, dtype: DTypeLike = None, name: str | None = None, layout: object = None
 ) -> Tensor:
-    """Returns ones of the shape of ``input``, and of its dtype unless another is given.
+    """Returns ones with the shape of ``input``, and with its dtype by default.
 
     >>> ones_like([1, 2])
     Array([1, 1], dtype=int32)
     """
-    array = tensor(input)
+    array = as_tensor(input)
     return _filled(array.shape, array.dtype if dtype is None else as_dtype(dtype), 1)
 
 
 def fill(
     dims: ShapeLike, value: ArrayLike, name: str | None = None, layout: object = None
 ) -> Tensor:
-    """Returns an array of shape ``dims`` with ``value`` everywhere.
+    """Returns an array of shape ``dims`` filled with ``value``.
 
     >>> fill([2], 3.0)
     Array([3., 3.], dtype=float32)
@@ -237,7 +237,7 @@ def eye(
     """
     rows = integer("eye", "num_rows", num_rows)
     columns = rows if num_columns is None else integer("eye", "num_columns", num_columns)
-    matrix = jnp.eye(rows, columns, dtype=available(dtype))
+    matrix = jnp.eye(rows, columns, dtype=canonical_dtype(dtype))
     batch = () if batch_shape is None else shape_of("eye", batch_shape)
     return jnp.broadcast_to(matrix, (*batch, rows, columns))
 
@@ -249,13 +249,13 @@ def range(
     dtype: DTypeLike = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns the numbers from ``start`` to below ``limit``; of ``range(n)`` those from 0 to below ``n``.
+    """Returns the numbers in ``[start, limit)``; ``range(n)`` returns those in ``[0, n)``.
 
     In a compiled function, ``for _ in tf.range(n)`` with a ``strategy.run`` or another compiled function in
-    its body runs as a Python loop around compiled steps: nothing is unrolled. There ``n`` may be traced.
+    its body runs as a Python loop around compiled steps, without unrolling. There, ``n`` may be traced.
 
     Raises:
-        TracedValueError: If a number is traced: the size of the result must be known.
+        TracedValueError: If an argument is traced: the size of the result must be known.
 
     >>> range(3)
     Array([0, 1, 2], dtype=int32)
@@ -264,29 +264,29 @@ def range(
     """
     if limit is None:
         start, limit = 0, start
-    if any(known(part) is None for part in (start, limit, delta)):
+    if any(concrete(part) is None for part in (start, limit, delta)):
         stand_in = traced_range()
         if stand_in is not None:
             return stand_in  # type: ignore[return-value]
     if dtype is None:
         parts = [_unless_traced(part) for part in (start, limit, delta)]
-        dtype = max((tensor(part).dtype for part in parts), key=_breadth)
+        dtype = max((as_tensor(part).dtype for part in parts), key=_breadth)
     else:
         dtype = as_dtype(dtype)
     if not (is_float(dtype) or dtype.kind in "iu"):
-        raise ValueError(f"range needs a dtype of numbers, got {dtype}.")
-    first, last, step = (known(_unless_traced(part)).item() for part in (start, limit, delta))  # type: ignore[union-attr]
+        raise ValueError(f"tf.range needs a numeric dtype, got {dtype}.")
+    first, last, step = (concrete(_unless_traced(part)).item() for part in (start, limit, delta))  # type: ignore[union-attr]
     if step == 0:
         raise InvalidArgumentError("delta of tf.range must not be 0.")
     if (last - first) * step < 0:
         raise InvalidArgumentError(
-            f"tf.range needs start <= limit for a delta above 0, and start >= limit for one below; got "
-            f"{first}, {last} and {step}."
+            "tf.range needs start <= limit for a positive delta, and start >= limit for a negative one; "
+            f"got {first}, {last} and {step}."
         )
     if dtype.kind in "iu":
-        return looped_over(jnp.arange(first, last, step, dtype=available(dtype)))
+        return looped_over(jnp.arange(first, last, step, dtype=canonical_dtype(dtype)))
     count = int(np.ceil((last - first) / step))
-    return jnp.asarray(first + step * np.arange(count), available(dtype))
+    return jnp.asarray(first + step * np.arange(count), canonical_dtype(dtype))
 
 
 def linspace(
@@ -296,14 +296,14 @@ def linspace(
     name: str | None = None,
     axis: AxisLike = 0,
 ) -> jax.Array:
-    """Returns ``num`` numbers evenly spaced from ``start`` to ``stop``; integers are taken as floats.
+    """Returns ``num`` evenly spaced numbers from ``start`` to ``stop``; integers are converted to floats.
 
     >>> linspace(0.0, 1.0, 3)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
     first, last = matched("linspace", start, stop)
     if not (is_float(first.dtype) or is_complex(first.dtype)):
-        first, last = (x.astype(available(np.float64)) for x in (first, last))
+        first, last = (x.astype(canonical_dtype(np.float64)) for x in (first, last))
     return jnp.linspace(first, last, integer("linspace", "num", num), axis=axis, dtype=first.dtype)
 
 
@@ -319,12 +319,12 @@ def one_hot(
     """Returns an array with ``on_value`` at each index along a new axis, and ``off_value`` elsewhere.
 
     Args:
-        indices: Whole numbers; for one outside of ``[0, depth)`` there is no ``on_value``.
-        depth: Size of the new axis.
+        indices: Integers. An index outside ``[0, depth)`` gives ``off_value`` everywhere.
+        depth: The size of the new axis.
         on_value: Default: 1.
         off_value: Default: 0.
-        axis: Where the new axis is; default: last.
-        dtype: Of the result; default: that of the values, or ``float32``.
+        axis: The position of the new axis; default: last.
+        dtype: The dtype of the result; default: the dtype of the values, or ``float32``.
         name: Ignored.
 
     JAX equivalent: ``jax.nn.one_hot``.
@@ -333,19 +333,19 @@ def one_hot(
     Array([[1., 0., 0.],
            [0., 0., 1.]], dtype=float32)
     """
-    index = tensor(indices)
+    index = as_tensor(indices)
     if index.dtype.kind not in "iu":
         raise InvalidArgumentError(
             f"indices of tf.one_hot must be integers, got {index.dtype.name}."
         )
     if dtype is None:
-        given = [tensor(v).dtype for v in (on_value, off_value) if v is not None]
+        given = [as_tensor(v).dtype for v in (on_value, off_value) if v is not None]
         if len(set(given)) > 1:
-            raise TypeError(f"on_value and off_value must be of one dtype, got {given}.")
+            raise TypeError(f"on_value and off_value must have the same dtype, got {given}.")
         dtype = given[0] if given else np.dtype(np.float32)
-    dtype = available(dtype)
-    on = tensor(1 if on_value is None else on_value, dtype if on_value is not None else None)
-    off = tensor(0 if off_value is None else off_value, dtype if off_value is not None else None)
+    dtype = canonical_dtype(dtype)
+    on = as_tensor(1 if on_value is None else on_value, dtype if on_value is not None else None)
+    off = as_tensor(0 if off_value is None else off_value, dtype if off_value is not None else None)
     along = -1 if axis is None else integer("one_hot", "axis", axis)
     size = integer("one_hot", "depth", depth)
     numbers = jnp.arange(size, dtype=index.dtype)
@@ -357,14 +357,14 @@ def one_hot(
 
 
 def meshgrid(*args: ArrayLike, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
-    """Returns an array of coordinates for each vector, over the grid that they span.
+    """Returns the coordinates of the grid that vectors span, one array for each vector.
 
     >>> [x.shape for x in meshgrid([1, 2], [3, 4, 5])]
     [(3, 2), (3, 2)]
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"indexing must be 'xy' or 'ij', got {indexing!r}.")
-    return list(jnp.meshgrid(*[tensor(arg).ravel() for arg in args], indexing=indexing))
+    return list(jnp.meshgrid(*[as_tensor(arg).ravel() for arg in args], indexing=indexing))
 
 
 def sequence_mask(
@@ -373,45 +373,45 @@ def sequence_mask(
     dtype: DTypeLike = np.bool_,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns for each length a row that is true so far, and false after it.
+    """Returns a row for each length: true in the first ``length`` places, and false in the others.
 
-    In compiled code ``maxlen`` must be given.
+    Compiled code needs ``maxlen``.
 
     >>> sequence_mask([1, 3])
     Array([[ True, False, False],
            [ True,  True,  True]], dtype=bool)
     """
-    sizes = tensor(lengths)
+    sizes = as_tensor(lengths)
     if maxlen is None:
-        values = known(lengths)
+        values = concrete(lengths)
         if values is None:
             raise InvalidArgumentError(
-                "tf.sequence_mask of traced lengths needs maxlen, for the size of the result must be known."
+                "tf.sequence_mask of traced lengths needs maxlen: the size of the result must be known."
             )
         maxlen = max(int(values.max()), 0) if values.size else 0
     size = integer("sequence_mask", "maxlen", maxlen)
-    return (jnp.arange(size, dtype=sizes.dtype) < sizes[..., None]).astype(available(dtype))
+    return (jnp.arange(size, dtype=sizes.dtype) < sizes[..., None]).astype(canonical_dtype(dtype))
 
 
 class _Initializer:
-    """Makes first values of a shape and dtype."""
+    """Creates initial values of a given shape and dtype."""
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = None, **kwargs: Any) -> Tensor:
         """Returns an array of this shape."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments that it was made with."""
+        """Returns the constructor's arguments."""
         return {}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """Returns one made with these arguments."""
+        """Creates an initializer with these arguments."""
         return cls(**config)
 
 
 class zeros_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
-    """Makes arrays of zeros.
+    """Creates arrays of zeros.
 
     >>> zeros_initializer()([2])
     Array([0., 0.], dtype=float32)
@@ -423,7 +423,7 @@ class zeros_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
 
 
 class ones_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
-    """Makes arrays of ones.
+    """Creates arrays of ones.
 
     >>> ones_initializer()([2])
     Array([1., 1.], dtype=float32)
@@ -435,10 +435,10 @@ class ones_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
 
 
 class constant_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
-    """Makes arrays of one value, or of given values.
+    """Creates arrays with a constant value, or with given values.
 
     Args:
-        value: A number, or as many as the shape has elements.
+        value: A number, or one number for each element.
         support_partition: Ignored.
 
     >>> constant_initializer(3)([2], "float32")
@@ -453,7 +453,7 @@ class constant_initializer(_Initializer):  # noqa: N801  (TensorFlow's name)
         return constant(self.value, dtype, shape)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments that it was made with."""
+        """Returns the constructor's arguments."""
         return {"value": self.value}
 
 
@@ -463,20 +463,22 @@ def _on_host(array: Tensor) -> bool:
 
 def _arrays(value: PyTree) -> PyTree:
     if isinstance(value, (list, tuple)) and not any(isinstance(x, (list, dict)) for x in value):
-        return tensor(value)
-    return structures.map_structure(tensor, value) if isinstance(value, dict) else tensor(value)
+        return as_tensor(value)
+    return (
+        structures.map_structure(as_tensor, value) if isinstance(value, dict) else as_tensor(value)
+    )
 
 
 def _filled(shape: Sequence[int], dtype: DTypeLike, value: int) -> Tensor:
     if is_host_only(dtype):
         if value:
-            raise TypeError("There is no array of ones of strings.")
+            raise TypeError("tf.ones needs a numeric or boolean dtype, got strings.")
         return HostTensor.of(np.full(shape, b"", np.object_))
-    return jnp.full(tuple(shape), value, available(dtype))
+    return jnp.full(tuple(shape), value, canonical_dtype(dtype))
 
 
 def _unless_traced(value: ArrayLike) -> ScalarLike:
-    if known(value) is None:
+    if concrete(value) is None:
         integer("range", "start, limit and delta", value)
     return value
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, Tensor
-from stratagem._src.tensorflow_api.conversion import matched, tensor
+from stratagem._src.tensorflow_api.conversion import as_tensor, matched
 
 __all__ = [
     "bitwise_and",
@@ -28,7 +28,7 @@ def _integers(op: str, *values: ArrayLike) -> list[Tensor]:
 
 
 def bitwise_and(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the bits that are set in both.
+    """Returns the bitwise AND.
 
     >>> bitwise_and([6], [3])
     Array([2], dtype=int32)
@@ -37,7 +37,7 @@ def bitwise_and(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Arra
 
 
 def bitwise_or(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the bits that are set in one or both.
+    """Returns the bitwise OR.
 
     >>> bitwise_or([6], [3])
     Array([7], dtype=int32)
@@ -46,7 +46,7 @@ def bitwise_or(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array
 
 
 def bitwise_xor(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the bits that are set in one only.
+    """Returns the bitwise XOR.
 
     >>> bitwise_xor([6], [3])
     Array([5], dtype=int32)
@@ -55,16 +55,16 @@ def bitwise_xor(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Arra
 
 
 def invert(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the bits that are not set.
+    """Returns the bitwise NOT.
 
     >>> invert([6])
     Array([-7], dtype=int32)
     """
-    return jnp.bitwise_not(_integers("invert", tensor(x))[0])
+    return jnp.bitwise_not(_integers("invert", as_tensor(x))[0])
 
 
 def left_shift(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the bits, moved left; those that are moved out are lost.
+    """Returns ``x`` shifted left by ``y`` bits.
 
     >>> left_shift([6], [1])
     Array([12], dtype=int32)
@@ -74,7 +74,7 @@ def left_shift(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array
 
 
 def right_shift(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the bits, moved right; signed integers keep their sign.
+    """Returns ``x`` shifted right by ``y`` bits; signed integers keep their sign.
 
     >>> right_shift([-6], [1])
     Array([-3], dtype=int32)
@@ -84,5 +84,5 @@ def right_shift(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Arra
 
 
 def _within(array: Tensor, places: Tensor) -> Tensor:
-    # TensorFlow's CPUs keep the shift within the number of bits.
+    # TensorFlow on CPUs clamps the shift to the number of bits.
     return jnp.clip(places, 0, array.dtype.itemsize * 8 - 1)

@@ -1,4 +1,4 @@
-"""``tf.version``, ``tf.sysconfig`` and ``tf.test``: what programs ask about the installation."""
+"""``tf.version``, ``tf.sysconfig`` and ``tf.test``: versions and available hardware."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 VERSION = "2.21.0"
-"""The version of TensorFlow whose behavior functions have; the library's own is ``tf.__version__``."""
+"""The TensorFlow version that this API follows; the library's own version is ``tf.__version__``."""
 GIT_VERSION = f"stratagem-{__version__}"
 COMPILER_VERSION = f"jax-{jax.__version__}"
 
@@ -31,7 +31,7 @@ def _gpus() -> list[jax.Device]:
 
 
 def get_build_info() -> dict[str, bool]:
-    """Returns whether programs can run on NVIDIA's or AMD's GPUs.
+    """Returns whether programs can run on NVIDIA or AMD GPUs.
 
     >>> get_build_info()["is_tensorrt_build"]
     False
@@ -44,7 +44,7 @@ def get_build_info() -> dict[str, bool]:
 
 
 def is_built_with_cuda() -> bool:
-    """Returns whether JAX found NVIDIA's GPUs.
+    """Returns whether JAX found NVIDIA GPUs.
 
     >>> is_built_with_cuda() in (True, False)
     True
@@ -53,7 +53,7 @@ def is_built_with_cuda() -> bool:
 
 
 def is_built_with_rocm() -> bool:
-    """Returns whether JAX found AMD's GPUs.
+    """Returns whether JAX found AMD GPUs.
 
     >>> is_built_with_rocm() in (True, False)
     True
@@ -91,7 +91,7 @@ def is_gpu_available(
 
 
 def gpu_device_name() -> str:
-    """Returns the name of the first GPU, or an empty text.
+    """Returns the name of the first GPU, or an empty string.
 
     >>> isinstance(gpu_device_name(), str)
     True

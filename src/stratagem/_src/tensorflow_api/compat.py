@@ -1,4 +1,4 @@
-"""``tf.compat``: text and bytes; switches of TensorFlow 1 that have no effect; what its names became."""
+"""``tf.compat``: text and bytes, TensorFlow 1 switches without effect, and hints for missing names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def as_bytes(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> bytes:
-    """Returns text as bytes, and bytes as they are.
+    """Converts text to bytes.
 
     >>> as_bytes("text")
     b'text'
@@ -35,11 +35,11 @@ def as_bytes(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") ->
         return bytes(bytes_or_text)
     if isinstance(bytes_or_text, str):
         return bytes_or_text.encode(encoding)
-    raise TypeError(f"A string or bytes are needed, got {bytes_or_text!r}.")
+    raise TypeError(f"Expected a string or bytes, got {bytes_or_text!r}.")
 
 
 def as_text(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> str:
-    """Returns bytes as text, and text as it is.
+    """Converts bytes to text.
 
     >>> as_text(b"text")
     'text'
@@ -48,14 +48,14 @@ def as_text(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> 
         return bytes_or_text
     if isinstance(bytes_or_text, bytes):
         return bytes_or_text.decode(encoding)
-    raise TypeError(f"A string or bytes are needed, got {bytes_or_text!r}.")
+    raise TypeError(f"Expected a string or bytes, got {bytes_or_text!r}.")
 
 
 as_str = as_text
 
 
 def as_str_any(value: object, encoding: str = "utf-8") -> str:
-    """Returns bytes as text, and anything else as ``str`` has it.
+    """Converts bytes to text, and anything else with ``str``.
 
     >>> as_str_any(b"text"), as_str_any(3)
     ('text', '3')
@@ -64,7 +64,7 @@ def as_str_any(value: object, encoding: str = "utf-8") -> str:
 
 
 def path_to_str(path: PathLike) -> PathLike:
-    """Returns a ``PathLike`` as text, and anything else as it is.
+    """Converts a ``PathLike`` to text, and returns anything else unchanged.
 
     >>> path_to_str("a/b")
     'a/b'
@@ -73,7 +73,7 @@ def path_to_str(path: PathLike) -> PathLike:
 
 
 def enable_v2_behavior() -> None:
-    """Has no effect: it is the only behavior.
+    """Has no effect: TensorFlow 2 behavior is always on.
 
     >>> enable_v2_behavior()
     """
@@ -82,14 +82,14 @@ def enable_v2_behavior() -> None:
 def enable_eager_execution(
     config: object = None, device_policy: object = None, execution_mode: object = None
 ) -> None:
-    """Has no effect: execution is eager outside of compiled functions.
+    """Has no effect: execution is eager outside compiled functions.
 
     >>> enable_eager_execution()
     """
 
 
 def enable_resource_variables() -> None:
-    """Has no effect: there are no others.
+    """Has no effect: all variables are resource variables.
 
     >>> enable_resource_variables()
     """
@@ -126,7 +126,7 @@ def executing_eagerly_outside_functions() -> bool:
 
 
 def missing_v1_name(name: str) -> AttributeError:
-    """Returns the error for a name of ``tf.compat.v1`` that is not here, with what to write instead.
+    """Returns the error for a missing name of ``tf.compat.v1``, with its replacement.
 
     >>> str(missing_v1_name("reduce_sum")).partition(". ")[2]
     "Use tf.reduce_sum; its arguments are TensorFlow 2's."
@@ -141,6 +141,6 @@ def missing_v1_name(name: str) -> AttributeError:
         about = str(missing_name("stratagem", name))
         hint = (
             about.partition(". ")[2]
-            or "There are no graphs and sessions: use names of TensorFlow 2."
+            or "Graphs and sessions do not exist here: use TensorFlow 2 names."
         )
     return AttributeError(f"{text}. {hint}", name=name)

@@ -1,4 +1,4 @@
-"""``tf.compat.v1.logging``: functions of the library's logger."""
+"""``tf.compat.v1.logging``: the functions of the library's logger."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ set_verbosity: Callable[[int | str], None] = _logger.setLevel
 
 
 def get_verbosity() -> int:
-    """Returns the level from which on messages are shown.
+    """Returns the lowest level of messages that are shown.
 
     >>> get_verbosity() in (DEBUG, INFO, WARN, ERROR, FATAL)
     True

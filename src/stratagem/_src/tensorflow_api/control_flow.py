@@ -16,7 +16,7 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, PyTree, ScalarLike, Tensor
 from stratagem._src.execution.conditionals import cond
 from stratagem._src.jax_compat.tracing import under_jit
-from stratagem._src.tensorflow_api.conversion import integer, known, tensor
+from stratagem._src.tensorflow_api.conversion import as_tensor, concrete, integer
 from stratagem._src.tensorflow_api.tensor_array import TensorArray
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def stop_gradient(input: PyTree, name: str | None = None) -> PyTree:
-    """Returns the array or structure as it is, as a constant to gradients.
+    """Returns the array or structure unchanged, as a constant to gradients.
 
     JAX equivalent: ``jax.lax.stop_gradient``.
 
@@ -46,8 +46,8 @@ def stop_gradient(input: PyTree, name: str | None = None) -> PyTree:
     Array([1., 2.], dtype=float32)
     """
     if isinstance(input, (dict, list, tuple)) and not _is_numbers(input):
-        return structures.map_structure(lambda leaf: jax.lax.stop_gradient(tensor(leaf)), input)
-    return jax.lax.stop_gradient(tensor(input))
+        return structures.map_structure(lambda leaf: jax.lax.stop_gradient(as_tensor(leaf)), input)
+    return jax.lax.stop_gradient(as_tensor(input))
 
 
 def map_fn(
@@ -61,12 +61,12 @@ def map_fn(
     name: str | None = None,
     fn_output_signature: object = None,
 ) -> PyTree:
-    """Returns a function of each element along the first axis, stacked.
+    """Applies ``fn`` to each element along the first axis, and stacks the results.
 
     Args:
-        fn: A function of one element; of a structure of arrays it gets a structure of their elements.
-        elems: An array, or a structure of arrays of one length.
-        dtype: Ignored, like the other options: dtypes are those that ``fn`` gives.
+        fn: A function of one element. For a structure of arrays, it takes a structure of their elements.
+        elems: An array, or a structure of arrays of equal length.
+        dtype: Ignored, like the other options: results have the dtypes that ``fn`` returns.
         parallel_iterations: Ignored.
         back_prop: Ignored.
         swap_memory: Ignored.
@@ -74,7 +74,7 @@ def map_fn(
         name: Ignored.
         fn_output_signature: Ignored.
 
-    Differs from TensorFlow: ``fn`` is traced once, for one element, and must not assign variables.
+    Differs from TensorFlow: ``fn`` is traced once for all elements, and must not assign variables.
 
     JAX equivalent: ``jax.lax.map``.
 
@@ -87,7 +87,7 @@ def map_fn(
 def vectorized_map(
     fn: Callable[..., Any], elems: PyTree, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> PyTree:
-    """Returns a function of each element along the first axis, computed for all at once.
+    """Applies ``fn`` to all elements along the first axis at once.
 
     JAX equivalent: ``jax.vmap``.
 
@@ -108,17 +108,17 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> PyTree:
-    """Returns all results of a function of its last result and the next element, stacked.
+    """Applies ``fn`` to its last result and the next element, and stacks all results.
 
     Args:
-        fn: A function of its last result and an element, traced once; it must not assign variables.
-        elems: An array, or a structure of arrays of one length.
-        initializer: What it is called with first; default: the first element, which is the first result.
+        fn: A function of its last result and an element, traced once. It must not assign variables.
+        elems: An array, or a structure of arrays of equal length.
+        initializer: The initial result; default: the first element, which is then also the first output.
         parallel_iterations: Ignored.
         back_prop: Ignored.
         swap_memory: Ignored.
         infer_shape: Ignored.
-        reverse: Whether to begin at the end.
+        reverse: Whether to start at the end.
         name: Ignored.
 
     JAX equivalent: ``jax.lax.scan``.
@@ -126,12 +126,7 @@ def scan(
     >>> scan(lambda total, x: total + x, [1, 2, 3])
     Array([1, 3, 6], dtype=int32)
     """
-    arrays = _arrays(elems)
-    if initializer is None:
-        first = jax.tree.map(lambda x: x[-1] if reverse else x[0], arrays)
-        rest = jax.tree.map(lambda x: x[:-1] if reverse else x[1:], arrays)
-    else:
-        first, rest = _arrays(initializer, in_list=False), arrays
+    first, rest = _initial_and_rest(elems, initializer, reverse)
 
     def step(carry: PyTree, element: PyTree) -> PyTree:
         result = fn(carry, element)
@@ -154,7 +149,7 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> PyTree:
-    """Returns the last result of a function of its last result and the next element.
+    """Applies ``fn`` to its last result and the next element, and returns the final result.
 
     >>> foldl(lambda total, x: total + x, [1, 2, 3])
     Array(6, dtype=int32)
@@ -171,7 +166,7 @@ def foldr(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> PyTree:
-    """Returns the last result of a function of its last result and the next element, from the end.
+    """Applies ``fn`` as ``foldl`` does, starting at the end.
 
     >>> foldr(lambda total, x: total - x, [1, 2, 3])
     Array(0, dtype=int32)
@@ -190,28 +185,28 @@ def while_loop(
     maximum_iterations: IntegerLike = None,
     name: str | None = None,
 ) -> PyTree:
-    """Calls ``body`` on loop variables as long as ``cond`` of them is true, and returns them.
+    """Calls ``body`` on the loop variables while ``cond`` of them is true, and returns them.
 
     Args:
         cond: A function of the loop variables that returns a boolean.
-        body: A function of the loop variables that returns new ones of the same shapes and dtypes.
+        body: A function of the loop variables that returns new ones with the same shapes and dtypes.
         loop_vars: A list or tuple of arrays or structures.
-        shape_invariants: Ignored: shapes do not change in compiled loops.
+        shape_invariants: Ignored: shapes cannot change in compiled loops.
         parallel_iterations: Ignored.
         back_prop: Ignored.
         swap_memory: Ignored.
-        maximum_iterations: After how many iterations it ends in any case.
+        maximum_iterations: The maximum number of iterations; default: no limit.
         name: Ignored.
 
-    Eagerly it is a loop of Python. In compiled code ``body`` is traced once, must not assign variables,
-    and has no gradient in reverse: use ``tf.scan``.
+    Eagerly, this is a Python loop. In compiled code ``body`` is traced once, must not assign variables, and
+    has no reverse-mode gradient: use ``tf.scan``.
 
     JAX equivalent: ``jax.lax.while_loop``.
 
     >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (0, 1.0))
     (Array(3, dtype=int32), Array(8., dtype=float32))
     """
-    most = (
+    max_iterations = (
         None
         if maximum_iterations is None
         else integer("while_loop", "maximum_iterations", maximum_iterations)
@@ -224,17 +219,17 @@ def while_loop(
 
     if not under_jit():
         done = 0
-        while (most is None or done < most) and bool(cond(*values)):
+        while (max_iterations is None or done < max_iterations) and bool(cond(*values)):
             values, done = next_of(*values), done + 1
         return type(loop_vars)(values) if isinstance(loop_vars, list) else values
     if any(isinstance(one, TensorArray) and one.element_shape is None for one in values):
-        # XLA's loops carry arrays of fixed shapes: the body says which.
+        # XLA loops carry arrays of fixed shapes. An abstract call of the body finds the element shape.
         after = jax.eval_shape(next_of, *values)
         values = tuple(
             old.of_shape(new.element_shape) if isinstance(old, TensorArray) else old
             for old, new in zip(values, after, strict=True)
         )
-    limit = np.iinfo(np.int32).max if most is None else most
+    limit = np.iinfo(np.int32).max if max_iterations is None else max_iterations
     _, result = jax.lax.while_loop(
         lambda state: (state[0] < limit) & jnp.asarray(cond(*state[1])),
         lambda state: (state[0] + 1, jax.tree.map(_like, next_of(*state[1]), state[1])),
@@ -246,21 +241,21 @@ def while_loop(
 def switch_case(
     branch_index: ScalarLike, branch_fns: Any, default: Any = None, name: str | None = None
 ) -> PyTree:
-    """Returns what the function with this index returns, or the default.
+    """Calls the function with this index, or the default, and returns its result.
 
     Args:
-        branch_index: A whole number.
+        branch_index: An integer.
         branch_fns: Functions without arguments: a list, pairs of index and function, or a dict.
-        default: For other indices; default: the last function. All may assign variables, as in ``tf.cond``.
+        default: The function for other indices; default: the last one. All may assign variables.
         name: Ignored.
 
-    >>> switch_case(1, [lambda: tensor(10), lambda: tensor(20)])
+    >>> switch_case(1, [lambda: as_tensor(10), lambda: as_tensor(20)])
     Array(20, dtype=int32)
     """
     pairs = _indexed(branch_fns)
     otherwise = default if default is not None else pairs[-1][1]
-    index = tensor(branch_index)
-    given = known(branch_index)
+    index = as_tensor(branch_index)
+    given = concrete(branch_index)
     if given is not None:
         return dict(pairs).get(int(given), otherwise)()
     result = otherwise
@@ -276,28 +271,29 @@ def case(
     strict: bool = False,
     name: str | None = None,
 ) -> PyTree:
-    """Returns what the function of the first predicate that is true returns, or the default.
+    """Calls the function of the first true predicate, or the default, and returns its result.
 
-    Functions may assign variables, as in ``tf.cond``. ``exclusive`` is checked where predicates are known.
+    Functions may assign variables, as in ``tf.cond``. ``exclusive`` checks the predicates that are not
+    traced.
 
-    >>> case([(False, lambda: tensor(10)), (True, lambda: tensor(20))])
+    >>> case([(False, lambda: as_tensor(10)), (True, lambda: as_tensor(20))])
     Array(20, dtype=int32)
     """
     pairs = (
         list(pred_fn_pairs.items()) if isinstance(pred_fn_pairs, Mapping) else list(pred_fn_pairs)
     )
-    values = [known(pred) for pred, _ in pairs]
+    values = [concrete(pred) for pred, _ in pairs]
     if exclusive and sum(bool(value) for value in values if value is not None) > 1:
         raise InvalidArgumentError(
-            "More than one predicate of tf.case is true, and exclusive=True."
+            "tf.case with exclusive=True allows one true predicate, got more than one."
         )
 
     def nothing_is_true() -> Any:
-        raise InvalidArgumentError("No predicate of tf.case is true, and there is no default.")
+        raise InvalidArgumentError("tf.case needs a true predicate or a default, got neither.")
 
     if default is None:
         if any(value is None for value in values):
-            # One of them must be true: the last is taken where no other is.
+            # Compiled code cannot raise: the last function runs where no other predicate is true.
             result = pairs[-1][1]
             pairs = pairs[:-1]
         else:
@@ -310,7 +306,7 @@ def case(
 
 
 def executing_eagerly() -> bool:
-    """Returns whether functions run now, and are not being traced for compilation.
+    """Returns whether operations run immediately instead of being traced for compilation.
 
     >>> executing_eagerly()
     True
@@ -336,7 +332,7 @@ def no_op(name: str | None = None) -> None:
 
 
 def group(*inputs: object, **kwargs: Any) -> None:
-    """Does nothing: what a function does to variables happens in the order written.
+    """Does nothing: assignments happen in program order.
 
     >>> group()
     """
@@ -344,7 +340,7 @@ def group(*inputs: object, **kwargs: Any) -> None:
 
 
 def control_dependencies(control_inputs: object) -> contextlib.AbstractContextManager[None]:
-    """Does nothing: what a function does to variables happens in the order written.
+    """Does nothing: assignments happen in program order.
 
     >>> with control_dependencies([]):
     ...     pass
@@ -360,14 +356,14 @@ def _is_numbers(value: PyTree) -> bool:
 
 
 def _arrays(value: PyTree, *, in_list: bool = True) -> PyTree:
-    """Returns a structure of arrays; a list of numbers is one array."""
+    """Converts leaves to arrays. A list of numbers is one array."""
     if isinstance(value, (dict, tuple)) or (isinstance(value, list) and not _is_numbers(value)):
         return structures.map_structure(_array, value)
     return _array(value)
 
 
 def _array(value: PyTree) -> Tensor:
-    return value if isinstance(value, TensorArray) else tensor(value)
+    return value if isinstance(value, TensorArray) else as_tensor(value)
 
 
 def _one(value: PyTree) -> tuple[PyTree, ...]:
@@ -375,17 +371,21 @@ def _one(value: PyTree) -> tuple[PyTree, ...]:
 
 
 def _like(new: ArrayLike, old: Tensor) -> Tensor:
-    return tensor(new) if isinstance(new, jax.Array) else tensor(new, old.dtype)
+    return as_tensor(new) if isinstance(new, jax.Array) else as_tensor(new, old.dtype)
 
 
 def _fold(fn: Callable[..., Any], elems: PyTree, initializer: PyTree, reverse: bool) -> PyTree:
+    first, rest = _initial_and_rest(elems, initializer, reverse)
+    return jax.lax.scan(lambda c, x: (fn(c, x), None), first, rest, reverse=reverse)[0]
+
+
+def _initial_and_rest(elems: PyTree, initializer: PyTree, reverse: bool) -> tuple[PyTree, PyTree]:
+    """Returns the initial carry of a loop, by default the first element, and the other elements."""
     arrays = _arrays(elems)
-    if initializer is None:
-        first = jax.tree.map(lambda x: x[-1] if reverse else x[0], arrays)
-        arrays = jax.tree.map(lambda x: x[:-1] if reverse else x[1:], arrays)
-    else:
-        first = _arrays(initializer, in_list=False)
-    return jax.lax.scan(lambda c, x: (fn(c, x), None), first, arrays, reverse=reverse)[0]
+    if initializer is not None:
+        return _arrays(initializer, in_list=False), arrays
+    first = jax.tree.map(lambda x: x[-1] if reverse else x[0], arrays)
+    return first, jax.tree.map(lambda x: x[:-1] if reverse else x[1:], arrays)
 
 
 def _indexed(branch_fns: Any) -> list[tuple[int, Callable[[], Any]]]:

@@ -1,4 +1,4 @@
-"""From what programs pass to arrays, by TensorFlow's rules for dtypes."""
+"""Converts arguments to arrays and static values, by TensorFlow's rules for dtypes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from stratagem._src.values.array_operators import ArrayOperators, operand_of
 
 __all__ = [
     "as_dtype",
-    "available",
+    "as_tensor",
     "axes_of",
+    "canonical_dtype",
+    "concrete",
+    "concrete_or_raise",
     "floats",
     "integer",
     "integers",
     "is_complex",
     "is_float",
-    "known",
     "matched",
     "numbers",
     "shape_of",
     "strings",
-    "tensor",
 ]
 
 _NUMBER_TYPES = (bool, int, float, complex)
@@ -48,7 +49,7 @@ _OTHER_NAMES = {"half": "float16", "double": "float64", "string": "object", "boo
 
 
 def as_dtype(type_value: DTypeLike) -> np.dtype[Any]:
-    """Returns the element type that a name, a NumPy type or a Python type stands for.
+    """Returns the dtype for a name, a NumPy type or a Python type.
 
     >>> as_dtype("float32"), as_dtype(bool), as_dtype("string")
     (dtype('float32'), dtype('bool'), dtype('O'))
@@ -63,29 +64,29 @@ def as_dtype(type_value: DTypeLike) -> np.dtype[Any]:
         return jnp.dtype(type_value)
     except TypeError:
         raise TypeError(
-            f"An element type must be one such as tf.float32 or 'float32', got {type_value!r}."
+            f"A dtype must be like tf.float32 or 'float32', got {type_value!r}."
         ) from None
 
 
-def available(dtype: DTypeLike) -> np.dtype[Any]:
-    """Returns the element type that arrays have which are asked to be of ``dtype``.
+def canonical_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Returns the dtype that JAX uses for ``dtype``.
 
-    Without JAX's 64-bit mode that is one of 32 bits for one of 64.
+    Without JAX's 64-bit mode, that is the 32-bit dtype for a 64-bit one.
     """
     dtype = as_dtype(dtype)
     return dtype if is_host_only(dtype) else jax.dtypes.canonicalize_dtype(dtype)
 
 
-def tensor(value: ArrayLike, dtype: DTypeLike = None) -> Tensor:
-    """Returns ``value`` as an array: Python's numbers are of 32 bits, and strings stay on the host.
+def as_tensor(value: ArrayLike, dtype: DTypeLike = None) -> Tensor:
+    """Returns ``value`` as an array. Python numbers have 32 bits; strings stay on the host.
 
     Args:
         value: An array, a variable, a number, a string, or nested lists of these.
-        dtype: The element type; arrays and variables must have it.
+        dtype: The dtype of the result. Arrays and variables must have it already.
 
     Raises:
-        ValueError: If an array is of another type.
-        TypeError: If numbers would change as ``dtype``.
+        ValueError: If an array has another dtype.
+        TypeError: If ``dtype`` cannot hold the numbers.
     """
     if isinstance(value, ArrayOperators):
         value = operand_of(value)
@@ -97,13 +98,13 @@ def tensor(value: ArrayLike, dtype: DTypeLike = None) -> Tensor:
         wanted = dtype
         if wanted is None:
             wanted = next(operand_of(leaf).dtype for leaf in _leaves(value) if _is_tensor(leaf))
-        parts = [tensor(item, None if _holds_tensor(item) else wanted) for item in value]
+        parts = [as_tensor(item, None if _holds_tensor(item) else wanted) for item in value]
         if len({part.dtype for part in parts}) > 1:
             raise InvalidArgumentError(
-                f"Arrays in one list must be of one dtype, got {[p.dtype.name for p in parts]}. Convert "
-                "them by tf.cast."
+                f"Arrays in a list must have the same dtype, got {[p.dtype.name for p in parts]}. Convert "
+                "them with tf.cast."
             )
-        return tensor(jnp.stack(parts), dtype)
+        return as_tensor(jnp.stack(parts), dtype)
     if hasattr(value, "__jax_array__"):
         return _strong(value.__jax_array__(), dtype)
     if hasattr(value, "__array__"):
@@ -112,11 +113,11 @@ def tensor(value: ArrayLike, dtype: DTypeLike = None) -> Tensor:
 
 
 def _strong(array: Tensor, dtype: DTypeLike) -> Tensor:
-    """Returns an array of JAX whose dtype no longer depends on what it is combined with."""
-    wanted = array.dtype if dtype is None else available(dtype)
+    """Returns a JAX array without weak type, so that it keeps its dtype when it is combined."""
+    wanted = array.dtype if dtype is None else canonical_dtype(dtype)
     if array.dtype != wanted and not (_is_weak(array) and _fits_kind(array.dtype, wanted)):
         raise InvalidArgumentError(
-            f"An array of {wanted.name} is needed, got one of {array.dtype.name}. Convert it: "
+            f"Expected an array of {wanted.name}, got {array.dtype.name}. Convert it: "
             f"tf.cast(x, tf.{wanted.name})."
         )
     return jax.lax.convert_element_type(array, wanted) if _is_weak(array) else array
@@ -130,31 +131,31 @@ def _of_numpy(array: np.ndarray[Any, Any], dtype: DTypeLike) -> Tensor:
         if wanted != array.dtype:
             if not _fits_kind(array.dtype, wanted):
                 raise InvalidArgumentError(
-                    f"An array of {wanted.name} is needed, got one of NumPy of {array.dtype.name}. Convert "
+                    f"Expected an array of {wanted.name}, got a NumPy array of {array.dtype.name}. Convert "
                     f"it: tf.cast(x, tf.{wanted.name})."
                 )
             array = array.astype(wanted)
-    return jnp.asarray(operand_of(np.asarray(array)), available(array.dtype))
+    return jnp.asarray(operand_of(np.asarray(array)), canonical_dtype(array.dtype))
 
 
 def _of_python(value: ArrayLike, dtype: DTypeLike) -> Tensor:
     if value is None:
-        raise ValueError("None is not an array. Give an array, a number, or a list of numbers.")
+        raise ValueError("None is not an array. Pass an array, a number, or a list of numbers.")
     try:
         array = np.asarray(value)
         if array.dtype.kind == "S":
-            # NumPy's own strings of bytes lose zeros at their end.
+            # NumPy's own byte strings drop trailing zeros.
             array = np.asarray(value, np.object_)
     except ValueError as error:
         raise ValueError(
-            f"Lists must be nested evenly to become an array, got {value!r}: {error}."
+            f"Nested lists must have equal lengths to become an array, got {value!r}: {error}."
         ) from None
     if is_host_only(array.dtype):
         return _of_strings(array, dtype)
     if dtype is None:
         leaves = list(_leaves(value)) if array.size < 10_000 else []
         if any(isinstance(leaf, bool) for leaf in leaves) and array.dtype != np.bool_:
-            raise ValueError(f"Booleans and numbers cannot be in one array, got {value!r}.")
+            raise ValueError(f"An array cannot mix booleans and numbers, got {value!r}.")
         if array.dtype == np.float64 and not any(isinstance(leaf, np.float64) for leaf in leaves):
             array = array.astype(np.float32)
         elif array.dtype == np.int64 and not any(isinstance(leaf, np.int64) for leaf in leaves):
@@ -169,7 +170,7 @@ def _of_python(value: ArrayLike, dtype: DTypeLike) -> Tensor:
             if array.min() < limits.min or array.max() > limits.max:
                 raise TypeError(f"Cannot convert {value!r} to {wanted.name}: it does not fit.")
         array = array.astype(wanted)
-    return jnp.asarray(guard_int64(array), available(array.dtype))
+    return jnp.asarray(guard_int64(array), canonical_dtype(array.dtype))
 
 
 def _as_int32_if_it_fits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -182,7 +183,7 @@ def _as_int32_if_it_fits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _of_strings(array: np.ndarray[Any, Any], dtype: DTypeLike) -> HostTensor:
     if dtype is not None and not is_host_only(as_dtype(dtype)):
         raise TypeError(
-            f"Strings cannot become {as_dtype(dtype).name}; tf.strings.to_number reads numbers."
+            f"Strings cannot become {as_dtype(dtype).name}. Parse numbers with tf.strings.to_number."
         )
     made = np.empty(array.shape, np.object_)
     for index in np.ndindex(array.shape):
@@ -223,17 +224,17 @@ def _is_weak(array: Tensor) -> bool:
 
 
 def is_float(dtype: DTypeLike) -> bool:
-    """Returns whether ``dtype`` is of real floating-point numbers."""
+    """Returns whether ``dtype`` is a real floating-point dtype."""
     return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
 def is_complex(dtype: DTypeLike) -> bool:
-    """Returns whether ``dtype`` is of complex numbers."""
+    """Returns whether ``dtype`` is complex."""
     return bool(jnp.issubdtype(dtype, jnp.complexfloating))
 
 
 def _fits_kind(dtype: DTypeLike, wanted: DTypeLike) -> bool:
-    """Returns whether numbers of ``dtype`` are of a kind that ``wanted`` can hold."""
+    """Returns whether ``wanted`` can hold the kind of numbers that ``dtype`` has."""
     return _kind(dtype) <= _kind(wanted) and (_kind(wanted) > 0 or _kind(dtype) == 0)
 
 
@@ -246,26 +247,27 @@ def _kind(dtype: DTypeLike) -> int:
 
 
 def matched(op: str, *values: ArrayLike) -> list[Tensor]:
-    """Returns values as arrays of one dtype: that of the arrays among them, which must agree.
+    """Returns values as arrays of one dtype. The arrays among them must agree on it.
 
-    Python's numbers take the dtype of the arrays; a float does not become a whole number.
+    Python numbers take the dtype of the arrays. A float never becomes an integer.
 
     Args:
         op: The function's name, for messages.
         *values: The operands.
 
     Raises:
-        InvalidArgumentError: If arrays are of different dtypes, or strings meet numbers.
+        InvalidArgumentError: If arrays have different dtypes, or strings are mixed with numbers.
     """
     arrays = [
-        tensor(value) if _holds_tensor(value) or _is_of_numpy(value) else None for value in values
+        as_tensor(value) if _holds_tensor(value) or _is_of_numpy(value) else None
+        for value in values
     ]
     leading = [
         (array, _is_tensor(value) and not _is_weak(operand_of(value)))
         for array, value in zip(arrays, values, strict=True)
         if array is not None
     ]
-    # An array of NumPy beside an array takes its dtype, if it is of no wider kind.
+    # A NumPy array takes the dtype of a JAX array among the values, unless its own kind is wider.
     dtype: Any = next((a.dtype for a, is_device_array in leading if is_device_array), None)
     if dtype is None and leading:
         dtype = max((a.dtype for a, _ in leading), key=_kind)
@@ -273,7 +275,7 @@ def matched(op: str, *values: ArrayLike) -> list[Tensor]:
     for array, value in zip(arrays, values, strict=True):
         if array is None:
             try:
-                array = tensor(value, dtype)
+                array = as_tensor(value, dtype)
             except TypeError as error:
                 raise TypeError(f"tf.{op}: {error}") from None
             if dtype is None:
@@ -295,20 +297,20 @@ def _is_of_numpy(value: ArrayLike) -> bool:
 
 def _mixed(op: str, first: DTypeLike, second: DTypeLike) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"tf.{op} needs operands of one dtype, got {first.name} and {second.name}. Convert one of them: "
-        f"tf.cast(x, tf.{first.name})."
+        f"tf.{op} needs operands of the same dtype, got {first.name} and {second.name}. Convert one of "
+        f"them: tf.cast(x, tf.{first.name})."
     )
 
 
 def floats(op: str, value: ArrayLike, *, real: bool = False) -> Tensor:
-    """Returns ``value`` as an array of floating-point numbers, which it must be already.
+    """Returns ``value`` as an array, which must be of floating-point numbers.
 
     Args:
         op: The function's name, for messages.
         value: The operand.
-        real: Whether complex numbers are refused.
+        real: Whether to reject complex numbers.
     """
-    array = tensor(value)
+    array = as_tensor(value)
     if is_float(array.dtype) or (not real and is_complex(array.dtype)):
         return array
     raise InvalidArgumentError(
@@ -318,8 +320,8 @@ def floats(op: str, value: ArrayLike, *, real: bool = False) -> Tensor:
 
 
 def numbers(op: str, value: ArrayLike) -> Tensor:
-    """Returns ``value`` as an array of numbers: not of booleans or strings."""
-    array = tensor(value)
+    """Returns ``value`` as an array, which must not be of booleans or strings."""
+    array = as_tensor(value)
     if is_host_only(array.dtype) or array.dtype == np.bool_:
         name = "strings" if is_host_only(array.dtype) else "booleans"
         raise InvalidArgumentError(
@@ -329,31 +331,52 @@ def numbers(op: str, value: ArrayLike) -> Tensor:
 
 
 def strings(op: str, value: ArrayLike) -> HostTensor:
-    """Returns ``value`` as an array of bytes on the host."""
-    array = tensor(value, np.object_) if not _is_tensor(value) else tensor(value)
+    """Returns ``value`` as an array of byte strings on the host."""
+    array = as_tensor(value, np.object_) if not _is_tensor(value) else as_tensor(value)
     if not isinstance(array, HostTensor) or not is_host_only(array.dtype):
         raise InvalidArgumentError(
-            f"tf.{op} needs strings, which are on the host; got {array.dtype.name}. Call it in Dataset.map "
-            "or outside of compiled code."
+            f"tf.{op} needs strings, got {array.dtype.name}. Strings stay on the host: call it in "
+            "Dataset.map or outside compiled code."
         )
     return array
 
 
-def known(value: ArrayLike) -> np.ndarray[Any, Any] | None:
-    """Returns the value of an array on the host, or ``None`` if it is traced.
+def concrete(value: ArrayLike) -> np.ndarray[Any, Any] | None:
+    """Returns the value as a NumPy array, or ``None`` if it is traced.
 
-    Give it what the program gave: in compiled code what ``tensor`` returns is traced, also for a list.
+    Pass the caller's argument: in compiled code, what ``as_tensor`` returns is traced, even for a list.
     """
     if isinstance(value, (list, tuple)):
         if any(is_tracer(operand_of(leaf)) for leaf in _leaves(value) if _is_tensor(leaf)):
             return None
-        return np.asarray([known(item) for item in value]) if value else np.asarray(value)
+        return np.asarray([concrete(item) for item in value]) if value else np.asarray(value)
     value = operand_of(value)
     return None if is_tracer(value) else np.asarray(value)
 
 
+def concrete_or_raise(op: str, argument: str, value: ArrayLike, instead: str) -> Any:
+    """Returns values that decide the shape of a result, as a NumPy array.
+
+    Args:
+        op: The function's name, for messages.
+        argument: The argument's name, for messages.
+        value: The argument.
+        instead: What to call in compiled code.
+
+    Raises:
+        TracedValueError: If ``value`` is traced.
+    """
+    array = concrete(value)
+    if array is None:
+        raise TracedValueError(
+            f"The shape of the result of tf.{op} depends on the values of {argument} which are traced: XLA "
+            f"compiles for fixed shapes. Call it outside compiled code, or use {instead}."
+        )
+    return array
+
+
 def integers(op: str, argument: str, value: ShapeLike) -> tuple[int, ...]:
-    """Returns whole numbers that must be known while a function is traced, such as a shape.
+    """Returns integers that must be static while a function is traced, such as a shape.
 
     Args:
         op: The function's name, for messages.
@@ -362,43 +385,42 @@ def integers(op: str, argument: str, value: ShapeLike) -> tuple[int, ...]:
     """
     if isinstance(value, (list, tuple)):
         return tuple(integer(op, argument, item) for item in value)
-    array = known(value)
+    array = concrete(value)
     if array is None:
         raise _traced(op, argument)
-    return tuple(_whole(op, argument, item) for item in array.ravel().tolist())
+    return tuple(_as_int(op, argument, item) for item in array.ravel().tolist())
 
 
 def integer(op: str, argument: str, value: IntegerLike) -> int:
-    """Returns a whole number that must be known while a function is traced."""
-    array = known(value)
+    """Returns an integer that must be static while a function is traced."""
+    array = concrete(value)
     if array is None:
         raise _traced(op, argument)
     if array.size != 1:
         raise InvalidArgumentError(f"{argument} of tf.{op} must be one number, got {value!r}.")
-    return _whole(op, argument, array.item())
+    return _as_int(op, argument, array.item())
 
 
-def _whole(op: str, argument: str, value: ScalarLike) -> int:
+def _as_int(op: str, argument: str, value: ScalarLike) -> int:
     if isinstance(value, bool) or value != int(value):
-        raise InvalidArgumentError(f"{argument} of tf.{op} must be whole numbers, got {value!r}.")
+        raise InvalidArgumentError(f"{argument} of tf.{op} must be integers, got {value!r}.")
     return int(value)
 
 
 def _traced(op: str, argument: str) -> TracedValueError:
     return TracedValueError(
-        f"{argument} of tf.{op} must be known while a function is traced, and it is a traced array: XLA "
-        "compiles for fixed shapes. Sizes from tf.shape(x) and x.shape are known; others pass as Python "
-        "numbers."
+        f"{argument} of tf.{op} must be known while a function is traced, got a traced array: XLA compiles "
+        "for fixed shapes. Sizes from tf.shape(x) and x.shape are known; pass others as Python numbers."
     )
 
 
 def shape_of(op: str, shape: ShapeLike) -> tuple[int, ...]:
-    """Returns a shape, given as a list, an array, or one number."""
+    """Returns a shape from a list, an array, or one number."""
     return integers(op, "shape", shape)
 
 
 def axes_of(op: str, axis: AxisLike, ndim: int) -> tuple[int, ...]:
-    """Returns axes as numbers from 0, all of them for ``None``."""
+    """Returns non-negative axes, all of them for ``None``."""
     if axis is None:
         return tuple(range(ndim))
     axes = integers(op, "axis", axis)

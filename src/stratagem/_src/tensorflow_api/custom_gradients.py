@@ -1,4 +1,4 @@
-"""``custom_gradient``, ``recompute_grad``, ``grad_pass_through``: functions with gradients of their own."""
+"""``custom_gradient``, ``recompute_grad``, ``grad_pass_through``: functions with custom gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.execution.tracing_frames import GradientFrame
 from stratagem._src.jax_compat.tracing import under_trace
-from stratagem._src.tensorflow_api.conversion import tensor
+from stratagem._src.tensorflow_api.conversion import as_tensor
 from stratagem._src.variables import frames
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.variable import Variable
@@ -25,14 +25,15 @@ __all__ = ["custom_gradient", "grad_pass_through", "recompute_grad"]
 
 
 def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Gives a function its own gradient: it returns its result, and a function from gradients to gradients.
+    """Decorates a function that defines its own gradient.
 
     Args:
-        f: A function of arrays that returns ``(result, grad_fn)``. ``grad_fn`` gets the gradient of each
-            result and returns that of each argument. If ``f`` reads trainable variables, ``grad_fn`` gets
-            them as ``variables=`` too, and returns ``(gradients of arguments, gradients of variables)``.
+        f: A function of arrays that returns ``(result, grad_fn)``. ``grad_fn`` takes the gradient of each
+            result and returns the gradient of each argument. If ``f`` reads trainable variables,
+            ``grad_fn`` also takes them as ``variables=`` and returns ``(gradients of arguments, gradients
+            of variables)``.
 
-    Differs from TensorFlow: ``f`` is called more than once for each call, and must not assign variables.
+    Differs from TensorFlow: ``f`` runs more than once for each call, and must not assign variables.
 
     JAX equivalent: ``jax.custom_vjp``.
 
@@ -61,7 +62,7 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     @functools.wraps(made)
     def call(*args: Any, **kwargs: Any) -> Any:
         parent = frames.current_frame()
-        arrays = [tensor(arg) for arg in args]
+        arrays = [as_tensor(arg) for arg in args]
         if parent is None and not frames.records() and not under_trace():
             return made(*arrays, **kwargs)[0]
         variables = _variables_read(functools.partial(made, **kwargs), arrays, parent)
@@ -69,7 +70,7 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
         def computed(
             arrays: Sequence[Any], values: Sequence[Any], use: Callable[[Any], Any]
         ) -> Any:
-            """Returns ``use`` of what the function returns, for these values of the variables."""
+            """Calls the function with these values of the variables, and applies ``use`` to its result."""
             frame = GradientFrame(parent)
             frame.differentiate(variables, values)
             with _without_tapes(), frames.enter(frame) if variables else contextlib.nullcontext():
@@ -95,8 +96,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
                     return gradient(*given), []
                 if not _takes_variables(gradient):
                     raise InvalidArgumentError(
-                        "The gradient function of a tf.custom_gradient must have an argument "
-                        "'variables' if the function reads trainable variables, and this one reads "
+                        "The gradient function of tf.custom_gradient must have an argument 'variables' "
+                        "if the function reads trainable variables, and this one reads "
                         f"{_names(variables)}. Return (gradients of arguments, gradients of variables) "
                         "from it, or pass the variables' values as arguments."
                     )
@@ -115,14 +116,14 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 
 
 def _gradients(found: PyTree, arrays: Sequence[Any]) -> list[PyTree]:
-    """Returns a gradient for each of ``arrays``; none is zero."""
+    """Returns a gradient for each of ``arrays``, zeros in place of ``None``."""
     found = list(found) if isinstance(found, (list, tuple)) else [found]
     if not arrays or (len(found) == 1 and found[0] is None):
         found = [None] * len(arrays)
     if len(found) != len(arrays):
         raise InvalidArgumentError(
-            "The gradient function of a tf.custom_gradient must return a gradient for each argument, and "
-            f"for each variable, got {len(found)} for {len(arrays)}."
+            "The gradient function of tf.custom_gradient must return one gradient per argument and per "
+            f"variable, got {len(found)} for {len(arrays)}."
         )
     return [
         jax.tree.map(jnp.zeros_like, array)
@@ -133,19 +134,19 @@ def _gradients(found: PyTree, arrays: Sequence[Any]) -> list[PyTree]:
 
 
 class _ReadsFrame(GradientFrame):
-    """Notes which variables are read."""
+    """Records which variables are read."""
 
     def __init__(self, parent: frames.StateFrame | None) -> None:
         super().__init__(parent)
         self.read_here: dict[int, Variable] = {}
 
     def read(self, variable: Variable) -> Any:
-        """Returns the value, and notes the variable."""
+        """Returns the value, and records the variable."""
         self.read_here[id(variable)] = variable
         return super().read(variable)
 
     def rows(self, variable: BaseRemoteVariable, indices: ArrayLike) -> Any:
-        """Likewise."""
+        """Returns rows of the value, and records the variable."""
         self.read_here[id(variable)] = variable
         return super().rows(variable, indices)
 
@@ -153,7 +154,7 @@ class _ReadsFrame(GradientFrame):
 def _variables_read(
     fn: Callable[..., Any], arrays: Sequence[Any], parent: frames.StateFrame | None
 ) -> list[Variable]:
-    """Returns the variables that a function reads and that have gradients."""
+    """Returns the variables that a function reads and that need gradients."""
     frame = _ReadsFrame(parent)
 
     def traced(arrays: Sequence[Any]) -> None:
@@ -165,7 +166,7 @@ def _variables_read(
         if under_trace():
             jax.eval_shape(traced, arrays)
         else:
-            # As it is: eagerly, Python may look at values.
+            # Untraced: eager functions may branch on values.
             traced(arrays)
     if frame.written:
         raise _no_assignment(frame.written.values())
@@ -179,14 +180,14 @@ def _variables_read(
     if remote:
         raise UnsupportedError(
             "A function with tf.custom_gradient cannot read variables on parameter servers, and this one "
-            f"reads {_names(remote)}. Read them before, and pass the values as arguments."
+            f"reads {_names(remote)}. Read them first, and pass the values as arguments."
         )
     return found
 
 
 @contextlib.contextmanager
 def _without_tapes() -> Iterator[list[Any]]:
-    """Hides the tapes of this thread: they hear of the variables where the function is called."""
+    """Hides the tapes of this thread: they record the variables where the function is called."""
     thread = THIS_THREAD.state
     tapes, thread.tapes = thread.tapes, []
     try:
@@ -214,9 +215,9 @@ def _no_assignment(variables: Any) -> VariableError:
 
 
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function whose intermediate values are computed again for its gradient, and not kept.
+    """Returns a function that recomputes its intermediate values for the gradient (rematerialization).
 
-    Differs from TensorFlow: this is so in compiled functions; eagerly ``f`` is called as it is.
+    Differs from TensorFlow: only in compiled functions; eagerly, ``f`` runs unchanged.
 
     JAX equivalent: ``jax.checkpoint``.
 
@@ -233,7 +234,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function whose gradient is that of the identity.
+    """Returns a function with the gradient of the identity (a straight-through estimator).
 
     >>> float(jax.grad(grad_pass_through(lambda x: x * 9))(3.0))
     1.0
@@ -241,7 +242,7 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(f)
     def call(x: ArrayLike) -> Any:
-        x = tensor(x)
-        return x + jax.lax.stop_gradient(tensor(f(x)) - x)
+        x = as_tensor(x)
+        return x + jax.lax.stop_gradient(as_tensor(f(x)) - x)
 
     return call

@@ -1,11 +1,12 @@
-"""``tf.debugging``: assertions about values, shapes and element types.
+"""``tf.debugging``: assertions about values, shapes and dtypes.
 
-What is known is checked at once. Values in compiled code are checked when the program runs, on the host:
-the call that waits for the program's results raises, with the message in it.
+Concrete values are checked immediately. Traced values are checked on the host when the program runs: the
+call that waits for the program's results raises, with the message in its error.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,8 +18,14 @@ from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, Leaf, ScalarLike, Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.tensorflow_api import conversion
-from stratagem._src.tensorflow_api.conversion import as_dtype, available, is_float, matched
+from stratagem._src.tensorflow_api.conversion import (
+    as_dtype,
+    as_tensor,
+    canonical_dtype,
+    floats,
+    is_float,
+    matched,
+)
 
 __all__ = [
     "Assert",
@@ -47,14 +54,11 @@ __all__ = [
     "is_numeric_tensor",
 ]
 
-# The name of an argument is ``tensor`` in TensorFlow.
-_array = conversion.tensor
-
 
 def _check(
     holds: Tensor, rule: str, message: str | None, shown: list[Any], summarize: int | None
 ) -> None:
-    """Raises if ``holds`` is false: now, or when the program runs."""
+    """Raises if ``holds`` is false: now, or when the compiled program runs."""
 
     def raise_unless(holds: Tensor, *shown: Tensor) -> None:
         if not np.all(holds):
@@ -65,7 +69,7 @@ def _check(
                 cut = len(items) if limit < 0 else limit
                 texts.append(" ".join(items[:cut]) + (" ..." if len(items) > cut else ""))
             raise InvalidArgumentError(
-                f"{message + ' ' if message else ''}The rule {rule} does not hold, got "
+                f"{message + ' ' if message else ''}Expected {rule}, got "
                 f"{' and '.join(f'[{text}]' for text in texts)}."
             )
 
@@ -79,11 +83,11 @@ def _check(
 def Assert(  # noqa: N802 (TensorFlow's name)
     condition: ArrayLike, data: ArrayLike, summarize: int | None = None, name: str | None = None
 ) -> None:
-    """Raises ``InvalidArgumentError``, with ``data`` in the message, if a condition does not hold.
+    """Raises ``InvalidArgumentError`` with ``data`` in the message if ``condition`` is false.
 
     >>> Assert(True, ["fine"])
     """
-    shown = [_array(item) for item in (data if isinstance(data, (list, tuple)) else [data])]
+    shown = [as_tensor(item) for item in (data if isinstance(data, (list, tuple)) else [data])]
     texts = [x for x in shown if is_host_only(x.dtype)]
     message = " ".join(
         item.decode(errors="replace")
@@ -91,32 +95,42 @@ def Assert(  # noqa: N802 (TensorFlow's name)
         for item in np.asarray(text).ravel().tolist()
     )
     _check(
-        _array(condition),
-        "condition",
+        as_tensor(condition),
+        "a true condition",
         message,
-        [x for x in shown if not is_host_only(x.dtype)] or [_array(condition)],
+        [x for x in shown if not is_host_only(x.dtype)] or [as_tensor(condition)],
         summarize,
     )
 
 
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
 def _compare(
-    op: str,
-    sign: str,
-    function: Callable[[Any, Any], Any],
-    x: ArrayLike,
-    y: ArrayLike,
-    message: str | None,
-    summarize: int | None,
+    op: str, sign: str, x: ArrayLike, y: ArrayLike, message: str | None, summarize: int | None
 ) -> None:
+    compare = _OPERATORS[sign]
     first, second = matched(f"debugging.{op}", x, y)
     if is_host_only(first.dtype):
-        holds = function(np.asarray(first), np.asarray(second))
+        holds = compare(np.asarray(first), np.asarray(second))
     else:
         try:
-            holds = function(first, second)
+            holds = compare(first, second)
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"tf.debugging.{op}: {error}") from None
     _check(holds, f"x {sign} y", message, [first, second], summarize)
+
+
+def _compare_with_zero(sign: str, x: ArrayLike, message: str | None, summarize: int | None) -> None:
+    array = as_tensor(x)
+    _check(_OPERATORS[sign](array, 0), f"x {sign} 0", message, [array], summarize)
 
 
 def assert_equal(
@@ -130,7 +144,7 @@ def assert_equal(
 
     >>> assert_equal([1, 2], [1, 2])
     """
-    _compare("assert_equal", "==", lambda a, b: a == b, x, y, message, summarize)
+    _compare("assert_equal", "==", x, y, message, summarize)
 
 
 def assert_none_equal(
@@ -140,11 +154,11 @@ def assert_none_equal(
     message: str | None = None,
     name: str | None = None,
 ) -> None:
-    """Raises ``InvalidArgumentError`` if elements are equal.
+    """Raises ``InvalidArgumentError`` if any elements are equal.
 
     >>> assert_none_equal([1, 2], [2, 1])
     """
-    _compare("assert_none_equal", "!=", lambda a, b: a != b, x, y, message, summarize)
+    _compare("assert_none_equal", "!=", x, y, message, summarize)
 
 
 def assert_less(
@@ -154,11 +168,11 @@ def assert_less(
     summarize: int | None = None,
     name: str | None = None,
 ) -> None:
-    """Raises ``InvalidArgumentError`` unless each element of ``x`` is less than that of ``y``.
+    """Raises ``InvalidArgumentError`` unless ``x < y`` for all elements.
 
     >>> assert_less([1, 2], 3)
     """
-    _compare("assert_less", "<", lambda a, b: a < b, x, y, message, summarize)
+    _compare("assert_less", "<", x, y, message, summarize)
 
 
 def assert_less_equal(
@@ -168,11 +182,11 @@ def assert_less_equal(
     summarize: int | None = None,
     name: str | None = None,
 ) -> None:
-    """Raises ``InvalidArgumentError`` unless no element of ``x`` is greater than that of ``y``.
+    """Raises ``InvalidArgumentError`` unless ``x <= y`` for all elements.
 
     >>> assert_less_equal([1, 2], 2)
     """
-    _compare("assert_less_equal", "<=", lambda a, b: a <= b, x, y, message, summarize)
+    _compare("assert_less_equal", "<=", x, y, message, summarize)
 
 
 def assert_greater(
@@ -182,11 +196,11 @@ def assert_greater(
     summarize: int | None = None,
     name: str | None = None,
 ) -> None:
-    """Raises ``InvalidArgumentError`` unless each element of ``x`` is greater than that of ``y``.
+    """Raises ``InvalidArgumentError`` unless ``x > y`` for all elements.
 
     >>> assert_greater([1, 2], 0)
     """
-    _compare("assert_greater", ">", lambda a, b: a > b, x, y, message, summarize)
+    _compare("assert_greater", ">", x, y, message, summarize)
 
 
 def assert_greater_equal(
@@ -196,11 +210,11 @@ def assert_greater_equal(
     summarize: int | None = None,
     name: str | None = None,
 ) -> None:
-    """Raises ``InvalidArgumentError`` unless no element of ``x`` is less than that of ``y``.
+    """Raises ``InvalidArgumentError`` unless ``x >= y`` for all elements.
 
     >>> assert_greater_equal([1, 2], 1)
     """
-    _compare("assert_greater_equal", ">=", lambda a, b: a >= b, x, y, message, summarize)
+    _compare("assert_greater_equal", ">=", x, y, message, summarize)
 
 
 def assert_positive(
@@ -210,8 +224,7 @@ def assert_positive(
 
     >>> assert_positive([1, 2])
     """
-    array = _array(x)
-    _check(array > 0, "x > 0", message, [array], summarize)
+    _compare_with_zero(">", x, message, summarize)
 
 
 def assert_negative(
@@ -221,30 +234,27 @@ def assert_negative(
 
     >>> assert_negative([-1, -2])
     """
-    array = _array(x)
-    _check(array < 0, "x < 0", message, [array], summarize)
+    _compare_with_zero("<", x, message, summarize)
 
 
 def assert_non_negative(
     x: ArrayLike, message: str | None = None, summarize: int | None = None, name: str | None = None
 ) -> None:
-    """Raises ``InvalidArgumentError`` if an element is less than 0.
+    """Raises ``InvalidArgumentError`` if any element is negative.
 
     >>> assert_non_negative([0, 2])
     """
-    array = _array(x)
-    _check(array >= 0, "x >= 0", message, [array], summarize)
+    _compare_with_zero(">=", x, message, summarize)
 
 
 def assert_non_positive(
     x: ArrayLike, message: str | None = None, summarize: int | None = None, name: str | None = None
 ) -> None:
-    """Raises ``InvalidArgumentError`` if an element is greater than 0.
+    """Raises ``InvalidArgumentError`` if any element is positive.
 
     >>> assert_non_positive([0, -2])
     """
-    array = _array(x)
-    _check(array <= 0, "x <= 0", message, [array], summarize)
+    _compare_with_zero("<=", x, message, summarize)
 
 
 def assert_near(
@@ -258,20 +268,20 @@ def assert_near(
 ) -> None:
     """Raises ``InvalidArgumentError`` unless ``|x - y| < atol + rtol * |y|`` for all elements.
 
-    The default tolerances are ten times the distance from 1 to the next number of the dtype.
+    The default tolerances are ten times the machine epsilon of the dtype.
 
     >>> assert_near([1.0], [1.0 + 1e-7])
     """
     first, second = matched("debugging.assert_near", x, y)
     step = 10 * float(jnp.finfo(first.dtype).eps)
-    relative = _array(step if rtol is None else rtol).astype(first.dtype)
-    absolute = _array(step if atol is None else atol).astype(first.dtype)
+    relative = as_tensor(step if rtol is None else rtol).astype(first.dtype)
+    absolute = as_tensor(step if atol is None else atol).astype(first.dtype)
     holds = jnp.abs(first - second) < absolute + relative * jnp.abs(second)
     _check(holds, "|x - y| < atol + rtol * |y|", message, [first, second], summarize)
 
 
 def assert_all_finite(x: ArrayLike, message: str, name: str | None = None) -> Tensor:
-    """Returns an array, and raises ``InvalidArgumentError`` if it has infinite numbers or NaN.
+    """Returns ``x``, and raises ``InvalidArgumentError`` if it has infinite or NaN elements.
 
     >>> assert_all_finite([1.0], "loss")
     Array([1.], dtype=float32)
@@ -280,55 +290,46 @@ def assert_all_finite(x: ArrayLike, message: str, name: str | None = None) -> Te
 
 
 def check_numerics(tensor: ArrayLike, message: str, name: str | None = None) -> Tensor:
-    """Returns an array, and raises ``InvalidArgumentError`` if it has infinite numbers or NaN.
+    """Returns ``tensor``, and raises ``InvalidArgumentError`` if it has infinite or NaN elements.
 
     >>> check_numerics([1.0], "loss")
     Array([1.], dtype=float32)
     """
-    array = _floats("check_numerics", tensor)
-    _check(jnp.isfinite(array), "all numbers are finite", message, [array], None)
-    return array
-
-
-def _floats(op: str, value: ArrayLike) -> Tensor:
-    array = _array(value)
-    if not is_float(array.dtype):
-        raise InvalidArgumentError(
-            f"tf.debugging.{op} needs floating-point numbers, got {array.dtype.name}."
-        )
+    array = floats("debugging.check_numerics", tensor, real=True)
+    _check(jnp.isfinite(array), "finite numbers", message, [array], None)
     return array
 
 
 def _dtype(value: ArrayLike) -> DTypeLike:
-    return value.dtype if hasattr(value, "dtype") else _array(value).dtype
+    return value.dtype if hasattr(value, "dtype") else as_tensor(value).dtype
 
 
 def assert_integer(x: ArrayLike, message: str | None = None, name: str | None = None) -> None:
-    """Raises ``TypeError`` unless an array is of integers.
+    """Raises ``TypeError`` unless ``x`` has an integer dtype.
 
     >>> assert_integer([1, 2])
     """
     if _dtype(x).kind not in "iu":
-        raise TypeError(f"{message or ''} Integers are needed, got {_dtype(x).name}.".strip())
+        raise TypeError(f"{message or ''} Expected integers, got {_dtype(x).name}.".strip())
 
 
 def assert_type(
     tensor: ArrayLike, tf_type: DTypeLike, message: str | None = None, name: str | None = None
 ) -> None:
-    """Raises ``TypeError`` unless an array is of an element type.
+    """Raises ``TypeError`` unless ``tensor`` has the dtype ``tf_type``.
 
     >>> assert_type([1.0], "float32")
     """
     wanted = as_dtype(tf_type)
-    if _dtype(tensor) not in (wanted, available(wanted)):
+    if _dtype(tensor) not in (wanted, canonical_dtype(wanted)):
         found = _dtype(tensor).name
-        raise TypeError(f"{message or ''} {wanted.name} is needed, got {found}.".strip())
+        raise TypeError(f"{message or ''} Expected {wanted.name}, got {found}.".strip())
 
 
 def assert_same_float_dtype(
     tensors: Iterable[ArrayLike] | None = None, dtype: DTypeLike = None
 ) -> np.dtype[Any]:
-    """Returns the floating-point dtype that all arrays have; raises ``ValueError`` if they differ.
+    """Returns the common floating-point dtype of arrays; raises ``ValueError`` if they differ.
 
     >>> assert_same_float_dtype([[1.0], [2.0]])
     dtype('float32')
@@ -336,17 +337,17 @@ def assert_same_float_dtype(
     found = [_dtype(one) for one in tensors or []]
     wanted = as_dtype(dtype) if dtype is not None else (found[0] if found else np.dtype(np.float32))
     for one in found:
-        if one not in (wanted, available(wanted)):
-            raise ValueError(f"Arrays must be of {wanted.name}, got {one.name}.")
+        if one not in (wanted, canonical_dtype(wanted)):
+            raise ValueError(f"Arrays must have dtype {wanted.name}, got {one.name}.")
     if not is_float(wanted):
-        raise ValueError(f"A floating-point dtype is needed, got {wanted.name}.")
+        raise ValueError(f"Expected a floating-point dtype, got {wanted.name}.")
     return wanted
 
 
 def assert_rank(
     x: ArrayLike, rank: IntegerLike, message: str | None = None, name: str | None = None
 ) -> None:
-    """Raises ``ValueError`` unless an array has so many dimensions.
+    """Raises ``ValueError`` unless ``x`` has ``rank`` dimensions.
 
     >>> assert_rank([[1]], 2)
     """
@@ -356,7 +357,7 @@ def assert_rank(
 def assert_rank_at_least(
     x: ArrayLike, rank: IntegerLike, message: str | None = None, name: str | None = None
 ) -> None:
-    """Raises ``ValueError`` if an array has fewer dimensions.
+    """Raises ``ValueError`` if ``x`` has fewer than ``rank`` dimensions.
 
     >>> assert_rank_at_least([[1]], 1)
     """
@@ -366,7 +367,7 @@ def assert_rank_at_least(
 def assert_rank_in(
     x: ArrayLike, ranks: Iterable[int], message: str | None = None, name: str | None = None
 ) -> None:
-    """Raises ``ValueError`` unless the number of an array's dimensions is among ``ranks``.
+    """Raises ``ValueError`` unless the number of dimensions of ``x`` is one of ``ranks``.
 
     >>> assert_rank_in([[1]], (1, 2))
     """
@@ -375,22 +376,22 @@ def assert_rank_in(
 
 
 def assert_scalar(tensor: ArrayLike, message: str | None = None, name: str | None = None) -> Tensor:
-    """Returns an array, and raises ``ValueError`` if it has dimensions.
+    """Returns ``tensor`` as an array, and raises ``ValueError`` if it has dimensions.
 
     >>> assert_scalar(1.0)
     Array(1., dtype=float32)
     """
     _check_rank(tensor, lambda ndim: ndim == 0, "0", message)
-    return _array(tensor)
+    return as_tensor(tensor)
 
 
 def _check_rank(
     x: ArrayLike, holds: Callable[[int], bool], wanted: str, message: str | None
 ) -> None:
-    shape = tuple(x.shape) if hasattr(x, "shape") else _array(x).shape
+    shape = tuple(x.shape) if hasattr(x, "shape") else as_tensor(x).shape
     if not holds(len(shape)):
         raise InvalidArgumentError(
-            f"{message or ''} The number of dimensions must be {wanted}, got the shape {shape}.".strip()
+            f"{message or ''} The number of dimensions must be {wanted}, got shape {shape}.".strip()
         )
 
 
@@ -401,23 +402,24 @@ def assert_shapes(
     message: str | None = None,
     name: str | None = None,
 ) -> None:
-    """Raises ``ValueError`` unless arrays have shapes in which equal symbols are equal numbers.
+    """Raises ``ValueError`` unless arrays have these shapes; equal symbols stand for equal sizes.
 
     >>> x, y = jnp.array([[1, 2]]), jnp.array([1, 2])
     >>> assert_shapes([(x, ("N", "Q")), (y, ("Q",))])
 
     Args:
-        shapes: A dictionary or pairs of arrays and shapes; a number is itself, a string or other object a
-            symbol, ``None`` and ``"."`` anything, and ``...`` or ``"*"`` first any number of dimensions.
+        shapes: A dictionary, or pairs, of arrays and shapes. A size is a number, a symbol (a string or
+            other object), or ``None`` or ``"."`` for any size. A leading or trailing ``...`` or ``"*"``
+            stands for any number of dimensions.
         data: Ignored.
         summarize: Ignored.
-        message: Begins the error.
+        message: The start of the error message.
         name: Ignored.
     """
     pairs = shapes.items() if isinstance(shapes, Mapping) else shapes
     sizes: dict[Any, int] = {}
     for array, symbols in pairs:
-        found = tuple(array.shape) if hasattr(array, "shape") else _array(array).shape
+        found = tuple(array.shape) if hasattr(array, "shape") else as_tensor(array).shape
         wanted = list(symbols) if isinstance(symbols, Iterable) else [symbols]
         if wanted and (wanted[0] is ... or wanted[0] == "*"):
             wanted = wanted[1:]
@@ -435,7 +437,7 @@ def assert_shapes(
         )
         if not holds:
             raise InvalidArgumentError(
-                f"{message or ''} The shape must be {symbols}, where {sizes}, got {found}.".strip()
+                f"{message or ''} The shape must be {symbols} with {sizes}, got {found}.".strip()
             )
 
 
@@ -444,16 +446,18 @@ def _is_number(symbol: Leaf) -> bool:
 
 
 def assert_proper_iterable(values: object) -> None:
-    """Raises ``TypeError`` for what is no list of arrays: a string, an array, or nothing to iterate over.
+    """Raises ``TypeError`` unless ``values`` is a list or another iterable, not a string or an array.
 
     >>> assert_proper_iterable([1, 2])
     """
     if isinstance(values, (str, bytes, np.ndarray, jax.Array)) or not isinstance(values, Iterable):
-        raise TypeError(f"A list, tuple or the like is needed, got {type(values).__name__}.")
+        raise TypeError(
+            f"Expected a list, tuple or other iterable of arrays, got {type(values).__name__}."
+        )
 
 
 def is_numeric_tensor(tensor: ArrayLike) -> bool:
-    """Returns whether something is an array of numbers.
+    """Returns whether ``tensor`` is an array of numbers.
 
     >>> is_numeric_tensor(jnp.zeros(2)), is_numeric_tensor(2)
     (True, False)

@@ -1,4 +1,4 @@
-"""``tf.dtypes``: element types, and arrays of other ones."""
+"""``tf.dtypes``: dtypes and casts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stratagem._src.core.int64_guard import guard_int64
 from stratagem._src.core.types import ArrayLike, DTypeLike, Tensor
 from stratagem._src.tensorflow_api import conversion
 from stratagem._src.tensorflow_api.conversion import (
-    available,
+    as_tensor,
+    canonical_dtype,
     is_complex,
     is_float,
     matched,
-    tensor,
 )
 from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size
 
@@ -36,9 +36,9 @@ __all__ = [
 
 
 def as_dtype(type_value: DTypeLike) -> np.dtype[Any]:
-    """Returns the element type that a name, a NumPy type or a Python type stands for.
+    """Returns the dtype for a name, a NumPy type or a Python type.
 
-    Differs from TensorFlow: element types are NumPy's, without ``is_floating`` and the like.
+    Differs from TensorFlow: dtypes are NumPy dtypes, without ``is_floating`` and similar attributes.
 
     >>> as_dtype("float32")
     dtype('float32')
@@ -47,10 +47,11 @@ def as_dtype(type_value: DTypeLike) -> np.dtype[Any]:
 
 
 def cast(x: ArrayLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
-    """Returns the elements as another type: floats lose what is behind the point, booleans are 0 and 1.
+    """Converts elements to another dtype: floats are truncated, booleans become 0 and 1.
 
-    Differs from TensorFlow: a float that the integer type cannot hold becomes the nearest that it can, and
-    NaN becomes 0; there the result depends on the device. Types of 64 bits are of 32 in JAX's default mode.
+    Differs from TensorFlow: a float out of the integer dtype's range becomes the nearest integer in range,
+    and NaN becomes 0; in TensorFlow the result depends on the device. 64-bit dtypes have 32 bits in JAX's
+    default mode.
 
     JAX equivalent: ``jax.numpy.astype``.
 
@@ -59,13 +60,14 @@ def cast(x: ArrayLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """
     if isinstance(x, IndexedSlices):
         return IndexedSlices(cast(x.values, dtype), x.indices, x.dense_shape)
-    wanted = available(dtype)
+    wanted = canonical_dtype(dtype)
     if is_size(x) and wanted.kind in "iu":
         return HostTensor.of(guard_int64(np.asarray(x)).astype(wanted))
-    array = tensor(x)
+    array = as_tensor(x)
     if is_host_only(wanted) != is_host_only(array.dtype):
         raise InvalidArgumentError(
-            f"tf.cast cannot make {wanted} of {array.dtype}. Use tf.strings.to_number or as_string."
+            f"tf.cast cannot convert {array.dtype} to {wanted}. Use tf.strings.to_number or "
+            "tf.strings.as_string."
         )
     if is_host_only(wanted):
         return array
@@ -77,13 +79,13 @@ def cast(x: ArrayLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
 
 
 def saturate_cast(value: ArrayLike, dtype: DTypeLike, name: str | None = None) -> jax.Array:
-    """Returns the elements as another type; those that it cannot hold become its lowest or highest.
+    """Converts elements to another dtype, clamped to its range.
 
     >>> saturate_cast([300.0, -5.0], "uint8")
     Array([255,   0], dtype=uint8)
     """
-    array = tensor(value)
-    wanted = available(dtype)
+    array = as_tensor(value)
+    wanted = canonical_dtype(dtype)
     if is_complex(array.dtype):
         array = jnp.real(array)
     if not (is_float(wanted) or wanted.kind in "iu"):
@@ -97,7 +99,7 @@ def saturate_cast(value: ArrayLike, dtype: DTypeLike, name: str | None = None) -
 
 
 def complex(real: ArrayLike, imag: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns complex numbers of real and imaginary parts.
+    """Returns complex numbers from real and imaginary parts.
 
     >>> complex(1.0, 2.0)
     Array(1.+2.j, dtype=complex64)
@@ -109,7 +111,7 @@ def complex(real: ArrayLike, imag: ArrayLike, name: str | None = None) -> jax.Ar
 
 
 DType = np.dtype
-"""The class of element types, which are NumPy's."""
+"""The class of dtypes: NumPy's."""
 half: np.dtype[np.float16] = np.dtype(np.float16)
 double: np.dtype[np.float64] = np.dtype(np.float64)
 newaxis: None = None

@@ -1,4 +1,4 @@
-"""``tf.train.ExponentialMovingAverage``: averages of variables that follow them slowly."""
+"""``tf.train.ExponentialMovingAverage``: exponential moving averages (EMA) of variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ScalarLike
-from stratagem._src.tensorflow_api.conversion import is_float, tensor
+from stratagem._src.tensorflow_api.conversion import as_tensor, is_float
 from stratagem._src.variables.foreign_variables import variable_of
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation
@@ -20,11 +20,10 @@ __all__ = ["ExponentialMovingAverage"]
 class ExponentialMovingAverage:
     """Keeps an average of each variable: ``average = decay * average + (1 - decay) * variable``.
 
-    Call ``apply`` after each step, also in replicas and in compiled code; for the first time where
-    variables can be made. Averages are ordinary variables: put them into a checkpoint.
+    Call ``apply`` after each step, also in replicas and compiled code. The first call must be where
+    variables can be created. Averages are ordinary variables: add them to a checkpoint.
 
-    Differs from TensorFlow: averages are of variables only, not of other arrays, and ``zero_debias`` is
-    refused.
+    Differs from TensorFlow: only variables have averages, not other arrays, and ``zero_debias`` raises.
 
     JAX equivalent: ``optax.incremental_update``.
 
@@ -38,10 +37,10 @@ class ExponentialMovingAverage:
     1.1
 
     Args:
-        decay: How much of the average stays in each step.
+        decay: The weight of the previous average in each step.
         num_updates: If given, the decay is at most ``(1 + num_updates) / (10 + num_updates)``.
-        zero_debias: Refused.
-        name: The end of the averages' names.
+        zero_debias: Must be false.
+        name: The suffix of the averages' names.
     """
 
     def __init__(
@@ -53,8 +52,8 @@ class ExponentialMovingAverage:
     ) -> None:
         if zero_debias:
             raise InvalidArgumentError(
-                "ExponentialMovingAverage with zero_debias=True is not known here: averages of variables "
-                "begin at their values, where TensorFlow does not use it either. Leave it out."
+                "ExponentialMovingAverage does not support zero_debias=True: averages of variables start "
+                "at the variables' values, where TensorFlow does not use it either. Leave it out."
             )
         self._decay = decay
         self._num_updates = num_updates
@@ -63,22 +62,22 @@ class ExponentialMovingAverage:
 
     @property
     def name(self) -> str:
-        """The end of the averages' names."""
+        """The suffix of the averages' names."""
         return self._name
 
     def apply(self, var_list: Sequence[Any] | None = None) -> None:
-        """Moves the averages towards the variables; makes those that do not exist yet.
+        """Updates the averages of variables, and creates missing ones.
 
         Args:
             var_list: The variables.
         """
         if var_list is None:
             raise InvalidArgumentError(
-                "ExponentialMovingAverage.apply needs the variables: there is no collection of all of them."
+                "ExponentialMovingAverage.apply needs var_list: there is no global collection of variables."
             )
-        decay = tensor(self._decay)
+        decay = as_tensor(self._decay)
         if self._num_updates is not None:
-            count = tensor(self._num_updates).astype(jnp.float32)
+            count = as_tensor(self._num_updates).astype(jnp.float32)
             decay = jnp.minimum(decay, (1.0 + count) / (10.0 + count))
         for given in var_list:
             variable = variable_of(given)
@@ -96,7 +95,8 @@ class ExponentialMovingAverage:
             )
         if not is_float(variable.dtype):
             raise TypeError(
-                f"Averages are of floating-point variables, got {variable.dtype} of {variable.name}."
+                f"ExponentialMovingAverage needs floating-point variables, got {variable.dtype} of "
+                f"{variable.name}."
             )
         made = Variable(
             variable.read_value(),
@@ -108,7 +108,7 @@ class ExponentialMovingAverage:
         return made
 
     def average(self, var: Any) -> Variable | None:
-        """Returns the variable that holds the average, or ``None`` if there is none."""
+        """Returns the variable that holds the average, or ``None``."""
         wanted = variable_of(var)
         return next((average for variable, average in self._averages if variable is wanted), None)
 
@@ -119,6 +119,6 @@ class ExponentialMovingAverage:
     def variables_to_restore(
         self, moving_avg_variables: Sequence[Any] | None = None
     ) -> dict[str, Any]:
-        """Returns for each variable, by the name of its average, what to restore."""
+        """Returns the variables to restore, by the names of their averages."""
         given = [variable_of(one) for one in moving_avg_variables or [v for v, _ in self._averages]]
         return {self.average_name(variable): variable for variable in given}

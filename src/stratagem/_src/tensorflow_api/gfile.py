@@ -1,7 +1,7 @@
-"""``tf.io.gfile``: files of this machine by Python's own functions, others by fsspec.
+"""``tf.io.gfile``: local files through Python's functions, remote files through fsspec.
 
-fsspec reaches ``gs://``, ``s3://``, ``hdfs://``, ``memory://`` and more, through libraries of its own that
-are installed for each; it is imported when such a path is first used.
+fsspec supports ``gs://``, ``s3://``, ``hdfs://``, ``memory://`` and more; each needs its own library.
+fsspec is imported on the first use of such a path.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def text_path(path: PathLike) -> str:
-    """Returns a path, which may be bytes, a ``PathLike`` or an array of one string, as text."""
+    """Converts a path (text, bytes, ``PathLike`` or an array of one string) to text."""
     if isinstance(path, np.ndarray) and path.ndim == 0:
         path = path.item()
     try:
@@ -55,7 +55,7 @@ def text_path(path: PathLike) -> str:
 
 
 def _remote(path: str) -> Any:
-    """Returns the file system of a path with a scheme, or ``None`` for one of this machine."""
+    """Returns the fsspec file system of a path with a scheme, or ``None`` for a local path."""
     scheme, found, _ = path.partition("://")
     if not found or scheme == "file":
         return None
@@ -63,13 +63,13 @@ def _remote(path: str) -> Any:
         import fsspec
     except ImportError:
         raise MissingExtraError(
-            f"Paths such as {scheme}:// need fsspec, which is not installed: pip install "
+            f"{scheme}:// paths need fsspec, which is not installed. Run pip install "
             "'stratagem[files]'."
         ) from None
     try:
         return fsspec.filesystem(scheme)
     except (ImportError, ValueError) as error:
-        raise InvalidArgumentError(f"fsspec cannot reach {path!r}: {error}.") from None
+        raise InvalidArgumentError(f"fsspec cannot open {path!r}: {error}.") from None
 
 
 def _local(path: str) -> str:
@@ -78,7 +78,7 @@ def _local(path: str) -> str:
 
 @contextlib.contextmanager
 def _named_errors(path: str) -> Iterator[None]:
-    """Gives errors of the system the names that programs expect."""
+    """Translates OSErrors to TensorFlow's errors."""
     try:
         yield
     except FileNotFoundError as error:
@@ -88,7 +88,7 @@ def _named_errors(path: str) -> Iterator[None]:
 
 
 class FileStatistics(NamedTuple):
-    """Length in bytes, time of the last change in nanoseconds, and whether it is a directory.
+    """The length in bytes, modification time in nanoseconds, and whether it is a directory.
 
     >>> FileStatistics(3, 0, False).length
     3
@@ -100,7 +100,7 @@ class FileStatistics(NamedTuple):
 
 
 class GFile:
-    """A file of this machine or of one that fsspec reaches; opened when it is first used.
+    """A local file, or a remote one through fsspec; opened on first use.
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "notes.txt")
@@ -111,19 +111,19 @@ class GFile:
 
     Args:
         name: The path.
-        mode: As of ``open``: ``r``, ``w``, ``a``, with ``b`` for bytes and ``+`` for both ways.
+        mode: As in ``open``: ``r``, ``w`` or ``a``, with ``b`` for bytes and ``+`` for reading and writing.
     """
 
     def __init__(self, name: PathLike, mode: str = "r") -> None:
         if mode.replace("b", "") not in ("r", "w", "a", "r+", "w+", "a+"):
             raise InvalidArgumentError(
-                f"mode of a GFile must be r, w or a, with b or + or both, got {mode!r}."
+                f"mode of GFile must be r, w or a, optionally with b and +, got {mode!r}."
             )
         self._name = text_path(name)
         self._mode = mode
         self._file: Any = None
         if mode[0] != "r":
-            self._opened()  # as TensorFlow: what cannot be written fails where it is named
+            self._opened()  # as in TensorFlow, a path that is not writable fails in the constructor
 
     @property
     def name(self) -> str:
@@ -132,7 +132,7 @@ class GFile:
 
     @property
     def mode(self) -> str:
-        """How it was opened."""
+        """The mode."""
         return self._mode
 
     def _opened(self) -> Any:
@@ -149,11 +149,11 @@ class GFile:
         return self._opened().read(n)
 
     def readline(self) -> Any:
-        """Returns the next line, with its end; an empty one at the end of the file."""
+        """Returns the next line including its newline; empty at the end of the file."""
         return self._opened().readline()
 
     def readlines(self) -> list[Any]:
-        """Returns the lines that are left."""
+        """Returns the remaining lines."""
         return list(self._opened().readlines())
 
     def write(self, file_content: str | bytes) -> None:
@@ -161,14 +161,14 @@ class GFile:
         self._opened().write(file_content)
 
     def seek(self, offset: int | None = None, whence: int = 0, position: int | None = None) -> None:
-        """Goes to a place: from the start, from here (``whence=1``) or from the end (``whence=2``)."""
+        """Moves to an offset from the start, from here (``whence=1``) or from the end (``whence=2``)."""
         place = offset if offset is not None else position
         if place is None:
             raise TypeError("GFile.seek needs an offset.")
         self._opened().seek(place, whence)
 
     def tell(self) -> int:
-        """Returns the place in the file."""
+        """Returns the position in the file."""
         return int(self._opened().tell())
 
     def seekable(self) -> bool:
@@ -181,7 +181,7 @@ class GFile:
         return stat(self._name).length
 
     def flush(self) -> None:
-        """Hands what was written to the file system."""
+        """Flushes written data to the file system."""
         if self._file is not None and self._mode != "r" and self._mode != "rb":
             self._file.flush()
 
@@ -192,7 +192,7 @@ class GFile:
             self._file = None
 
     def __del__(self) -> None:
-        # As TensorFlow's, which programs often do not close.
+        # Programs for TensorFlow often do not close it.
         if getattr(self, "_file", None) is not None:
             self.close()
 
@@ -213,7 +213,7 @@ class GFile:
 
 
 def exists(path: PathLike) -> bool:
-    """Returns whether there is a file or directory.
+    """Returns whether a file or directory exists.
 
     >>> exists("/nowhere")
     False
@@ -224,7 +224,7 @@ def exists(path: PathLike) -> bool:
 
 
 def isdir(path: PathLike) -> bool:
-    """Returns whether there is a directory.
+    """Returns whether a path is a directory.
 
     >>> isdir("/")
     True
@@ -235,7 +235,7 @@ def isdir(path: PathLike) -> bool:
 
 
 def stat(path: PathLike) -> FileStatistics:
-    """Returns the length and more of a file or directory.
+    """Returns the length, modification time and kind of a file or directory.
 
     >>> stat("/").is_directory
     True
@@ -290,7 +290,7 @@ def listdir(path: PathLike) -> list[str]:
 
 
 def mkdir(path: PathLike) -> None:
-    """Makes a directory, whose parent exists, unless it exists.
+    """Creates a directory unless it exists; its parent must exist.
 
     >>> mkdir("/")
     """
@@ -306,7 +306,7 @@ def mkdir(path: PathLike) -> None:
 
 
 def makedirs(path: PathLike) -> None:
-    """Makes a directory and those around it, unless they exist.
+    """Creates a directory and its parents unless they exist.
 
     >>> makedirs("/")
     """
@@ -337,7 +337,7 @@ def remove(path: PathLike) -> None:
 
 
 def rmtree(path: PathLike) -> None:
-    """Deletes a directory and all in it.
+    """Deletes a directory and its contents.
 
     >>> rmtree("/nowhere")
     Traceback (most recent call last):
@@ -354,14 +354,19 @@ def rmtree(path: PathLike) -> None:
 
 
 def rename(src: PathLike, dst: PathLike, overwrite: bool = False) -> None:
-    """Gives a file or directory another path.
+    """Renames a file or directory.
 
     >>> rename("/nowhere", "/elsewhere")
     Traceback (most recent call last):
     ...
     stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
     """
-    source, target, system = _pair(src, dst, overwrite)
+    source, target = _paths(src, dst, overwrite)
+    system, other = _remote(source), _remote(target)
+    if type(system) is not type(other):
+        raise InvalidArgumentError(
+            f"rename works within one file system, got {source!r} and {target!r}. Use copy and remove."
+        )
     with _named_errors(source):
         if system is None:
             os.replace(_local(source), _local(target))
@@ -370,39 +375,32 @@ def rename(src: PathLike, dst: PathLike, overwrite: bool = False) -> None:
 
 
 def copy(src: PathLike, dst: PathLike, overwrite: bool = False) -> None:
-    """Copies a file; also from one file system to another.
+    """Copies a file, also between file systems.
 
     >>> copy("/nowhere", "/elsewhere")
     Traceback (most recent call last):
     ...
     stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
     """
-    source, target = text_path(src), text_path(dst)
-    if not overwrite and exists(target):
-        raise AlreadyExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
+    source, target = _paths(src, dst, overwrite)
     with GFile(source, "rb") as reading:
-        reading.read(0)  # so that a source that does not exist leaves no empty target
+        reading.read(0)  # a missing source must not leave an empty target
         with GFile(target, "wb") as writing:
             while part := reading.read(1 << 20):
                 writing.write(part)
 
 
-def _pair(src: PathLike, dst: PathLike, overwrite: bool) -> tuple[str, str, Any]:
+def _paths(src: PathLike, dst: PathLike, overwrite: bool) -> tuple[str, str]:
     source, target = text_path(src), text_path(dst)
     if not overwrite and exists(target):
         raise AlreadyExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
-    system, other = _remote(source), _remote(target)
-    if type(system) is not type(other):
-        raise InvalidArgumentError(
-            f"rename works within one file system, got {source!r} and {target!r}. Use copy and remove."
-        )
-    return source, target, system
+    return source, target
 
 
 def walk(
     top: PathLike, topdown: bool = True, onerror: Callable[[Any], Any] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yields each directory below ``top`` with the names of its directories and files.
+    """Yields ``top`` and each directory below it, with the names of its directories and files.
 
     >>> list(walk("/nowhere"))
     []
@@ -425,19 +423,19 @@ def walk(
 
 
 def join(path: PathLike, *paths: PathLike) -> str:
-    """Returns paths joined by slashes; one that begins with a slash or has a scheme begins again.
+    """Joins paths with slashes; an absolute path or one with a scheme discards those before it.
 
     >>> join("gs://bucket/data", "train", "0.png")
     'gs://bucket/data/train/0.png'
     """
-    whole = text_path(path)
+    joined = text_path(path)
     for part in map(text_path, paths):
-        whole = part if "://" in part else os.path.join(whole, part)
-    return whole
+        joined = part if "://" in part else os.path.join(joined, part)
+    return joined
 
 
 def get_registered_schemes() -> list[str]:
-    """Returns the schemes of paths: the empty one for this machine, and those that fsspec knows.
+    """Returns the schemes of paths: empty for local paths, and those of fsspec.
 
     >>> "" in get_registered_schemes()
     True

@@ -1,4 +1,4 @@
-"""Python in a program: ``tf.numpy_function``, ``tf.py_function``, time, devices, the logger."""
+"""Host-side functions: ``tf.numpy_function``, ``tf.py_function``, ``tf.device``, time, the logger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree, StringLike
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.devices import parse_device
-from stratagem._src.tensorflow_api.conversion import as_dtype, known, tensor
+from stratagem._src.tensorflow_api.conversion import as_dtype, as_tensor, concrete
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 
 __all__ = ["device", "get_logger", "init_scope", "numpy_function", "py_function", "timestamp"]
@@ -32,8 +32,8 @@ def numpy_function(
 ) -> PyTree:
     """Calls a function of NumPy arrays on the host, as in ``Dataset.map``.
 
-    Differs from TensorFlow: in compiled code it raises, for XLA needs the shape of what comes back:
-    ``jax.pure_callback`` is told.
+    Differs from TensorFlow: it raises in compiled code, because XLA needs the shape of the result. Use
+    ``jax.pure_callback`` there, which takes it.
 
     >>> numpy_function(lambda x: x + 1, [np.array([1, 2], np.int32)], "int32")
     HostTensor([2, 3], dtype=int32)
@@ -41,7 +41,7 @@ def numpy_function(
     Args:
         func: The function, which returns an array or a list of arrays.
         inp: Its arguments.
-        Tout: The element types of what it returns: one, or a list of them.
+        Tout: The dtype of the result, or a list of dtypes.
         stateful: Ignored.
         name: Ignored.
     """
@@ -65,13 +65,12 @@ def py_function(
 
 def _known(op: str, value: ArrayLike) -> np.ndarray[Any, Any]:
     if not hasattr(value, "dtype"):
-        value = tensor(value)
-    array = known(value)
+        value = as_tensor(value)
+    array = concrete(value)
     if array is None:
         raise TracedValueError(
-            f"tf.{op} calls Python with values, and in compiled code there are none yet. Call it in "
-            "Dataset.map, or use jax.pure_callback(func, result_shape_dtypes, *args), which is told the "
-            "shape of what comes back."
+            f"tf.{op} calls Python with concrete values, got a traced array. Call it in Dataset.map, or "
+            "use jax.pure_callback(func, result_shape_dtypes, *args), which takes the shape of the result."
         )
     return array
 
@@ -89,47 +88,47 @@ def _called(op: str, func: Callable[..., Any] | None, given: list[Any], types: D
     results = found if isinstance(found, (list, tuple)) else [found]
     if len(results) != len(types):
         raise TypeError(
-            f"func of tf.{op} returned {len(results)} values, and Tout names {len(types)}."
+            f"func of tf.{op} must return the {len(types)} values of Tout, got {len(results)}."
         )
     return [_of_type(op, one, dtype) for one, dtype in zip(results, types, strict=True)]
 
 
 def _of_type(op: str, value: ArrayLike, dtype: DTypeLike) -> HostTensor:
     wanted = as_dtype(dtype)
-    array = np.asarray(tensor(value) if isinstance(value, (str, bytes)) else value)
+    array = np.asarray(as_tensor(value) if isinstance(value, (str, bytes)) else value)
     if is_host_only(wanted) and is_host_only(array.dtype):
-        return HostTensor.of(np.asarray(tensor(array)))
+        return HostTensor.of(np.asarray(as_tensor(array)))
     if op == "numpy_function" and hasattr(value, "dtype") and array.dtype != wanted:
         raise TypeError(
-            f"func of tf.{op} returned {array.dtype.name}, and Tout says {wanted.name}."
+            f"func of tf.{op} must return {wanted.name}, the dtype in Tout, got {array.dtype.name}."
         )
     return HostTensor.of(array.astype(wanted))
 
 
 def timestamp(name: str | None = None) -> float:
-    """Returns the seconds since 1970; in compiled code that of tracing, so it is refused there.
+    """Returns the seconds since 1970. Raises in compiled code, where it would be the time of tracing.
 
     >>> timestamp() > 1e9
     True
     """
     if under_jit():
         raise TracedValueError(
-            "tf.timestamp in compiled code would be the time when it was traced. Call it outside, or use "
-            "jax.experimental.io_callback."
+            "tf.timestamp cannot be called in compiled code, where it would be the time of tracing. Call "
+            "it outside, or use jax.experimental.io_callback."
         )
     return time.time()
 
 
 def device(device_name: StringLike) -> contextlib.AbstractContextManager[Any]:
-    """Makes arrays of a block on a device of this machine, if it has it.
+    """Creates arrays of a block on a local device, if it exists.
 
-    A hint, as TensorFlow's is with soft placement: a device that is not there, in replicas and in compiled
-    code it has no effect, for the strategy and the compiler decide there.
+    A hint, like TensorFlow's soft placement. It has no effect for a missing device, in replicas, and in
+    compiled code, where the strategy and the compiler place arrays.
 
     JAX equivalent: ``jax.default_device``.
 
     >>> with device("/CPU:0"):
-    ...     x = tensor([1.0])
+    ...     x = as_tensor([1.0])
     """
     if callable(device_name):
         raise DeviceError("tf.device takes a name such as '/GPU:0', got a function.")
@@ -138,7 +137,7 @@ def device(device_name: StringLike) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     name = str(device_name)
     if not any(kind in name.upper() for kind in ("CPU", "GPU", "TPU", "CUDA", "ROCM")):
-        return contextlib.nullcontext()  # a job and a task only
+        return contextlib.nullcontext()  # only a job and a task
     found = parse_device(name if ":" in name.rpartition("/")[2] else f"{name}:0")
     try:
         devices = jax.local_devices(backend=found.platform)
@@ -150,12 +149,12 @@ def device(device_name: StringLike) -> contextlib.AbstractContextManager[Any]:
 
 
 def init_scope() -> contextlib.AbstractContextManager[Any]:
-    """Leaves the function that is being traced: what a block makes is known.
+    """Leaves the function that is being traced: values created in the block are concrete.
 
     JAX equivalent: ``jax.ensure_compile_time_eval``.
 
     >>> with init_scope():
-    ...     x = tensor([1.0])
+    ...     x = as_tensor([1.0])
     """
     return jax.ensure_compile_time_eval()
 

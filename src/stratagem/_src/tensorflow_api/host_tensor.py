@@ -1,4 +1,4 @@
-"""``HostTensor``: an array whose value is known while a function is traced, or that holds strings."""
+"""``HostTensor``: an array on the host, for static shapes and for strings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["HostTensor", "Tensor", "is_size"]
 
 
 class HostTensor(np.ndarray[Any, Any]):
-    """A NumPy array with TensorFlow's ``numpy()``: shapes and sizes, and arrays of strings.
+    """A NumPy array with TensorFlow's ``numpy()``, for shapes, sizes and strings.
 
-    ``tf.shape(x)`` is one, so that ``tf.reshape(y, [tf.shape(x)[0], -1])`` works in compiled code: XLA
-    needs shapes that are known while a function is traced. It counts as a ``tf.Tensor``.
+    ``tf.shape(x)`` returns one, so that ``tf.reshape(y, [tf.shape(x)[0], -1])`` works in compiled code: XLA
+    needs static shapes. It is an instance of ``tf.Tensor``.
 
     >>> shape = HostTensor.of(np.array([2, 3], np.int32))
     >>> shape[0].numpy(), range(shape[1])
@@ -25,15 +25,15 @@ class HostTensor(np.ndarray[Any, Any]):
 
     @classmethod
     def of(cls, value: ArrayLike) -> Self:
-        """Returns ``value`` as such an array."""
-        if isinstance(value, bytes):  # NumPy's own strings of bytes lose zeros at their end
+        """Converts ``value`` to a ``HostTensor``."""
+        if isinstance(value, bytes):  # NumPy's own byte strings drop trailing zeros
             made = np.empty((), np.object_)
             made[()] = value
             return made.view(cls)
         return np.asarray(value).view(cls)
 
     def numpy(self) -> Any:
-        """Returns a copy as an array of NumPy, or as a scalar if it has no dimensions."""
+        """Returns a copy as a NumPy array, or as a scalar for rank 0."""
         return np.array(self)[()]
 
     def __getitem__(self, key: Any) -> Any:
@@ -45,7 +45,7 @@ class HostTensor(np.ndarray[Any, Any]):
 
 
 def is_size(value: object) -> bool:
-    """Returns whether ``value`` is a whole number, or some, that are known while a function is traced."""
+    """Returns whether ``value`` is a static size or shape: a ``HostTensor`` of integers."""
     return isinstance(value, HostTensor) and value.dtype.kind in "iu"
 
 
@@ -55,10 +55,10 @@ class _TensorType(type):
 
 
 class Tensor(metaclass=_TensorType):
-    """What functions return: ``isinstance(x, tf.Tensor)`` is true for arrays of JAX, also traced ones.
+    """The type of results: ``isinstance(x, tf.Tensor)`` is true for JAX arrays, including traced ones.
 
-    Differs from TensorFlow: arrays are JAX's. ``x.shape`` is a plain tuple, ``x.dtype`` a NumPy dtype, and
-    operators promote dtypes as ``jax.numpy`` does. Variables are not tensors, as in TensorFlow.
+    Differs from TensorFlow: arrays are JAX arrays. ``x.shape`` is a plain tuple, ``x.dtype`` is a NumPy
+    dtype, and operators promote dtypes as ``jax.numpy`` does. As in TensorFlow, variables are not tensors.
 
     JAX equivalent: ``jax.Array``.
 
@@ -69,5 +69,6 @@ class Tensor(metaclass=_TensorType):
 
     def __init__(self) -> None:
         raise TypeError(
-            "tf.Tensor is a class to ask for, as in isinstance(x, tf.Tensor). Make arrays by tf.constant."
+            "tf.Tensor cannot be instantiated; it is for isinstance(x, tf.Tensor). Create arrays with "
+            "tf.constant."
         )

@@ -1,4 +1,4 @@
-"""``tf.image``: boxes around objects, drawn, and chosen by non-maximum suppression."""
+"""``tf.image``: drawing bounding boxes, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, TracedValueError
 from stratagem._src.core.types import ArrayLike, IntegerLike, ScalarLike, Tensor
-from stratagem._src.tensorflow_api.conversion import integer, known, tensor
-from stratagem._src.tensorflow_api.image_arrays import opened
+from stratagem._src.tensorflow_api.conversion import as_tensor, concrete, integer
+from stratagem._src.tensorflow_api.image_arrays import as_image
 
 __all__ = [
     "combined_non_max_suppression",
@@ -35,10 +35,10 @@ def non_max_suppression(
     score_threshold: ScalarLike = float("-inf"),
     name: str | None = None,
 ) -> jax.Array:
-    """Returns the numbers of the boxes with the best scores that overlap little, best first.
+    """Returns the indices of the boxes with the best scores that do not overlap much, best first.
 
-    On known values only: how many there are depends on them. ``combined_non_max_suppression`` gives a fixed
-    number, and runs in compiled code.
+    The arguments must not be traced, because the number of boxes depends on them. In compiled code use
+    ``combined_non_max_suppression``, which returns a fixed number.
 
     >>> non_max_suppression([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]], [0.9, 0.8], 5)
     Array([0], dtype=int32)
@@ -57,15 +57,15 @@ def non_max_suppression_with_scores(
     soft_nms_sigma: float = 0.0,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the numbers of the chosen boxes, and their scores; see ``non_max_suppression``.
+    """Returns the indices of the selected boxes, and their scores; see ``non_max_suppression``.
 
     Args:
-        boxes: ``[y1, x1, y2, x2]`` of each.
-        scores: Of each.
-        max_output_size: How many at most.
-        iou_threshold: Boxes that overlap with a better one by more, relative to their union, are left out.
-        score_threshold: Boxes with a score that is not above are left out.
-        soft_nms_sigma: If positive, boxes that overlap lose score instead.
+        boxes: ``[y1, x1, y2, x2]`` of each box.
+        scores: The score of each box.
+        max_output_size: The maximum number of boxes.
+        iou_threshold: The maximum intersection over union with a better box.
+        score_threshold: Boxes need a higher score than this.
+        soft_nms_sigma: If positive, overlapping boxes lose score instead (soft NMS).
         name: Ignored.
 
     >>> boxes = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]
@@ -73,43 +73,43 @@ def non_max_suppression_with_scores(
     Array([0.9, 0.8], dtype=float32)
     """
     op = "image.non_max_suppression"
-    rectangles, values = known(boxes), known(scores)
+    rectangles, values = concrete(boxes), concrete(scores)
     if rectangles is None or values is None:
         raise TracedValueError(
-            f"tf.{op} needs values that are known: how many boxes it returns depends on them. In compiled "
-            "code use tf.image.combined_non_max_suppression, which returns a fixed number."
+            f"tf.{op} needs arguments that are not traced: the number of boxes depends on them. In "
+            "compiled code use tf.image.combined_non_max_suppression, which returns a fixed number."
         )
     if rectangles.ndim != 2 or rectangles.shape[1] != 4 or values.shape != rectangles.shape[:1]:
         raise InvalidArgumentError(
-            f"tf.{op} needs boxes of the shape [n, 4] and n scores, got {rectangles.shape} and "
+            f"tf.{op} needs boxes of shape [n, 4] and n scores, got {rectangles.shape} and "
             f"{values.shape}."
         )
-    limit, least = float(known(iou_threshold)), float(known(score_threshold))  # type: ignore[arg-type]
+    limit, threshold = float(concrete(iou_threshold)), float(concrete(score_threshold))  # type: ignore[arg-type]
     if not 0 <= limit <= 1:
         raise InvalidArgumentError(f"iou_threshold of tf.{op} must be in [0, 1], got {limit}.")
-    most = integer(op, "max_output_size", max_output_size)
+    max_boxes = integer(op, "max_output_size", max_output_size)
     left = np.array(values, np.float32)
     overlaps = _overlaps(np, rectangles.astype(np.float32))
-    waiting = np.flatnonzero(left > least)
+    waiting = np.flatnonzero(left > threshold)
     chosen: list[int] = []
     found: list[float] = []
-    while len(chosen) < most and len(waiting):
-        best = waiting[np.argmax(left[waiting])]  # of equal ones the first
+    while len(chosen) < max_boxes and len(waiting):
+        best = waiting[np.argmax(left[waiting])]  # the first of equal scores
         chosen.append(int(best))
         found.append(float(left[best]))
         waiting = waiting[waiting != best]
         shared = overlaps[best, waiting]
         if soft_nms_sigma > 0:
-            # A box's own overlap with each chosen one lowers its score; above the limit it is out.
+            # Overlap with a selected box lowers the score; above the limit the box is dropped.
             left[waiting] *= np.where(shared <= limit, np.exp(-0.5 / soft_nms_sigma * shared**2), 0)
-            waiting = waiting[(left[waiting] > least) & (shared <= limit)]
+            waiting = waiting[(left[waiting] > threshold) & (shared <= limit)]
         else:
             waiting = waiting[shared <= limit]
-    return tensor(np.array(chosen, np.int32)), tensor(np.array(found, values.dtype))
+    return as_tensor(np.array(chosen, np.int32)), as_tensor(np.array(found, values.dtype))
 
 
 def _overlaps(xp: ModuleType, boxes: Tensor) -> Tensor:
-    """Returns of each pair of boxes their intersection divided by their union."""
+    """Returns the intersection over union of each pair of boxes."""
     low = xp.minimum(boxes[..., :2], boxes[..., 2:])
     high = xp.maximum(boxes[..., :2], boxes[..., 2:])
     areas = xp.prod(high - low, -1)
@@ -135,18 +135,18 @@ def combined_non_max_suppression(
     clip_boxes: bool = True,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Returns boxes, scores, classes and their number for each image, the best first, padded with zeros.
+    """Returns boxes, scores, classes and the number of boxes of each image, best first, zero-padded.
 
     Args:
-        boxes: Of the shape ``[batch, n, classes or 1, 4]``.
-        scores: Of the shape ``[batch, n, classes]``.
-        max_output_size_per_class: How many of a class at most.
-        max_total_size: How many of an image at most.
+        boxes: Boxes of shape ``[batch, n, classes or 1, 4]``.
+        scores: Scores of shape ``[batch, n, classes]``.
+        max_output_size_per_class: The maximum number of boxes of a class.
+        max_total_size: The maximum number of boxes of an image.
         iou_threshold: See ``non_max_suppression``.
         score_threshold: See ``non_max_suppression``.
-        pad_per_class: Whether there are ``max_output_size_per_class * classes`` places if that is less than
+        pad_per_class: Whether to pad to ``max_output_size_per_class * classes`` if that is less than
             ``max_total_size``.
-        clip_boxes: Whether coordinates are kept in [0, 1].
+        clip_boxes: Whether to clip coordinates to [0, 1].
         name: Ignored.
 
     >>> boxes, scores = np.array([[[[0, 0, 1, 1]]]], np.float32), np.array([[[0.5]]], np.float32)
@@ -154,7 +154,7 @@ def combined_non_max_suppression(
     Array([[0.5, 0. ]], dtype=float32)
     """
     op = "image.combined_non_max_suppression"
-    boxes, scores = tensor(boxes), tensor(scores)
+    boxes, scores = as_tensor(boxes), as_tensor(scores)
     per_class = integer(op, "max_output_size_per_class", max_output_size_per_class)
     total = integer(op, "max_total_size", max_total_size)
     if boxes.ndim != 4 or scores.ndim != 3 or boxes.shape[2] not in (1, scores.shape[2]):
@@ -172,7 +172,7 @@ def combined_non_max_suppression(
     by_class = jnp.broadcast_to(boxes, (*boxes.shape[:2], classes, 4)).swapaxes(1, 2)
 
     def chosen(rectangles: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the numbers and scores of the best of one class; -inf where there is none."""
+        """Returns the indices and scores of the best boxes of one class; -inf where there is none."""
         overlaps = _overlaps(jnp, rectangles)
 
         def step(left: Tensor, _: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -205,27 +205,27 @@ def combined_non_max_suppression(
 def draw_bounding_boxes(
     images: ArrayLike, boxes: ArrayLike, colors: ArrayLike, name: str | None = None
 ) -> jax.Array:
-    """Returns images with a line of one pixel around each box.
+    """Draws a one-pixel line around each box.
 
     Args:
-        images: A batch.
-        boxes: ``[batch, n, 4]``: ``[y1, x1, y2, x2]`` in parts of the image.
-        colors: One row for each box in turn; ``None`` stands for ten colors.
+        images: A batch of images.
+        boxes: ``[batch, n, 4]``: ``[y1, x1, y2, x2]`` as fractions of the image size.
+        colors: Colors that the boxes use in turn, one per row; ``None`` uses ten default colors.
         name: Ignored.
 
     >>> draw_bounding_boxes(np.zeros((1, 3, 3, 1), np.float32), [[[0.0, 0.0, 1.0, 1.0]]], [[1.0]]).sum()
     Array(8., dtype=float32)
     """
-    result = tensor(opened("draw_bounding_boxes", images, ranks=(4,))[1])
-    boxes = tensor(boxes)
+    result = as_tensor(as_image("draw_bounding_boxes", images, ranks=(4,))[1])
+    boxes = as_tensor(boxes)
     height, width, depth = result.shape[1:]
-    given = known(colors) if colors is not None else None
+    given = concrete(colors) if colors is not None else None
     palette = np.asarray(_PALETTE if given is None or not given.size else given, np.float32)
     if depth == 1 and (given is None or not given.size):
         palette = np.ones((1, 1), np.float32)
     if boxes.ndim != 3 or boxes.shape[-1] != 4:
         raise InvalidArgumentError(
-            f"boxes of tf.image.draw_bounding_boxes must be of [batch, n, 4], got {boxes.shape}."
+            f"boxes of tf.image.draw_bounding_boxes must have shape [batch, n, 4], got {boxes.shape}."
         )
     if palette.shape[1] < depth:
         raise InvalidArgumentError(

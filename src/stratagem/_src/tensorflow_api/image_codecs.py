@@ -1,4 +1,4 @@
-"""Decoding and encoding images on the host, by Pillow, which is imported when first used."""
+"""Decodes and encodes images on the host with Pillow, which is imported on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, MissingExtraError
 from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, ShapeLike, StringLike
-from stratagem._src.tensorflow_api.conversion import as_dtype, integer, integers, known, strings
+from stratagem._src.tensorflow_api.conversion import as_dtype, concrete, integer, integers, strings
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 from stratagem._src.tensorflow_api.image_color import convert_image_dtype
 
@@ -41,20 +41,20 @@ def decode_jpeg(
 ) -> HostTensor:
     """Returns the pixels of a JPEG file, as ``uint8`` of height, width and channels.
 
-    Differs from TensorFlow: ``fancy_upscaling=False``, ``try_recover_truncated`` and ``dct_method`` are
-    refused, for Pillow does not have them.
+    Differs from TensorFlow: ``fancy_upscaling=False``, ``try_recover_truncated`` and ``dct_method`` raise,
+    because Pillow does not support them.
 
     >>> decode_jpeg(encode_jpeg(np.zeros((2, 3, 1), np.uint8))).shape
     (2, 3, 1)
 
     Args:
-        contents: The file's bytes; those of a PNG or of a GIF of one frame will do as well.
-        channels: 1 for gray, 3 for RGB, 0 for what the file has.
-        ratio: 1, 2, 4 or 8: by how much the image is made smaller while it is decoded.
-        fancy_upscaling: Whether colors are interpolated.
-        try_recover_truncated: Whether files that break off are decoded as far as they go.
-        acceptable_fraction: How much of them must be there.
-        dct_method: How cosines are computed.
+        contents: The file's bytes. A PNG, or a GIF with one frame, also works.
+        channels: 1 for grayscale, 3 for RGB, 0 for the channels of the file.
+        ratio: The factor by which decoding downscales: 1, 2, 4 or 8.
+        fancy_upscaling: Must be true.
+        try_recover_truncated: Must be false.
+        acceptable_fraction: Ignored.
+        dct_method: Must be empty.
         name: Ignored.
     """
     _refuse("decode_jpeg", fancy_upscaling, try_recover_truncated, dct_method)
@@ -73,8 +73,8 @@ def decode_png(
     (2, 3, 1)
 
     Args:
-        contents: The file's bytes; those of a JPEG or of a GIF of one frame will do as well.
-        channels: 1 for gray, 2 with transparency, 3 for RGB, 4 with transparency, 0 for what the file has.
+        contents: The file's bytes. A JPEG, or a GIF with one frame, also works.
+        channels: 1 for grayscale, 2 with alpha, 3 for RGB, 4 with alpha, 0 for the channels of the file.
         dtype: ``uint8`` or ``uint16``.
         name: Ignored.
     """
@@ -129,9 +129,9 @@ def decode_image(
     Args:
         contents: The file's bytes.
         channels: As in ``decode_jpeg`` and ``decode_png``.
-        dtype: The element type, into which values are scaled.
+        dtype: The dtype of the result. Values are scaled to it.
         name: Ignored.
-        expand_animations: Whether a GIF gets a dimension of frames; otherwise it is its first one.
+        expand_animations: Whether a GIF has a dimension of frames; else only its first frame is returned.
     """
     wanted = as_dtype(dtype)
     data = _bytes("io.decode_image", contents)
@@ -159,12 +159,12 @@ def decode_and_crop_jpeg(
     dct_method: str = "",
     name: str | None = None,
 ) -> HostTensor:
-    """Returns a part of the pixels of a JPEG file: ``[top, left, height, width]``.
+    """Returns the pixels of a JPEG file in a window ``[top, left, height, width]``.
 
     >>> decode_and_crop_jpeg(encode_jpeg(np.zeros((4, 4, 3), np.uint8)), [1, 0, 2, 3]).shape
     (2, 3, 3)
     """
-    whole = decode_jpeg(
+    full = decode_jpeg(
         contents,
         channels,
         ratio,
@@ -175,24 +175,24 @@ def decode_and_crop_jpeg(
     )
     window = integers("io.decode_and_crop_jpeg", "crop_window", crop_window)
     top, left, height, width = window
-    rows, columns = whole.shape[:2]
+    rows, columns = full.shape[:2]
     if min(window) < 0 or not height or not width or top + height > rows or left + width > columns:
         raise InvalidArgumentError(
             f"crop_window of tf.io.decode_and_crop_jpeg must be within {rows} rows and {columns} columns, "
             f"got {window}."
         )
-    return HostTensor.of(whole[top : top + height, left : left + width])
+    return HostTensor.of(full[top : top + height, left : left + width])
 
 
 def encode_png(image: ArrayLike, compression: int = -1, name: str | None = None) -> HostTensor:
-    """Returns PNG files of images of ``uint8`` or ``uint16``.
+    """Encodes images of ``uint8`` or ``uint16`` as PNG files.
 
     >>> encode_png(np.zeros((2, 3, 1), np.uint8)).numpy()[:4]
     b'\\x89PNG'
 
     Args:
-        image: Height, width and 1 to 4 channels; dimensions before them give one file each.
-        compression: From 0, none, to 9, the most; -1 is zlib's default.
+        image: Height, width and 1 to 4 channels. Leading dimensions give one file each.
+        compression: From 0 (none) to 9 (best); -1 is the default of zlib.
         name: Ignored.
     """
     array = _pixels("encode_png", image, (np.uint8, np.uint16), (1, 2, 3, 4))
@@ -200,8 +200,8 @@ def encode_png(image: ArrayLike, compression: int = -1, name: str | None = None)
         raise InvalidArgumentError(f"compression must be in [-1, 9], got {compression}.")
     if array.dtype == np.uint16 and array.shape[-1] != 1:
         raise InvalidArgumentError(
-            f"tf.io.encode_png takes uint16 of one channel only, got {array.shape[-1]} channels: Pillow "
-            "writes no others. Convert the image to uint8: tf.image.convert_image_dtype(x, tf.uint8)."
+            f"tf.io.encode_png supports uint16 with one channel only, got {array.shape[-1]} channels: a "
+            "limit of Pillow. Convert the image to uint8: tf.image.convert_image_dtype(x, tf.uint8)."
         )
     files = np.empty(array.shape[:-3], np.object_)
     for index in np.ndindex(files.shape):
@@ -223,33 +223,33 @@ def encode_jpeg(
     xmp_metadata: str = "",
     name: str | None = None,
 ) -> HostTensor:
-    """Returns the JPEG file of an image of ``uint8``.
+    """Encodes an image of ``uint8`` as a JPEG file.
 
     >>> encode_jpeg(np.zeros((2, 3, 1), np.uint8)).numpy()[:2]
     b'\\xff\\xd8'
 
     Args:
         image: Height, width and 1 or 3 channels.
-        format: ``""``, ``"grayscale"`` or ``"rgb"``, which the channels must match.
+        format: ``""``, ``"grayscale"`` or ``"rgb"``; it must match the channels.
         quality: From 0 to 100.
-        progressive: Whether it appears coarsely first.
-        optimize_size: Whether to look for the smallest file.
-        chroma_downsampling: Whether colors are stored at half the resolution.
+        progressive: Whether to write a progressive JPEG.
+        optimize_size: Whether to minimize the size of the file.
+        chroma_downsampling: Whether to store colors at half the resolution.
         density_unit: ``"in"`` or ``"cm"``.
         x_density: Pixels per unit.
         y_density: Pixels per unit.
-        xmp_metadata: Text to store.
+        xmp_metadata: XMP metadata to store.
         name: Ignored.
     """
     array = _pixels("encode_jpeg", image, (np.uint8,), (1, 3))
     if array.ndim != 3:
-        raise InvalidArgumentError(
-            f"tf.io.encode_jpeg takes one image, got the shape {array.shape}."
-        )
+        raise InvalidArgumentError(f"tf.io.encode_jpeg takes one image, got shape {array.shape}.")
     if format not in ("", "grayscale", "rgb"):
         raise InvalidArgumentError(f"format must be '', 'grayscale' or 'rgb', got {format!r}.")
     if format and array.shape[-1] != (3 if format == "rgb" else 1):
-        raise InvalidArgumentError(f"{format} needs another number of channels, got {array.shape}.")
+        raise InvalidArgumentError(
+            f"format {format!r} does not match the channels of an image of shape {array.shape}."
+        )
     if not 0 <= quality <= 100:
         raise InvalidArgumentError(f"quality must be in [0, 100], got {quality}.")
     per_inch = 1.0 if density_unit == "in" else 2.54
@@ -271,7 +271,7 @@ def encode_jpeg(
 def adjust_jpeg_quality(
     image: ArrayLike, jpeg_quality: IntegerLike, dct_method: str = "", name: str | None = None
 ) -> HostTensor:
-    """Returns an image as it looks after it was a JPEG file of a quality; on the host.
+    """Applies JPEG compression of a given quality to an image, on the host.
 
     >>> adjust_jpeg_quality(np.zeros((2, 3, 3), np.float32), 50).dtype
     dtype('float32')
@@ -285,7 +285,7 @@ def adjust_jpeg_quality(
 
 
 def is_jpeg(contents: StringLike, name: str | None = None) -> bool:
-    """Returns whether a file's bytes are those of a JPEG.
+    """Returns whether bytes are a JPEG file.
 
     >>> is_jpeg(b"nothing")
     False
@@ -296,7 +296,7 @@ def is_jpeg(contents: StringLike, name: str | None = None) -> bool:
 def extract_jpeg_shape(
     contents: StringLike, output_type: DTypeLike = np.int32, name: str | None = None
 ) -> HostTensor:
-    """Returns height, width and channels of a JPEG file, without decoding it.
+    """Returns the height, width and channels of a JPEG file, without decoding it.
 
     >>> extract_jpeg_shape(encode_jpeg(np.zeros((2, 3, 1), np.uint8)))
     HostTensor([2, 3, 1], dtype=int32)
@@ -314,7 +314,7 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise MissingExtraError(
-            "Decoding and encoding images needs Pillow, which is not installed: pip install "
+            "Decoding and encoding images needs Pillow, which is not installed. Run pip install "
             "'stratagem[image]'."
         ) from None
     return Image
@@ -323,7 +323,7 @@ def _pillow() -> Any:
 def _bytes(op: str, contents: StringLike) -> bytes:
     array = strings(op, contents)
     if array.ndim:
-        raise InvalidArgumentError(f"tf.{op} takes one file's bytes, got the shape {array.shape}.")
+        raise InvalidArgumentError(f"tf.{op} takes the bytes of one file, got shape {array.shape}.")
     found: bytes = array.item()
     return found
 
@@ -331,8 +331,8 @@ def _bytes(op: str, contents: StringLike) -> bytes:
 def _refuse(op: str, fancy_upscaling: bool, recover: bool, dct_method: str) -> None:
     if not fancy_upscaling or recover or dct_method:
         raise InvalidArgumentError(
-            f"tf.io.{op} decodes as Pillow does, which has no fancy_upscaling=False, try_recover_truncated "
-            "and dct_method. Leave them at their defaults."
+            f"tf.io.{op} decodes with Pillow, which does not support fancy_upscaling=False, "
+            "try_recover_truncated and dct_method. Leave them at their defaults."
         )
 
 
@@ -343,8 +343,8 @@ def _image(op: str, data: bytes) -> Any:
             return pillow.open(io.BytesIO(data))
     except (OSError, SyntaxError, ValueError):
         raise InvalidArgumentError(
-            f"tf.{op} needs the bytes of a JPEG, PNG, GIF or BMP file, got {len(data)} that begin with "
-            f"{data[:8]!r}."
+            f"tf.{op} needs the bytes of a JPEG, PNG, GIF or BMP file, got {len(data)} bytes that start "
+            f"with {data[:8]!r}."
         ) from None
 
 
@@ -362,13 +362,13 @@ def _decoded(
         raise InvalidArgumentError(f"channels of tf.{op} must be one of {allowed}, got {channels}.")
     if data.startswith(b"BM") and op not in ("io.decode_bmp", "io.decode_image"):
         raise InvalidArgumentError(
-            f"tf.{op} got a BMP. Use tf.io.decode_bmp or tf.io.decode_image."
+            f"tf.{op} does not decode BMP. Use tf.io.decode_bmp or tf.io.decode_image."
         )
     if data.startswith(b"GIF"):
         frames = _frames(op, data)
         if len(frames) != 1:
             raise InvalidArgumentError(
-                f"tf.{op} got a GIF of {len(frames)} frames: tf.io.decode_gif."
+                f"tf.{op} takes a GIF with one frame, got {len(frames)}. Use tf.io.decode_gif."
             )
         return HostTensor.of(frames[0])
     with _image(op, data) as image:
@@ -382,7 +382,7 @@ def _decoded(
             image = image.convert("L" if image.mode == "1" else "RGB")
         pixels = np.asarray(image)
     pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-    if pixels.dtype != np.uint8:  # 16 bits of gray
+    if pixels.dtype != np.uint8:  # 16-bit grayscale
         pixels = pixels.astype(np.uint16)
         pixels = pixels if dtype == np.uint16 else (pixels >> 8).astype(np.uint8)
     elif dtype == np.uint16:
@@ -391,7 +391,7 @@ def _decoded(
 
 
 def _with_channels(pixels: np.ndarray[Any, Any], wanted: int) -> np.ndarray[Any, Any]:
-    """Returns gray or color, with or without transparency, as libpng converts them."""
+    """Converts between grayscale and RGB, with or without alpha, as libpng does."""
     colors = pixels[..., : 1 if pixels.shape[-1] < 3 else 3]
     alpha = pixels[..., -1:] if pixels.shape[-1] in (2, 4) else None
     if wanted >= 3 and colors.shape[-1] == 1:
@@ -418,10 +418,10 @@ def _frames(op: str, data: bytes) -> np.ndarray[Any, Any]:
 
 
 def _known(op: str, image: ArrayLike) -> np.ndarray[Any, Any]:
-    array = known(image)
+    array = concrete(image)
     if array is None:
         raise InvalidArgumentError(
-            f"tf.{op} runs on the host, and the image is traced. Call it in Dataset.map or outside of "
+            f"tf.{op} runs on the host, got a traced image. Call it in Dataset.map or outside "
             "compiled code."
         )
     return array
@@ -435,7 +435,7 @@ def _pixels(
         names = " or ".join(np.dtype(one).name for one in types)
         raise InvalidArgumentError(
             f"tf.io.{op} needs {names} of height, width and {channels} channels, got {array.dtype.name} of "
-            f"the shape {array.shape}."
+            f"shape {array.shape}."
         )
     return array
 

@@ -1,4 +1,4 @@
-"""``tf.image``: element types, brightness, contrast, hue, saturation, and color spaces of images."""
+"""``tf.image``: dtype conversion, brightness, contrast, hue, saturation and color spaces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, DTypeLike, ScalarLike, Tensor
 from stratagem._src.tensorflow_api import dtypes
-from stratagem._src.tensorflow_api.conversion import available, is_float, known, tensor
-from stratagem._src.tensorflow_api.image_arrays import closed, opened
+from stratagem._src.tensorflow_api.conversion import as_tensor, canonical_dtype, concrete, is_float
+from stratagem._src.tensorflow_api.image_arrays import as_image, as_result
 
 __all__ = [
     "adjust_brightness",
@@ -36,7 +36,7 @@ __all__ = [
 def convert_image_dtype(
     image: ArrayLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
 ) -> Tensor:
-    """Returns an image of another element type, scaled: floats are in [0, 1], integers up to their largest.
+    """Converts an image to another dtype and scales it: floats to [0, 1], integers to their full range.
 
     >>> import numpy as np
     >>> convert_image_dtype(np.array([0, 255], np.uint8), "float32").tolist()
@@ -44,32 +44,32 @@ def convert_image_dtype(
 
     Args:
         image: An array of any shape.
-        dtype: The wanted element type.
-        saturate: Whether floats outside of [0, 1] become the lowest or highest integer.
+        dtype: The new dtype.
+        saturate: Whether to clip values to the range of the dtype.
         name: Ignored.
     """
-    xp, array = opened("convert_image_dtype", image)
-    wanted = dtypes.as_dtype(dtype) if xp is np else available(dtype)
+    xp, array = as_image("convert_image_dtype", image)
+    wanted = dtypes.as_dtype(dtype) if xp is np else canonical_dtype(dtype)
     for one in (array.dtype, wanted):
         if not is_float(one) and one.kind not in "iu":
             raise InvalidArgumentError(
                 f"tf.image.convert_image_dtype needs floats or integers, got {one.name}."
             )
     if wanted == array.dtype:
-        return closed(array)
+        return as_result(array)
     if is_float(array.dtype) and is_float(wanted):
-        return closed(array.astype(wanted))
+        return as_result(array.astype(wanted))
     if is_float(wanted):
-        return closed(array.astype(wanted) * wanted.type(1.0 / np.iinfo(array.dtype).max))
+        return as_result(array.astype(wanted) * wanted.type(1.0 / np.iinfo(array.dtype).max))
     if is_float(array.dtype):
         scaled = array * array.dtype.type(np.iinfo(wanted).max + 0.5)
-        return closed(_cast(xp, scaled, wanted, saturate))
+        return as_result(_cast(xp, scaled, wanted, saturate))
     largest, new_largest = int(np.iinfo(array.dtype).max), int(np.iinfo(wanted).max)
     if largest > new_largest:
         scaled = array // array.dtype.type((largest + 1) // (new_largest + 1))
-        return closed(_cast(xp, scaled, wanted, saturate))
+        return as_result(_cast(xp, scaled, wanted, saturate))
     factor = wanted.type((new_largest + 1) // (largest + 1))
-    return closed(_cast(xp, array, wanted, saturate) * factor)
+    return as_result(_cast(xp, array, wanted, saturate) * factor)
 
 
 def _cast(xp: ModuleType, array: Tensor, wanted: DTypeLike, saturate: bool) -> Tensor:
@@ -86,8 +86,8 @@ def _cast(xp: ModuleType, array: Tensor, wanted: DTypeLike, saturate: bool) -> T
 
 
 def _as_floats(op: str, image: ArrayLike) -> tuple[ModuleType, Tensor, DTypeLike]:
-    """Returns the module, the image as floats, and the dtype that the result has."""
-    xp, array = opened(op, image)
+    """Returns the module, the image as floats, and the dtype of the result."""
+    xp, array = as_image(op, image)
     if array.dtype in (np.float16, np.float32):
         return xp, array, array.dtype
     floats = convert_image_dtype(array, np.float32)
@@ -97,41 +97,41 @@ def _as_floats(op: str, image: ArrayLike) -> tuple[ModuleType, Tensor, DTypeLike
 def _floats(
     op: str, image: ArrayLike, *, channels: int | None = None
 ) -> tuple[ModuleType, Tensor, DTypeLike]:
-    """Returns what ``_as_floats`` does, of an image with enough dimensions."""
+    """Returns the result of ``_as_floats``, and checks dimensions and channels."""
     xp, floats, dtype = _as_floats(op, image)
     if floats.ndim < 3:
         raise InvalidArgumentError(
-            f"tf.image.{op} needs height, width and channels, got the shape {floats.shape}."
+            f"tf.image.{op} needs height, width and channels, got shape {floats.shape}."
         )
     if channels is not None and floats.shape[-1] != channels:
         raise InvalidArgumentError(
-            f"tf.image.{op} needs {channels} channels, got the shape {floats.shape}."
+            f"tf.image.{op} needs {channels} channels, got shape {floats.shape}."
         )
     return xp, floats, dtype
 
 
 def _number(xp: ModuleType, value: ScalarLike, dtype: DTypeLike) -> Tensor:
-    return np.asarray(value, dtype)[()] if xp is np else tensor(value).astype(dtype)
+    return np.asarray(value, dtype)[()] if xp is np else as_tensor(value).astype(dtype)
 
 
 def _module(xp: ModuleType, value: ScalarLike) -> ModuleType:
-    """Returns ``jax.numpy`` if a factor is an array of JAX, such as a random one in compiled code."""
-    return jnp if isinstance(value, jax.Array) and known(value) is None else xp
+    """Returns ``jax.numpy`` if a factor is traced, such as a random one in compiled code."""
+    return jnp if isinstance(value, jax.Array) and concrete(value) is None else xp
 
 
 def adjust_brightness(image: ArrayLike, delta: ScalarLike) -> Tensor:
-    """Returns an image with ``delta`` added, in the scale of floats.
+    """Adds ``delta`` to an image, on the float scale.
 
     >>> adjust_brightness([[[0.25]]], 0.5)
     Array([[[0.75]]], dtype=float32)
     """
     xp, floats, dtype = _as_floats("adjust_brightness", image)
     adjusted = floats + _number(_module(xp, delta), delta, floats.dtype)
-    return convert_image_dtype(closed(adjusted), dtype, saturate=True)
+    return convert_image_dtype(as_result(adjusted), dtype, saturate=True)
 
 
 def adjust_contrast(images: ArrayLike, contrast_factor: ScalarLike) -> Tensor:
-    """Returns images whose distance from the mean of each channel is multiplied.
+    """Scales the distance from the mean of each channel by ``contrast_factor``.
 
     >>> adjust_contrast([[[0.0], [1.0]]], 0.5)[0, :, 0]
     Array([0.25, 0.75], dtype=float32)
@@ -141,16 +141,16 @@ def adjust_contrast(images: ArrayLike, contrast_factor: ScalarLike) -> Tensor:
     exact = floats.astype(np.float32)
     mean = exact.mean((-3, -2), keepdims=True)
     adjusted = ((exact - mean) * factor + mean).astype(floats.dtype)
-    return convert_image_dtype(closed(adjusted), dtype, saturate=True)
+    return convert_image_dtype(as_result(adjusted), dtype, saturate=True)
 
 
 def adjust_gamma(image: ArrayLike, gamma: ScalarLike = 1, gain: ScalarLike = 1) -> Tensor:
-    """Returns ``gain * image**gamma``, in the scale of floats.
+    """Returns ``gain * image**gamma``, on the float scale.
 
     >>> adjust_gamma([[[0.5]]], 2)
     Array([[[0.25]]], dtype=float32)
     """
-    value = known(gamma)
+    value = concrete(gamma)
     if value is not None and value < 0:
         raise InvalidArgumentError(
             f"gamma of tf.image.adjust_gamma must not be negative, got {gamma}."
@@ -158,16 +158,16 @@ def adjust_gamma(image: ArrayLike, gamma: ScalarLike = 1, gain: ScalarLike = 1) 
     xp, floats, dtype = _as_floats("adjust_gamma", image)
     xp = _module(_module(xp, gamma), gain)
     adjusted = _number(xp, gain, floats.dtype) * floats ** _number(xp, gamma, floats.dtype)
-    return convert_image_dtype(closed(adjusted), dtype, saturate=True)
+    return convert_image_dtype(as_result(adjusted), dtype, saturate=True)
 
 
 def adjust_hue(image: ArrayLike, delta: ScalarLike, name: str | None = None) -> Tensor:
-    """Returns an RGB image whose hue is turned by ``delta`` of a full turn.
+    """Rotates the hue of an RGB image by ``delta`` of a full turn.
 
     >>> adjust_hue([[[1.0, 0.0, 0.0]]], 0.5).round(3)
     Array([[[0., 1., 1.]]], dtype=float32)
     """
-    value = known(delta)
+    value = concrete(delta)
     if value is not None and not -1 <= value <= 1:
         raise InvalidArgumentError(f"delta of tf.image.adjust_hue must be in [-1, 1], got {delta}.")
     xp, floats, dtype = _floats("adjust_hue", image, channels=3)
@@ -176,13 +176,13 @@ def adjust_hue(image: ArrayLike, delta: ScalarLike, name: str | None = None) -> 
     hue = xp.mod(_hue(xp, exact) + _number(xp, delta, np.float32), np.float32(1))
     low, high = exact.min(-1, keepdims=True), exact.max(-1, keepdims=True)
     adjusted = (low + (high - low) * _pure_color(xp, hue)).astype(floats.dtype)
-    return convert_image_dtype(closed(adjusted), dtype)
+    return convert_image_dtype(as_result(adjusted), dtype)
 
 
 def adjust_saturation(
     image: ArrayLike, saturation_factor: ScalarLike, name: str | None = None
 ) -> Tensor:
-    """Returns an RGB image whose saturation is multiplied, up to 1.
+    """Scales the saturation of an RGB image, clipped to 1.
 
     >>> adjust_saturation([[[1.0, 0.5, 0.5]]], 0.0)
     Array([[[1., 1., 1.]]], dtype=float32)
@@ -192,75 +192,75 @@ def adjust_saturation(
     hue, saturation, value = _hsv(xp, floats.astype(np.float32))
     factor = _number(xp, saturation_factor, np.float32)
     adjusted = _rgb(xp, hue, xp.clip(saturation * factor, 0, 1), value).astype(floats.dtype)
-    return convert_image_dtype(closed(adjusted), dtype)
+    return convert_image_dtype(as_result(adjusted), dtype)
 
 
 def per_image_standardization(image: ArrayLike) -> Tensor:
-    """Returns images of mean 0 and variance 1, as ``float32``; uniform ones become zeros.
+    """Scales images to mean 0 and variance 1, as ``float32``; uniform images become zeros.
 
     >>> per_image_standardization([[[1.0], [3.0]]])[0, :, 0]
     Array([-1.,  1.], dtype=float32)
     """
-    xp, array = opened("per_image_standardization", image)
+    xp, array = as_image("per_image_standardization", image)
     if array.ndim < 3:
         raise InvalidArgumentError(
-            "tf.image.per_image_standardization needs height, width and channels, got the shape "
+            "tf.image.per_image_standardization needs height, width and channels, got shape "
             f"{array.shape}."
         )
     floats = array.astype(np.float32)
     axes = (-3, -2, -1)
     mean = floats.mean(axes, keepdims=True)
     deviation = xp.sqrt(((floats - mean) ** 2).mean(axes, keepdims=True))
-    least = np.float32(1 / np.sqrt(max(int(np.prod(array.shape[-3:])), 1)))
-    return closed((floats - mean) / xp.maximum(deviation, least))
+    min_deviation = np.float32(1 / np.sqrt(max(int(np.prod(array.shape[-3:])), 1)))
+    return as_result((floats - mean) / xp.maximum(deviation, min_deviation))
 
 
 def rgb_to_grayscale(images: ArrayLike, name: str | None = None) -> Tensor:
-    """Returns the brightness of RGB images, as one channel.
+    """Converts RGB images to grayscale.
 
     >>> rgb_to_grayscale([[[1.0, 1.0, 1.0]]]).shape
     (1, 1, 1)
     """
-    xp, array = opened("rgb_to_grayscale", images)
+    xp, array = as_image("rgb_to_grayscale", images)
     _check_channels("rgb_to_grayscale", array, 3)
     floats = convert_image_dtype(array, np.float32)
     weights = np.array([[0.2989], [0.5870], [0.1140]], np.float32)
-    return convert_image_dtype(closed(_product(xp, floats, weights)), array.dtype)
+    return convert_image_dtype(as_result(_product(xp, floats, weights)), array.dtype)
 
 
 def grayscale_to_rgb(images: ArrayLike, name: str | None = None) -> Tensor:
-    """Returns three channels, each as the only one of ``images``.
+    """Converts grayscale images to RGB.
 
     >>> grayscale_to_rgb([[[0.5]]])
     Array([[[0.5, 0.5, 0.5]]], dtype=float32)
     """
-    xp, array = opened("grayscale_to_rgb", images)
+    xp, array = as_image("grayscale_to_rgb", images)
     _check_channels("grayscale_to_rgb", array, 1)
-    return closed(xp.repeat(array, 3, -1))
+    return as_result(xp.repeat(array, 3, -1))
 
 
 def rgb_to_hsv(images: ArrayLike, name: str | None = None) -> Tensor:
-    """Returns hue, saturation and value of RGB images, each in [0, 1].
+    """Converts RGB images to hue, saturation and value, each in [0, 1].
 
     >>> rgb_to_hsv([[[1.0, 0.0, 0.0]]])
     Array([[[0., 1., 1.]]], dtype=float32)
     """
     xp, array = _of_floats("rgb_to_hsv", images)
-    return closed(xp.concatenate(_hsv(xp, array), -1))
+    return as_result(xp.concatenate(_hsv(xp, array), -1))
 
 
 def hsv_to_rgb(images: ArrayLike, name: str | None = None) -> Tensor:
-    """Returns RGB images of hue, saturation and value.
+    """Converts HSV images to RGB.
 
     >>> hsv_to_rgb([[[0.0, 1.0, 1.0]]])
     Array([[[1., 0., 0.]]], dtype=float32)
     """
     xp, array = _of_floats("hsv_to_rgb", images)
-    return closed(_rgb(xp, array[..., 0:1], array[..., 1:2], array[..., 2:3]))
+    return as_result(_rgb(xp, array[..., 0:1], array[..., 1:2], array[..., 2:3]))
 
 
 def _of_floats(op: str, images: ArrayLike) -> tuple[ModuleType, Tensor]:
-    xp, array = opened(op, images)
+    xp, array = as_image(op, images)
     _check_channels(op, array, 3)
     if not is_float(array.dtype):
         raise InvalidArgumentError(
@@ -273,7 +273,7 @@ def _of_floats(op: str, images: ArrayLike) -> tuple[ModuleType, Tensor]:
 def _check_channels(op: str, array: Tensor, count: int) -> None:
     if array.ndim < 1 or array.shape[-1] != count:
         raise InvalidArgumentError(
-            f"The last dimension of tf.image.{op} must be {count}, got the shape {array.shape}."
+            f"The last dimension of tf.image.{op} must be {count}, got shape {array.shape}."
         )
 
 
@@ -335,7 +335,7 @@ _FROM_YUV: list[list[float]] = [
 
 
 def rgb_to_yiq(images: ArrayLike) -> Tensor:
-    """Returns RGB images as YIQ.
+    """Converts RGB images to YIQ.
 
     >>> rgb_to_yiq([[[1.0, 1.0, 1.0]]]).shape
     (1, 1, 3)
@@ -344,7 +344,7 @@ def rgb_to_yiq(images: ArrayLike) -> Tensor:
 
 
 def yiq_to_rgb(images: ArrayLike) -> Tensor:
-    """Returns YIQ images as RGB.
+    """Converts YIQ images to RGB.
 
     >>> yiq_to_rgb([[[1.0, 0.0, 0.0]]])
     Array([[[1., 1., 1.]]], dtype=float32)
@@ -353,7 +353,7 @@ def yiq_to_rgb(images: ArrayLike) -> Tensor:
 
 
 def rgb_to_yuv(images: ArrayLike) -> Tensor:
-    """Returns RGB images as YUV.
+    """Converts RGB images to YUV.
 
     >>> rgb_to_yuv([[[1.0, 1.0, 1.0]]]).shape
     (1, 1, 3)
@@ -362,7 +362,7 @@ def rgb_to_yuv(images: ArrayLike) -> Tensor:
 
 
 def yuv_to_rgb(images: ArrayLike) -> Tensor:
-    """Returns YUV images as RGB.
+    """Converts YUV images to RGB.
 
     >>> yuv_to_rgb([[[1.0, 0.0, 0.0]]])
     Array([[[1., 1., 1.]]], dtype=float32)
@@ -372,7 +372,7 @@ def yuv_to_rgb(images: ArrayLike) -> Tensor:
 
 def _in_space(op: str, images: ArrayLike, matrix: list[list[float]]) -> Tensor:
     xp, array = _of_floats(op, images)
-    return closed(_product(xp, array, np.array(matrix, array.dtype)))
+    return as_result(_product(xp, array, np.array(matrix, array.dtype)))
 
 
 def _product(xp: ModuleType, array: Tensor, matrix: Tensor) -> Tensor:

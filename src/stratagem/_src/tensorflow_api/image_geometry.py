@@ -1,4 +1,4 @@
-"""``tf.image``: flips, turns, crops, padding and patches of images."""
+"""``tf.image``: flips, rotations, crops, padding and patches of images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, IntegerLike, ScalarLike, ShapeLike, Tensor
-from stratagem._src.tensorflow_api.conversion import integer, integers, known, tensor
-from stratagem._src.tensorflow_api.image_arrays import closed, opened, opened_batch
+from stratagem._src.tensorflow_api.conversion import as_tensor, concrete, integer, integers
+from stratagem._src.tensorflow_api.image_arrays import as_image, as_image_batch, as_result
 
 __all__ = [
     "central_crop",
@@ -25,80 +25,80 @@ __all__ = [
 
 
 def flip_left_right(image: ArrayLike) -> Tensor:
-    """Returns images with left and right exchanged.
+    """Flips images horizontally.
 
     JAX equivalent: ``jax.numpy.flip(image, -2)``.
 
     >>> flip_left_right([[[1], [2]]]).tolist()
     [[[2], [1]]]
     """
-    xp, array = opened("flip_left_right", image, ranks=(3, 4))
-    return closed(xp.flip(array, -2))
+    xp, array = as_image("flip_left_right", image, ranks=(3, 4))
+    return as_result(xp.flip(array, -2))
 
 
 def flip_up_down(image: ArrayLike) -> Tensor:
-    """Returns images with top and bottom exchanged.
+    """Flips images vertically.
 
     JAX equivalent: ``jax.numpy.flip(image, -3)``.
 
     >>> flip_up_down([[[1]], [[2]]]).tolist()
     [[[2]], [[1]]]
     """
-    xp, array = opened("flip_up_down", image, ranks=(3, 4))
-    return closed(xp.flip(array, -3))
+    xp, array = as_image("flip_up_down", image, ranks=(3, 4))
+    return as_result(xp.flip(array, -3))
 
 
 def transpose(image: ArrayLike, name: str | None = None) -> Tensor:
-    """Returns images with rows and columns exchanged.
+    """Transposes rows and columns of images.
 
     >>> transpose([[[1], [2]]]).shape
     (2, 1, 1)
     """
-    xp, array = opened("transpose", image, ranks=(3, 4))
-    return closed(xp.swapaxes(array, -3, -2))
+    xp, array = as_image("transpose", image, ranks=(3, 4))
+    return as_result(xp.swapaxes(array, -3, -2))
 
 
 def rot90(image: ArrayLike, k: IntegerLike = 1, name: str | None = None) -> Tensor:
-    """Returns images turned left by 90 degrees, ``k`` times.
+    """Rotates images counter-clockwise by 90 degrees, ``k`` times.
 
-    A traced ``k`` turns square images only: shapes are known while a function is traced.
+    A traced ``k`` needs square images, because shapes must be static.
 
     JAX equivalent: ``jax.numpy.rot90``.
 
     >>> rot90([[[1], [2]]]).tolist()
     [[[2]], [[1]]]
     """
-    xp, array = opened("rot90", image, ranks=(3, 4))
-    if known(k) is None:
+    xp, array = as_image("rot90", image, ranks=(3, 4))
+    if concrete(k) is None:
         if array.shape[-3] != array.shape[-2]:
             raise InvalidArgumentError(
-                "tf.image.rot90 needs a k that is known while a function is traced, or a square image; got "
-                f"a traced k and the shape {array.shape}. Pass k as a Python number."
+                "tf.image.rot90 needs a k that is not traced, or a square image, got a traced k and shape "
+                f"{array.shape}. Pass k as a Python number."
             )
         turns = [lambda x, n=n: jnp.rot90(x, n, axes=(-3, -2)) for n in range(4)]
-        return jax.lax.switch(jnp.mod(tensor(k), 4), turns, tensor(array))
-    return closed(xp.rot90(array, integer("image.rot90", "k", k), axes=(-3, -2)))
+        return jax.lax.switch(jnp.mod(as_tensor(k), 4), turns, as_tensor(array))
+    return as_result(xp.rot90(array, integer("image.rot90", "k", k), axes=(-3, -2)))
 
 
 def central_crop(image: ArrayLike, central_fraction: float) -> Tensor:
-    """Returns the middle of images: a fraction of the height and of the width.
+    """Crops the center of images: a fraction of the height and of the width.
 
     >>> central_crop([[[1.0], [2.0], [3.0], [4.0]]], 0.5)[0, :, 0]
     Array([2., 3.], dtype=float32)
     """
-    _, array = opened("central_crop", image)
-    value = known(central_fraction)
+    _, array = as_image("central_crop", image)
+    value = concrete(central_fraction)
     if value is None or not 0 < value <= 1:
         raise InvalidArgumentError(
-            "central_fraction of tf.image.central_crop must be a number in (0, 1] that is known while a "
-            f"function is traced, got {central_fraction!r}."
+            "central_fraction of tf.image.central_crop must be a number in (0, 1] and not traced, got "
+            f"{central_fraction!r}."
         )
     if value == 1:
-        return closed(array)
-    opened("central_crop", image, ranks=(3, 4))
+        return as_result(array)
+    as_image("central_crop", image, ranks=(3, 4))
     top, left = (int((float(size) - float(size) * float(value)) / 2) for size in array.shape[-3:-1])
     height, width = array.shape[-3:-1]
-    return closed(array[..., top : height - top, left : width - left, :])
+    return as_result(array[..., top : height - top, left : width - left, :])
 
 
 def crop_to_bounding_box(
@@ -108,34 +108,34 @@ def crop_to_bounding_box(
     target_height: IntegerLike,
     target_width: IntegerLike,
 ) -> Tensor:
-    """Returns a part of images.
+    """Crops images to a box.
 
-    Offsets may be traced, sizes must be known. A traced offset that leaves the image is moved back into
-    it, where TensorFlow raises: compiled code cannot.
+    Offsets may be traced, sizes must be static. A traced offset out of range is clamped to the image, where
+    TensorFlow raises: compiled code cannot.
 
     >>> crop_to_bounding_box([[[1.0], [2.0], [3.0]]], 0, 1, 1, 2)[0, :, 0]
     Array([2., 3.], dtype=float32)
     """
-    _, batch, is_batch = opened_batch("crop_to_bounding_box", image)
+    _, batch, is_batch = as_image_batch("crop_to_bounding_box", image)
     sizes = (
         integer("image.crop_to_bounding_box", "target_height", target_height),
         integer("image.crop_to_bounding_box", "target_width", target_width),
     )
-    offsets = [known(offset) for offset in (offset_height, offset_width)]
-    for size, offset, whole in zip(sizes, offsets, batch.shape[1:3], strict=True):
+    offsets = [concrete(offset) for offset in (offset_height, offset_width)]
+    for size, offset, total in zip(sizes, offsets, batch.shape[1:3], strict=True):
         place = 0 if offset is None else int(offset)
-        if size <= 0 or place < 0 or place + size > whole:
+        if size <= 0 or place < 0 or place + size > total:
             raise InvalidArgumentError(
-                "tf.image.crop_to_bounding_box needs a box within the image, got the offset "
-                f"{place} and the size {size} of {whole} pixels."
+                "tf.image.crop_to_bounding_box needs a box within the image, got offset "
+                f"{place} and size {size} in {total} pixels."
             )
     if any(offset is None for offset in offsets):
         begin = [jnp.asarray(b, jnp.int32) for b in (0, offset_height, offset_width, 0)]
         shape = (batch.shape[0], *sizes, batch.shape[3])
-        return closed(jax.lax.dynamic_slice(tensor(batch), begin, shape), is_batch=is_batch)
+        return as_result(jax.lax.dynamic_slice(as_tensor(batch), begin, shape), is_batch=is_batch)
     top, left = (int(offset) for offset in offsets if offset is not None)
     cropped = batch[:, top : top + sizes[0], left : left + sizes[1]]
-    return closed(cropped, is_batch=is_batch)
+    return as_result(cropped, is_batch=is_batch)
 
 
 def pad_to_bounding_box(
@@ -145,13 +145,13 @@ def pad_to_bounding_box(
     target_height: IntegerLike,
     target_width: IntegerLike,
 ) -> Tensor:
-    """Returns images in a larger one of zeros.
+    """Pads images with zeros to a larger size.
 
     >>> pad_to_bounding_box([[[1.0]]], 0, 1, 1, 3)[0, :, 0]
     Array([0., 1., 0.], dtype=float32)
     """
     op = "image.pad_to_bounding_box"
-    xp, batch, is_batch = opened_batch("pad_to_bounding_box", image)
+    xp, batch, is_batch = as_image_batch("pad_to_bounding_box", image)
     paddings = [(0, 0)]
     for size, offset, target in zip(
         batch.shape[1:3],
@@ -161,11 +161,11 @@ def pad_to_bounding_box(
     ):
         if offset < 0 or offset + size > target:
             raise InvalidArgumentError(
-                f"tf.{op} needs room for the image, got the offset {offset} and the target {target} for "
-                f"{size} pixels."
+                f"tf.{op} needs a target that contains the image, got offset {offset} and target "
+                f"{target} for {size} pixels."
             )
         paddings.append((offset, target - offset - size))
-    return closed(xp.pad(batch, [*paddings, (0, 0)]), is_batch=is_batch)
+    return as_result(xp.pad(batch, [*paddings, (0, 0)]), is_batch=is_batch)
 
 
 def extract_patches(
@@ -176,7 +176,7 @@ def extract_patches(
     padding: str,
     name: str | None = None,
 ) -> Tensor:
-    """Returns patches of images, each as one vector.
+    """Extracts patches of images, each flattened to a vector.
 
     JAX equivalent: ``jax.lax.conv_general_dilated_patches``, which orders the vector by channel.
 
@@ -185,14 +185,14 @@ def extract_patches(
 
     Args:
         images: A batch of images.
-        sizes: ``[1, height, width, 1]`` of a patch.
-        strides: ``[1, rows, columns, 1]`` between patches.
-        rates: ``[1, rows, columns, 1]`` between the pixels of a patch.
+        sizes: The patch size ``[1, height, width, 1]``.
+        strides: The step between patches ``[1, rows, columns, 1]``.
+        rates: The dilation of a patch ``[1, rows, columns, 1]``.
         padding: ``"VALID"`` or ``"SAME"``.
         name: Ignored.
     """
     op = "image.extract_patches"
-    _, array = opened("extract_patches", images, ranks=(4,))
+    _, array = as_image("extract_patches", images, ranks=(4,))
     numbers = [
         integers(op, label, value)
         for label, value in (("sizes", sizes), ("strides", strides), ("rates", rates))
@@ -203,7 +203,7 @@ def extract_patches(
                 f"sizes, strides and rates of tf.{op} must be [1, rows, columns, 1], got {given}."
             )
     window, step, rate = (given[1:3] for given in numbers)
-    array = tensor(array)
+    array = as_tensor(array)
     if padding == "SAME":
         around = [(0, 0)]
         for size, patch, stride, spread in zip(array.shape[1:3], window, step, rate, strict=True):
@@ -236,22 +236,22 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns parts of images, each resized to one size; boxes are in parts of height and width.
+    """Crops boxes out of images and resizes each crop to the same size.
 
     >>> crop_and_resize([[[[1.0], [3.0]]]], [[0.0, 0.0, 1.0, 1.0]], [0], [1, 3])[0, 0, :, 0]
     Array([1., 2., 3.], dtype=float32)
 
     Args:
         image: A batch of images.
-        boxes: For each crop ``[y1, x1, y2, x2]``.
-        box_indices: For each crop the number of its image.
-        crop_size: Height and width of the crops, known while a function is traced.
+        boxes: ``[y1, x1, y2, x2]`` of each crop, as fractions of height and width.
+        box_indices: The index of the image of each crop.
+        crop_size: Height and width of the crops, which must be static.
         method: ``"bilinear"`` or ``"nearest"``.
-        extrapolation_value: What is outside of the image.
+        extrapolation_value: The value outside the image.
         name: Ignored.
     """
-    images = tensor(opened("crop_and_resize", image, ranks=(4,))[1]).astype(jnp.float32)
-    boxes, numbers = tensor(boxes), tensor(box_indices)
+    images = as_tensor(as_image("crop_and_resize", image, ranks=(4,))[1]).astype(jnp.float32)
+    boxes, numbers = as_tensor(boxes), as_tensor(box_indices)
     size = integers("image.crop_and_resize", "crop_size", crop_size)
     if method not in ("bilinear", "nearest"):
         raise InvalidArgumentError(
@@ -261,7 +261,7 @@ def crop_and_resize(
         raise InvalidArgumentError(
             f"crop_size of tf.image.crop_and_resize must be height and width, got {crop_size!r}."
         )
-    indices = known(box_indices)
+    indices = concrete(box_indices)
     if (
         indices is not None
         and indices.size
@@ -290,7 +290,7 @@ def crop_and_resize(
         return images[numbers[:, None, None], rows[:, :, None], columns[:, None, :]]
 
     if method == "nearest":
-        # Half away from zero, as C's roundf.
+        # Round half away from zero, as roundf in C.
         result = taken(jnp.floor(y + 0.5), jnp.floor(x + 0.5))
     else:
         top, left = jnp.floor(y), jnp.floor(x)

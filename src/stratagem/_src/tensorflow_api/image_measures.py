@@ -1,4 +1,4 @@
-"""``tf.image``: how different images are, and their gradients and edges."""
+"""``tf.image``: similarity measures, gradients and edges of images."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, ScalarLike, Tensor
-from stratagem._src.tensorflow_api.conversion import tensor
-from stratagem._src.tensorflow_api.image_arrays import opened
+from stratagem._src.tensorflow_api.conversion import as_tensor
+from stratagem._src.tensorflow_api.image_arrays import as_image
 from stratagem._src.tensorflow_api.image_color import convert_image_dtype
 
 __all__ = ["image_gradients", "psnr", "sobel_edges", "ssim", "total_variation"]
 
 
 def total_variation(images: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the sum of differences between neighboring pixels, of each image.
+    """Returns the total variation of each image: the sum of differences between neighboring pixels.
 
     >>> total_variation([[[1.0], [3.0]]])
     Array(2., dtype=float32)
     """
-    array = tensor(opened("total_variation", images, ranks=(3, 4))[1])
+    array = as_tensor(as_image("total_variation", images, ranks=(3, 4))[1])
     rows, columns = jnp.diff(array, axis=-3), jnp.diff(array, axis=-2)
     axes = (-3, -2, -1)
     return jnp.abs(rows).sum(axes, dtype=array.dtype) + jnp.abs(columns).sum(
@@ -30,24 +30,24 @@ def total_variation(images: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def image_gradients(image: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """Returns the differences to the pixel below, and to the pixel at the right; 0 at the edge.
+    """Returns the differences to the pixel below and to the pixel on the right; 0 at the edge.
 
     >>> image_gradients([[[[1.0], [3.0]]]])[1][0, 0, :, 0]
     Array([2., 0.], dtype=float32)
     """
-    array = tensor(opened("image_gradients", image, ranks=(4,))[1])
+    array = as_tensor(as_image("image_gradients", image, ranks=(4,))[1])
     down = jnp.pad(jnp.diff(array, axis=1), [(0, 0), (0, 1), (0, 0), (0, 0)])
     right = jnp.pad(jnp.diff(array, axis=2), [(0, 0), (0, 0), (0, 1), (0, 0)])
     return down, right
 
 
 def sobel_edges(image: ArrayLike) -> jax.Array:
-    """Returns Sobel's edge maps of each channel: vertical and horizontal ones in the last dimension.
+    """Returns the Sobel edge maps of each channel: vertical and horizontal in the last dimension.
 
     >>> sobel_edges([[[[0.0], [1.0]], [[0.0], [1.0]]]]).shape
     (1, 2, 2, 1, 2)
     """
-    array = tensor(opened("sobel_edges", image, ranks=(4,))[1])
+    array = as_tensor(as_image("sobel_edges", image, ranks=(4,))[1])
     padded = jnp.pad(array, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
     height, width = array.shape[1:3]
     part = {
@@ -63,13 +63,13 @@ def sobel_edges(image: ArrayLike) -> jax.Array:
 def _floats(
     op: str, first: ArrayLike, second: ArrayLike, max_val: ScalarLike
 ) -> tuple[jax.Array, jax.Array, Tensor]:
-    one, other = tensor(opened(op, first)[1]), tensor(opened(op, second)[1])
+    one, other = as_tensor(as_image(op, first)[1]), as_tensor(as_image(op, second)[1])
     if one.ndim < 3 or other.ndim < 3 or one.shape[-3:] != other.shape[-3:]:
         raise InvalidArgumentError(
-            f"tf.image.{op} needs images of one height, width and number of channels, got the shapes "
+            f"tf.image.{op} needs images of equal height, width and number of channels, got shapes "
             f"{one.shape} and {other.shape}."
         )
-    largest = convert_image_dtype(tensor(max_val).astype(one.dtype), np.float32)
+    largest = convert_image_dtype(as_tensor(max_val).astype(one.dtype), np.float32)
     return convert_image_dtype(one, np.float32), convert_image_dtype(other, np.float32), largest
 
 
@@ -94,26 +94,26 @@ def ssim(
     k2: float = 0.03,
     return_index_map: bool = False,
 ) -> jax.Array:
-    """Returns the structural similarity of each pair of images, 1 for equal ones.
+    """Returns the structural similarity (SSIM) of each pair of images; 1 for equal images.
 
-    >>> image = tensor(np.ones((12, 12, 1), np.float32))
+    >>> image = as_tensor(np.ones((12, 12, 1), np.float32))
     >>> ssim(image, image, 1.0)
     Array(1., dtype=float32)
 
     Args:
         img1: Images.
         img2: Images of the same height, width and channels.
-        max_val: The span of their values.
-        filter_size: Height and width of the window.
-        filter_sigma: Its deviation.
-        k1: A small number against division by zero.
-        k2: Another one.
-        return_index_map: Whether to return the value of each window rather than the mean.
+        max_val: The dynamic range of the values.
+        filter_size: Height and width of the Gaussian window.
+        filter_sigma: The standard deviation of the window.
+        k1: The stabilizing constant of the luminance.
+        k2: The stabilizing constant of the contrast.
+        return_index_map: Whether to return the value of each window instead of the mean.
     """
     one, other, largest = _floats("ssim", img1, img2, max_val)
     if min(one.shape[-3:-1]) < filter_size:
         raise InvalidArgumentError(
-            f"tf.image.ssim needs images of at least {filter_size} pixels, its filter_size; got the shape "
+            f"tf.image.ssim needs images of at least {filter_size} pixels, its filter_size, got shape "
             f"{one.shape}."
         )
     steps = np.arange(filter_size, dtype=np.float32) - np.float32((filter_size - 1) / 2)

@@ -1,7 +1,7 @@
 """``tf.image``: random flips, crops and colors, and their stateless forms.
 
-Random numbers are those of ``tf.random``: the same ``seed`` and ``tf.random.set_seed`` govern them. They
-are other numbers than TensorFlow's, of the same distributions.
+Random numbers come from ``tf.random`` and follow the same ``seed`` and ``tf.random.set_seed``. They have
+the same distributions as TensorFlow's, but other values.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, Seed, ShapeLike, Tensor
 from stratagem._src.tensorflow_api import image_codecs, image_color
-from stratagem._src.tensorflow_api.conversion import integers, known, tensor
+from stratagem._src.tensorflow_api.conversion import as_tensor, concrete, integers
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
-from stratagem._src.tensorflow_api.image_arrays import closed, opened
+from stratagem._src.tensorflow_api.image_arrays import as_image, as_result
 from stratagem._src.tensorflow_api.random_stateful import uniform
 from stratagem._src.tensorflow_api.random_stateless import stateless_uniform
 
@@ -57,7 +57,7 @@ def _stateless(seed: Seed) -> _Uniform:
 
 
 def random_flip_left_right(image: ArrayLike, seed: int | None = None) -> Tensor:
-    """Returns an image, or its mirror image, with equal chance; in a batch each by its own chance.
+    """Flips each image horizontally with probability 1/2.
 
     >>> random_flip_left_right(np.zeros((2, 3, 1), np.float32)).shape
     (2, 3, 1)
@@ -66,7 +66,7 @@ def random_flip_left_right(image: ArrayLike, seed: int | None = None) -> Tensor:
 
 
 def random_flip_up_down(image: ArrayLike, seed: int | None = None) -> Tensor:
-    """Returns an image, or it upside down, with equal chance; in a batch each by its own chance.
+    """Flips each image vertically with probability 1/2.
 
     >>> random_flip_up_down(np.zeros((2, 3, 1), np.float32)).shape
     (2, 3, 1)
@@ -75,7 +75,7 @@ def random_flip_up_down(image: ArrayLike, seed: int | None = None) -> Tensor:
 
 
 def stateless_random_flip_left_right(image: ArrayLike, seed: Seed) -> Tensor:
-    """Returns an image, or its mirror image; the same for the same ``seed``, two integers.
+    """Flips each image horizontally with probability 1/2, determined by ``seed``, two integers.
 
     >>> stateless_random_flip_left_right(np.zeros((2, 3, 1), np.float32), (1, 2)).shape
     (2, 3, 1)
@@ -84,7 +84,7 @@ def stateless_random_flip_left_right(image: ArrayLike, seed: Seed) -> Tensor:
 
 
 def stateless_random_flip_up_down(image: ArrayLike, seed: Seed) -> Tensor:
-    """Returns an image, or it upside down; the same for the same ``seed``, two integers.
+    """Flips each image vertically with probability 1/2, determined by ``seed``, two integers.
 
     >>> stateless_random_flip_up_down(np.zeros((2, 3, 1), np.float32), (1, 2)).shape
     (2, 3, 1)
@@ -93,18 +93,18 @@ def stateless_random_flip_up_down(image: ArrayLike, seed: Seed) -> Tensor:
 
 
 def _flipped(op: str, image: ArrayLike, axis: int, uniform: _Uniform) -> Tensor:
-    xp, array = opened(op, image, ranks=(3, 4))
+    xp, array = as_image(op, image, ranks=(3, 4))
     shape = [] if array.ndim == 3 else [array.shape[0], 1, 1, 1]
     chance = uniform(shape, minval=0.0, maxval=1.0)
-    drawn = known(chance)
+    drawn = concrete(chance)
     flips = (chance if drawn is None else drawn) < 0.5
     if drawn is None:
-        return jnp.where(flips, jnp.flip(tensor(array), axis), array)
-    return closed(xp.where(flips, xp.flip(array, axis), array))
+        return jnp.where(flips, jnp.flip(as_tensor(array), axis), array)
+    return as_result(xp.where(flips, xp.flip(array, axis), array))
 
 
 def random_brightness(image: ArrayLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """Returns an image with a random number from ``[-max_delta, max_delta)`` added.
+    """Adds a random number from ``[-max_delta, max_delta)`` to an image.
 
     >>> random_brightness(np.zeros((2, 3, 1), np.float32), 0.1).shape
     (2, 3, 1)
@@ -113,7 +113,7 @@ def random_brightness(image: ArrayLike, max_delta: float, seed: int | None = Non
 
 
 def stateless_random_brightness(image: ArrayLike, max_delta: float, seed: Seed) -> Tensor:
-    """Returns an image with a random number added; the same for the same ``seed``.
+    """Adds a random number to an image, determined by ``seed``.
 
     >>> stateless_random_brightness(np.zeros((2, 3, 1), np.float32), 0.1, (1, 2)).shape
     (2, 3, 1)
@@ -122,7 +122,7 @@ def stateless_random_brightness(image: ArrayLike, max_delta: float, seed: Seed) 
 
 
 def random_hue(image: ArrayLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """Returns an RGB image whose hue is turned by a random part of a full turn.
+    """Rotates the hue of an RGB image by a random part of a full turn.
 
     >>> random_hue(np.zeros((2, 3, 3), np.float32), 0.1).shape
     (2, 3, 3)
@@ -131,7 +131,7 @@ def random_hue(image: ArrayLike, max_delta: float, seed: int | None = None) -> T
 
 
 def stateless_random_hue(image: ArrayLike, max_delta: float, seed: Seed) -> Tensor:
-    """Returns an RGB image whose hue is turned; the same for the same ``seed``.
+    """Rotates the hue of an RGB image by a random amount, determined by ``seed``.
 
     >>> stateless_random_hue(np.zeros((2, 3, 3), np.float32), 0.1, (1, 2)).shape
     (2, 3, 3)
@@ -150,7 +150,7 @@ def _delta(op: str, largest: float, uniform: _Uniform, limit: float = float("inf
 def random_contrast(
     image: ArrayLike, lower: float, upper: float, seed: int | None = None
 ) -> Tensor:
-    """Returns an image whose contrast is multiplied by a random number from ``[lower, upper)``.
+    """Scales the contrast of an image by a random number from ``[lower, upper)``.
 
     >>> random_contrast(np.zeros((2, 3, 1), np.float32), 0.5, 1.5).shape
     (2, 3, 1)
@@ -159,7 +159,7 @@ def random_contrast(
 
 
 def stateless_random_contrast(image: ArrayLike, lower: float, upper: float, seed: Seed) -> Tensor:
-    """Returns an image whose contrast is multiplied; the same for the same ``seed``.
+    """Scales the contrast of an image by a random number, determined by ``seed``.
 
     >>> stateless_random_contrast(np.zeros((2, 3, 1), np.float32), 0.5, 1.5, (1, 2)).shape
     (2, 3, 1)
@@ -170,7 +170,7 @@ def stateless_random_contrast(image: ArrayLike, lower: float, upper: float, seed
 def random_saturation(
     image: ArrayLike, lower: float, upper: float, seed: int | None = None
 ) -> Tensor:
-    """Returns an RGB image whose saturation is multiplied by a random number from ``[lower, upper)``.
+    """Scales the saturation of an RGB image by a random number from ``[lower, upper)``.
 
     >>> random_saturation(np.zeros((2, 3, 3), np.float32), 0.5, 1.5).shape
     (2, 3, 3)
@@ -182,7 +182,7 @@ def random_saturation(
 def stateless_random_saturation(
     image: ArrayLike, lower: float, upper: float, seed: Seed = None
 ) -> Tensor:
-    """Returns an RGB image whose saturation is multiplied; the same for the same ``seed``.
+    """Scales the saturation of an RGB image by a random number, determined by ``seed``.
 
     >>> stateless_random_saturation(np.zeros((2, 3, 3), np.float32), 0.5, 1.5, (1, 2)).shape
     (2, 3, 3)
@@ -202,7 +202,7 @@ def _factor(op: str, lower: float, upper: float, uniform: _Uniform) -> Tensor:
 def random_jpeg_quality(
     image: ArrayLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
 ) -> Tensor:
-    """Returns an image as it looks after it was a JPEG file of a random quality; on the host.
+    """Applies JPEG compression of a random quality to an image, on the host.
 
     >>> random_jpeg_quality(np.zeros((2, 3, 3), np.uint8), 80, 90).shape
     (2, 3, 3)
@@ -214,7 +214,7 @@ def random_jpeg_quality(
 def stateless_random_jpeg_quality(
     image: ArrayLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Seed
 ) -> Tensor:
-    """Returns an image after it was a JPEG file of some quality; the same for the same ``seed``.
+    """Applies JPEG compression of a random quality to an image, determined by ``seed``.
 
     >>> stateless_random_jpeg_quality(np.zeros((2, 3, 3), np.uint8), 80, 90, (1, 2)).shape
     (2, 3, 3)
@@ -235,15 +235,15 @@ def _quality(low: int, high: int, uniform: _Uniform) -> Tensor:
 def random_crop(
     value: ArrayLike, size: ShapeLike, seed: int | None = None, name: str | None = None
 ) -> Tensor:
-    """Returns a part of an array at a random place.
+    """Crops an array at a random position.
 
     >>> random_crop(np.zeros((4, 4, 3), np.float32), [2, 2, 3]).shape
     (2, 2, 3)
 
     Args:
         value: An array with any number of dimensions.
-        size: The shape of the part, known while a function is traced.
-        seed: Makes it reproducible.
+        size: The shape of the crop, which must be static.
+        seed: Makes the crop reproducible.
         name: Ignored.
     """
     return _cropped("random_crop", value, size, _stateful(seed))
@@ -252,7 +252,7 @@ def random_crop(
 def stateless_random_crop(
     value: ArrayLike, size: ShapeLike, seed: Seed, name: str | None = None
 ) -> Tensor:
-    """Returns a part of an array; at the same place for the same ``seed``.
+    """Crops an array at a random position, determined by ``seed``.
 
     >>> stateless_random_crop(np.zeros((4, 4, 3), np.float32), [2, 2, 3], (1, 2)).shape
     (2, 2, 3)
@@ -261,21 +261,21 @@ def stateless_random_crop(
 
 
 def _cropped(op: str, value: ArrayLike, size: ShapeLike, uniform: _Uniform) -> Tensor:
-    _, array = opened(op, value)
+    _, array = as_image(op, value)
     wanted = integers(f"image.{op}", "size", size)
     if len(wanted) != array.ndim or any(
         new > old for new, old in zip(wanted, array.shape, strict=True)
     ):
         raise InvalidArgumentError(
-            f"size of tf.image.{op} must fit into the shape {array.shape}, got {wanted}."
+            f"size of tf.image.{op} must fit into shape {array.shape}, got {wanted}."
         )
     room = np.array(array.shape, np.int32) - np.array(wanted, np.int32) + 1
     drawn = uniform([len(wanted)], minval=0, maxval=np.iinfo(np.int32).max, dtype=np.int32)
-    begin = known(drawn)
+    begin = concrete(drawn)
     if begin is None:
-        return jax.lax.dynamic_slice(tensor(array), list(jnp.mod(drawn, room)), wanted)
+        return jax.lax.dynamic_slice(as_tensor(array), list(jnp.mod(drawn, room)), wanted)
     places = (begin % room).tolist()
-    return closed(array[tuple(slice(b, b + n) for b, n in zip(places, wanted, strict=True))])
+    return as_result(array[tuple(slice(b, b + n) for b, n in zip(places, wanted, strict=True))])
 
 
 def sample_distorted_bounding_box(
@@ -289,9 +289,9 @@ def sample_distorted_bounding_box(
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
 ) -> tuple[HostTensor, HostTensor, HostTensor]:
-    """Returns ``begin`` and ``size`` of a random crop that shows enough of an object, and its box.
+    """Returns ``begin`` and ``size`` of a random crop that covers enough of an object, and its box.
 
-    On the host, for the size of a slice must be known while a function is traced.
+    Runs on the host, because the size of a slice must be static.
 
     >>> begin, size, box = sample_distorted_bounding_box(
     ...     [8, 8, 3], np.zeros((1, 0, 4), np.float32), use_image_if_no_bounding_boxes=True
@@ -301,13 +301,14 @@ def sample_distorted_bounding_box(
 
     Args:
         image_size: Height, width and channels.
-        bounding_boxes: Of the shape ``[1, n, 4]``: ``[y1, x1, y2, x2]`` in parts of the image.
-        seed: Makes it reproducible, unless it is 0.
-        min_object_covered: The part of an object that the crop must show.
-        aspect_ratio_range: Width divided by height; default ``[0.75, 1.33]``.
-        area_range: Part of the image's area; default ``[0.05, 1]``.
-        max_attempts: After so many the whole image is the crop; default 100.
-        use_image_if_no_bounding_boxes: Whether the image is the object if there are no boxes.
+        bounding_boxes: An array of shape ``[1, n, 4]``: ``[y1, x1, y2, x2]`` as fractions of the image
+            size.
+        seed: Makes the crop reproducible, unless it is 0.
+        min_object_covered: The minimum fraction of an object that the crop covers.
+        aspect_ratio_range: The range of width divided by height; default ``[0.75, 1.33]``.
+        area_range: The range of the fraction of the image's area; default ``[0.05, 1]``.
+        max_attempts: The number of attempts before the crop is the full image; default 100.
+        use_image_if_no_bounding_boxes: Whether the full image is the object if there are no boxes.
         name: Ignored.
     """
     uniform = _stateful(seed or None)
@@ -326,7 +327,7 @@ def stateless_sample_distorted_bounding_box(
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
 ) -> tuple[HostTensor, HostTensor, HostTensor]:
-    """Returns a crop that shows enough of an object; the same for the same ``seed``.
+    """Returns a random crop that covers enough of an object, determined by ``seed``.
 
     >>> begin, size, box = stateless_sample_distorted_bounding_box(
     ...     [8, 8, 3], np.zeros((1, 0, 4), np.float32), (1, 2), use_image_if_no_bounding_boxes=True
@@ -352,30 +353,30 @@ def _distorted_box(
     op = "image.sample_distorted_bounding_box"
     height, width = integers(op, "image_size", image_size)[:2]
     boxes, start = (
-        known(bounding_boxes),
-        known(uniform([2], minval=0, maxval=2**31 - 1, dtype=np.int32)),
+        concrete(bounding_boxes),
+        concrete(uniform([2], minval=0, maxval=2**31 - 1, dtype=np.int32)),
     )
     if boxes is None or start is None:
         raise InvalidArgumentError(
-            f"tf.{op} runs on the host: the size of a crop must be known while a function is traced. Call "
-            "it in Dataset.map."
+            f"tf.{op} runs on the host, because the size of a crop must be static, and cannot be traced. "
+            "Call it in Dataset.map."
         )
     if boxes.ndim != 3 or boxes.shape[-1] != 4:
         raise InvalidArgumentError(
-            f"bounding_boxes of tf.{op} must be of the shape [1, n, 4], got {boxes.shape}."
+            f"bounding_boxes of tf.{op} must have shape [1, n, 4], got {boxes.shape}."
         )
     objects = boxes.reshape(-1, 4) * np.array([height, width, height, width])
     if not len(objects):
         if not use_image:
             raise InvalidArgumentError(
-                f"tf.{op} needs a bounding box, or use_image_if_no_bounding_boxes=True."
+                f"tf.{op} needs a bounding box, got none. Or pass use_image_if_no_bounding_boxes=True."
             )
         objects = np.array([[0, 0, height, width]])
     generator = np.random.default_rng(start.astype(np.uint32).tolist())
     shapes, areas = aspect_ratio_range or (0.75, 1.33), area_range or (0.05, 1.0)
     for _ in range(100 if max_attempts is None else max_attempts):
         crop = _random_box(generator, height, width, shapes, areas)
-        if crop is not None and _shows(crop, objects, min_object_covered):
+        if crop is not None and _covers(crop, objects, min_object_covered):
             break
     else:
         crop = (0, 0, height, width)
@@ -391,27 +392,27 @@ def _distorted_box(
 def _random_box(
     generator: np.random.Generator, height: int, width: int, shapes: ArrayLike, areas: ArrayLike
 ) -> tuple[int, int, int, int] | None:
-    """Returns top, left, bottom and right of a box of random shape, area and place, if it fits."""
+    """Returns top, left, bottom and right of a box of random shape, area and position, if it fits."""
     shape = generator.uniform(*shapes)
-    least, most = (area * height * width for area in areas)
-    shortest, tallest = (round((area / shape) ** 0.5) for area in (least, most))
+    min_area, max_area = (area * height * width for area in areas)
+    shortest, tallest = (round((area / shape) ** 0.5) for area in (min_area, max_area))
     tallest = min(tallest, int((width + 0.5 - 1e-7) / shape), height)
     rows = int(generator.integers(min(shortest, tallest), tallest + 1))
     columns = round(rows * shape)
-    if rows * columns < least:
+    if rows * columns < min_area:
         rows += 1
-    elif rows * columns > most:
+    elif rows * columns > max_area:
         rows -= 1
     columns = round(rows * shape)
-    if not (least <= rows * columns <= most and 0 < rows <= height and 0 < columns <= width):
+    if not (min_area <= rows * columns <= max_area and 0 < rows <= height and 0 < columns <= width):
         return None
     top = int(generator.integers(height - rows + 1))
     left = int(generator.integers(width - columns + 1))
     return top, left, top + rows, left + columns
 
 
-def _shows(crop: tuple[int, int, int, int], objects: Tensor, least: float) -> bool:
+def _covers(crop: tuple[int, int, int, int], objects: Tensor, min_covered: float) -> bool:
     low, high = np.maximum(objects[:, :2], crop[:2]), np.minimum(objects[:, 2:], crop[2:])
     common = np.prod(np.maximum(high - low, 0), 1)
     areas = np.prod(objects[:, 2:] - objects[:, :2], 1)
-    return bool(np.any(common[areas >= 1] >= least * areas[areas >= 1]))
+    return bool(np.any(common[areas >= 1] >= min_covered * areas[areas >= 1]))

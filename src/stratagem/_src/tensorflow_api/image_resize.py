@@ -1,4 +1,4 @@
-"""``tf.image.resize`` with its methods, and resizing with padding or cropping."""
+"""``tf.image.resize`` and its methods, and resizing with padding or cropping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, IntegerLike, ShapeLike, Tensor
 from stratagem._src.tensorflow_api.conversion import integer, integers
-from stratagem._src.tensorflow_api.image_arrays import closed, opened_batch
+from stratagem._src.tensorflow_api.image_arrays import as_image_batch, as_result
 from stratagem._src.tensorflow_api.image_geometry import crop_to_bounding_box, pad_to_bounding_box
 
 __all__ = ["ResizeMethod", "resize", "resize_with_crop_or_pad", "resize_with_pad"]
@@ -23,7 +23,7 @@ _Weights = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 class ResizeMethod:
-    """How ``tf.image.resize`` interpolates.
+    """The interpolation methods of ``tf.image.resize``.
 
     >>> ResizeMethod.BICUBIC
     'bicubic'
@@ -47,7 +47,7 @@ def resize(
     antialias: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Returns images of another size, as ``float32``; by ``"nearest"`` as they were.
+    """Resizes images. The result is ``float32``; ``"nearest"`` keeps the dtype.
 
     JAX equivalent: ``jax.image.resize``, whose methods have other kernels.
 
@@ -59,13 +59,13 @@ def resize(
 
     Args:
         images: An image, or a batch of them.
-        size: Height and width, known while a function is traced.
+        size: Height and width, which must be static.
         method: One of ``tf.image.ResizeMethod``.
-        preserve_aspect_ratio: Whether the result is the largest within ``size`` with the same shape.
-        antialias: Whether downsampling looks at all pixels; not for ``"nearest"`` and ``"area"``.
+        preserve_aspect_ratio: Whether to keep the aspect ratio, at the largest size within ``size``.
+        antialias: Whether downsampling uses all pixels; ignored by ``"nearest"`` and ``"area"``.
         name: Ignored.
     """
-    xp, batch, is_batch = opened_batch("resize", images)
+    xp, batch, is_batch = as_image_batch("resize", images)
     wanted = integers("image.resize", "size", size)
     if len(wanted) != 2:
         raise InvalidArgumentError(
@@ -77,13 +77,13 @@ def resize(
         raise InvalidArgumentError(f"size of tf.image.resize must be positive, got {wanted}.")
     if method == ResizeMethod.NEAREST_NEIGHBOR:
         rows, columns = (_nearest(*sizes) for sizes in zip(batch.shape[1:3], wanted, strict=True))
-        return closed(batch[:, rows][:, :, columns], is_batch=is_batch)
+        return as_result(batch[:, rows][:, :, columns], is_batch=is_batch)
     if batch.dtype == np.bool_ or xp.issubdtype(batch.dtype, np.complexfloating):
         raise InvalidArgumentError(f"tf.image.resize needs real numbers, got {batch.dtype.name}.")
     result = batch.astype(np.float32)
     for axis, new in zip((1, 2), wanted, strict=True):
         result = _along(result, axis, _weights(method, bool(antialias), result.shape[axis], new))
-    return closed(result, is_batch=is_batch)
+    return as_result(result, is_batch=is_batch)
 
 
 def resize_with_pad(
@@ -93,12 +93,12 @@ def resize_with_pad(
     method: str = ResizeMethod.BILINEAR,
     antialias: bool = False,
 ) -> Tensor:
-    """Returns images of a size, with their aspect ratio: zeros fill what is left over.
+    """Resizes images with their aspect ratio, and pads them with zeros to a size.
 
     >>> resize_with_pad([[[1.0], [1.0]]], 2, 2).shape
     (2, 2, 1)
     """
-    _, batch, is_batch = opened_batch("resize_with_pad", image)
+    _, batch, is_batch = as_image_batch("resize_with_pad", image)
     target = _targets("resize_with_pad", target_height, target_width)
     new, padding = [], []
     f32 = np.float32
@@ -107,29 +107,31 @@ def resize_with_pad(
         exact = f32(old) / ratio
         new.append(int(np.floor(exact)))
         padding.append(max(0, int(np.floor((f32(size) - exact) / f32(2)))))
-    resized = resize(closed(batch), new, method, antialias=antialias)
-    return closed(pad_to_bounding_box(resized, padding[0], padding[1], *target), is_batch=is_batch)
+    resized = resize(as_result(batch), new, method, antialias=antialias)
+    return as_result(
+        pad_to_bounding_box(resized, padding[0], padding[1], *target), is_batch=is_batch
+    )
 
 
 def resize_with_crop_or_pad(
     image: ArrayLike, target_height: IntegerLike, target_width: IntegerLike
 ) -> Tensor:
-    """Returns the middle of images, or images in the middle of zeros, of a size.
+    """Crops or pads images at the center to a size.
 
     >>> resize_with_crop_or_pad([[[1.0], [2.0]]], 1, 4)[0, :, 0]
     Array([0., 1., 2., 0.], dtype=float32)
     """
-    _, batch, is_batch = opened_batch("resize_with_crop_or_pad", image)
+    _, batch, is_batch = as_image_batch("resize_with_crop_or_pad", image)
     target = _targets("resize_with_crop_or_pad", target_height, target_width)
     sizes = list(zip(batch.shape[1:3], target, strict=True))
     cropped = crop_to_bounding_box(
-        closed(batch),
+        as_result(batch),
         *(max(-(new - old) // 2, 0) for old, new in sizes),
         *(min(old, new) for old, new in sizes),
     )
     offsets = [max((new - old) // 2, 0) for old, new in sizes]
     padded = pad_to_bounding_box(cropped, offsets[0], offsets[1], *target)
-    return closed(padded, is_batch=is_batch)
+    return as_result(padded, is_batch=is_batch)
 
 
 def _targets(op: str, height: IntegerLike, width: IntegerLike) -> tuple[int, int]:
@@ -146,13 +148,13 @@ def _targets(op: str, height: IntegerLike, width: IntegerLike) -> tuple[int, int
 
 def _within(old: ShapeLike, wanted: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the largest size within ``wanted`` that has the aspect ratio of ``old``."""
-    f32 = np.float32  # TensorFlow's, and what is rounded depends on it
+    f32 = np.float32  # as in TensorFlow: rounding depends on it
     scale = min(f32(new) / f32(size) for new, size in zip(wanted, old, strict=True))
     return tuple(int(np.round(scale * f32(size))) for size in old)
 
 
 def _along(images: Tensor, axis: int, weights: _Weights) -> Tensor:
-    """Returns sums of pixels along an axis, weighted."""
+    """Returns weighted sums of pixels along an axis."""
     indices, factors = weights
     if isinstance(images, np.ndarray):
         shape = [1, 1, 1, 1]
@@ -162,7 +164,7 @@ def _along(images: Tensor, axis: int, weights: _Weights) -> Tensor:
             taken = np.take(images, indices[:, place], axis)
             total = total + taken * factors[:, place].reshape(shape)
         return total
-    # A dense matrix: XLA multiplies faster than it gathers, and its gradient is a product again.
+    # A dense matrix: XLA multiplies faster than it gathers, and the gradient is a product again.
     matrix = np.zeros((indices.shape[0], images.shape[axis]), np.float32)
     np.add.at(matrix, (np.arange(indices.shape[0])[:, None], indices), factors)
     letters = "oh,bhwc->bowc" if axis == 1 else "ow,bhwc->bhoc"
@@ -181,7 +183,7 @@ def _scale(old: int, new: int) -> np.float32:
 
 @functools.lru_cache(512)
 def _weights(method: str, antialias: bool, old: int, new: int) -> _Weights:
-    """Returns for each new pixel the indices of old ones, and their weights."""
+    """Returns the indices of the old pixels, and their weights, for each new pixel."""
     if method == ResizeMethod.AREA:
         return _area(old, new)
     if method == ResizeMethod.BILINEAR and not antialias:
@@ -209,7 +211,7 @@ def _linear(old: int, new: int) -> _Weights:
 
 
 def _cubic(old: int, new: int) -> _Weights:
-    """Keys's kernel, from a table of 1,024 positions as TensorFlow has it; outside there is nothing."""
+    """Returns weights of the Keys kernel, quantized to 1,024 positions as in TensorFlow."""
     centers = _centers(old, new)
     low = np.floor(centers)
     part = np.rint((centers - low) * np.float32(1024)) / np.float32(1024)
@@ -268,7 +270,9 @@ def _mitchell_cubic(x: Tensor) -> Tensor:
 
 
 def _gaussian(x: Tensor) -> Tensor:
-    return np.where(x >= 1.5, 0, np.exp(-2 * x * x))  # the deviation is a third of the radius
+    return np.where(
+        x >= 1.5, 0, np.exp(-2 * x * x)
+    )  # the standard deviation is a third of the radius
 
 
 def _lanczos(x: Tensor, radius: float) -> Tensor:

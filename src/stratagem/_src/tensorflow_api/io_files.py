@@ -1,4 +1,4 @@
-"""``tf.io``: whole files, and bytes that stand for numbers, on the host."""
+"""``tf.io``: reading and writing files, and decoding bytes, on the host."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = [
     "decode_compressed",
     "decode_csv",
     "decode_raw",
-    "each",
     "encode_base64",
+    "map_strings",
     "matching_files",
     "read_file",
     "write_file",
 ]
 
 
-def each(op: str, value: StringLike, function: Callable[[bytes], Any]) -> HostTensor:
-    """Returns a function of each string, as strings."""
+def map_strings(op: str, value: StringLike, function: Callable[[bytes], Any]) -> HostTensor:
+    """Applies a function to each string of an array."""
     array = strings(op, value)
     made = np.empty(array.shape, np.object_)
     for index in np.ndindex(array.shape):
@@ -55,7 +55,7 @@ def read_file(filename: PathLike, name: str | None = None) -> HostTensor:
         with gfile.GFile(path, "rb") as file:
             return file.read()
 
-    return each("io.read_file", _path(filename), content)
+    return map_strings("io.read_file", _path(filename), content)
 
 
 def _path(filename: PathLike) -> Any:
@@ -63,7 +63,7 @@ def _path(filename: PathLike) -> Any:
 
 
 def write_file(filename: PathLike, contents: StringLike, name: str | None = None) -> None:
-    """Writes bytes to a file, whose directory is made if need be.
+    """Writes bytes to a file, and creates its directory if needed.
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "new", "file")
@@ -100,22 +100,22 @@ def decode_raw(
     fixed_length: int | None = None,
     name: str | None = None,
 ) -> HostTensor:
-    """Returns the numbers that bytes stand for, in one more dimension.
+    """Reinterprets bytes as numbers, along a new last dimension.
 
     >>> decode_raw(b"\\x01\\x00\\x02\\x00", "int16")
     HostTensor([1, 2], dtype=int16)
 
     Args:
-        input_bytes: Strings of one length.
-        out_type: What the bytes are.
-        little_endian: In which order they are.
-        fixed_length: Cut off or fill with zeros to so many bytes.
+        input_bytes: Strings of equal length.
+        out_type: The dtype of the numbers.
+        little_endian: Whether the bytes are little-endian.
+        fixed_length: The number of bytes to truncate or zero-pad each string to.
         name: Ignored.
     """
     dtype = as_dtype(out_type)
     if is_host_only(dtype):
         raise InvalidArgumentError(
-            f"out_type of tf.io.decode_raw must be of numbers, got {out_type}."
+            f"out_type of tf.io.decode_raw must be a numeric dtype, got {out_type}."
         )
     array = strings("io.decode_raw", input_bytes)
     items: list[bytes] = np.asarray(array).ravel().tolist()
@@ -129,7 +129,7 @@ def decode_raw(
     lengths = {len(item) for item in items}
     if len(lengths) > 1 or (lengths and next(iter(lengths)) % dtype.itemsize):
         raise InvalidArgumentError(
-            f"tf.io.decode_raw needs strings of one length, a multiple of {dtype.itemsize}; got lengths "
+            f"tf.io.decode_raw needs strings of equal length, a multiple of {dtype.itemsize}, got lengths "
             f"{sorted(lengths)}."
         )
     swapped = dtype if little_endian or dtype.itemsize == 1 else dtype.newbyteorder(">")
@@ -141,7 +141,7 @@ def decode_raw(
 def decode_compressed(
     bytes: StringLike, compression_type: str = "", name: str | None = None
 ) -> HostTensor:
-    """Returns what was compressed with ``"ZLIB"`` or ``"GZIP"``.
+    """Decompresses strings that are compressed with ``"ZLIB"`` or ``"GZIP"``.
 
     >>> decode_compressed(zlib.compress(b"text"), "ZLIB").numpy()
     b'text'
@@ -162,11 +162,11 @@ def decode_compressed(
         except (zlib.error, OSError, EOFError) as error:
             raise InvalidArgumentError(f"tf.io.decode_compressed: {error}.") from None
 
-    return each("io.decode_compressed", bytes, opened)
+    return map_strings("io.decode_compressed", bytes, opened)
 
 
 def encode_base64(input: StringLike, pad: bool = False, name: str | None = None) -> HostTensor:
-    """Returns strings in the base64 form that is safe in addresses.
+    """Encodes strings as URL-safe base64.
 
     >>> encode_base64("text").numpy(), encode_base64("text", pad=True).numpy()
     (b'dGV4dA', b'dGV4dA==')
@@ -176,11 +176,11 @@ def encode_base64(input: StringLike, pad: bool = False, name: str | None = None)
         found = base64.urlsafe_b64encode(data)
         return found if pad else found.rstrip(b"=")
 
-    return each("io.encode_base64", input, encoded)
+    return map_strings("io.encode_base64", input, encoded)
 
 
 def decode_base64(input: StringLike, name: str | None = None) -> HostTensor:
-    """Returns what ``encode_base64`` was given.
+    """Decodes URL-safe base64.
 
     >>> decode_base64("dGV4dA").numpy()
     b'text'
@@ -193,7 +193,7 @@ def decode_base64(input: StringLike, name: str | None = None) -> HostTensor:
         except binascii.Error as error:
             raise InvalidArgumentError(f"tf.io.decode_base64: {error}, got {data!r}.") from None
 
-    return each("io.decode_base64", input, decoded)
+    return map_strings("io.decode_base64", input, decoded)
 
 
 def decode_csv(
@@ -205,19 +205,19 @@ def decode_csv(
     select_cols: Sequence[int] | None = None,
     name: str | None = None,
 ) -> list[HostTensor]:
-    """Returns the columns of CSV records, each as an array of its default's dtype.
+    """Parses CSV records into columns, each an array with the dtype of its default.
 
     >>> decode_csv(["1,a", ",b"], [7, "none"])[0]
     HostTensor([1, 7], dtype=int32)
 
     Args:
         records: Strings of one line each.
-        record_defaults: For each column its value where a field is empty; an empty list of a dtype stands
-            for a field that must be there.
-        field_delim: What separates fields.
+        record_defaults: The value of an empty field, for each column. An empty array of a dtype marks a
+            required field.
+        field_delim: The separator of fields.
         use_quote_delim: Whether quotation marks may enclose a field.
         na_value: A field that counts as empty.
-        select_cols: The numbers of the columns, in rising order; default: all.
+        select_cols: The indices of the columns to return, in ascending order; default: all.
         name: Ignored.
     """
     array = strings("io.decode_csv", records)
@@ -257,7 +257,7 @@ def _default(value: ArrayLike) -> np.ndarray[Any, Any]:
 def _field(text: str, default: np.ndarray[Any, Any], na_value: str) -> Any:
     if text in ("", na_value):
         if not default.size:
-            raise InvalidArgumentError("tf.io.decode_csv: a field that must be there is empty.")
+            raise InvalidArgumentError("tf.io.decode_csv: a required field is empty.")
         found = default[0]
         return found.encode() if isinstance(found, str) else found
     if default.dtype == np.object_:

@@ -1,4 +1,4 @@
-"""``tf.lookup``: tables from keys to values, on the host, as ``Dataset.map`` uses them."""
+"""``tf.lookup``: hash tables on the host, for use in ``Dataset.map``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratagem._src.core.errors import (
 )
 from stratagem._src.core.types import ArrayLike, DTypeLike, PathLike
 from stratagem._src.tensorflow_api import gfile
-from stratagem._src.tensorflow_api.conversion import as_dtype, known, strings, tensor
+from stratagem._src.tensorflow_api.conversion import as_dtype, as_tensor, concrete, strings
 from stratagem._src.tensorflow_api.fingerprint import fingerprint64
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class TextFileIndex:
-    """What of a line is a key or a value: a column's number, the whole line, or the line's number.
+    """The part of a line that is a key or a value: a column's index, the whole line, or its number.
 
     >>> TextFileIndex.WHOLE_LINE, TextFileIndex.LINE_NUMBER
     (-2, -1)
@@ -40,7 +40,7 @@ class TextFileIndex:
 
 
 class KeyValueTensorInitializer:
-    """Keys and values of a table, from arrays.
+    """Initializes a table from arrays of keys and values.
 
     >>> KeyValueTensorInitializer(["a", "b"], [0, 1]).value_dtype
     dtype('int32')
@@ -48,8 +48,8 @@ class KeyValueTensorInitializer:
     Args:
         keys: A vector.
         values: A vector of the same length.
-        key_dtype: Their element type; default: what they are.
-        value_dtype: Likewise.
+        key_dtype: The dtype of the keys; default: their own.
+        value_dtype: The dtype of the values; default: their own.
         name: Ignored.
     """
 
@@ -64,27 +64,27 @@ class KeyValueTensorInitializer:
         self._keys, self._values = _vector(keys, key_dtype), _vector(values, value_dtype)
         if self._keys.shape != self._values.shape or self._keys.ndim != 1:
             raise InvalidArgumentError(
-                "A table needs a vector of keys and as many values, got the shapes "
+                "A table needs a vector of keys and a vector of as many values, got shapes "
                 f"{self._keys.shape} and {self._values.shape}."
             )
 
     @property
     def key_dtype(self) -> np.dtype[Any]:
-        """The element type of the keys."""
+        """The dtype of the keys."""
         return self._keys.dtype
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
-        """The element type of the values."""
+        """The dtype of the values."""
         return self._values.dtype
 
     def pairs(self) -> list[tuple[Any, Any]]:
-        """Returns keys and values."""
+        """Returns the pairs of keys and values."""
         return list(zip(self._keys.tolist(), self._values.tolist(), strict=True))
 
 
 class TextFileInitializer:
-    """Keys and values of a table, from the lines of a text file.
+    """Initializes a table from the lines of a text file.
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "words.txt")
@@ -98,14 +98,14 @@ class TextFileInitializer:
 
     Args:
         filename: The file.
-        key_dtype: The keys' element type.
-        key_index: Which part of a line is the key: see ``TextFileIndex``.
-        value_dtype: The values' element type.
-        value_index: Which part of a line is the value.
-        vocab_size: How many lines to read; default: all.
-        delimiter: What separates columns.
+        key_dtype: The dtype of the keys.
+        key_index: The part of a line that is the key; see ``TextFileIndex``.
+        value_dtype: The dtype of the values.
+        value_index: The part of a line that is the value.
+        vocab_size: The number of lines to read; default: all.
+        delimiter: The separator of columns.
         name: Ignored.
-        value_index_offset: Added to values that are numbers of lines.
+        value_index_offset: A number to add to values that are line numbers.
     """
 
     def __init__(
@@ -124,11 +124,17 @@ class TextFileInitializer:
         self.value_dtype: np.dtype[Any] = as_dtype(value_dtype)
         for index, dtype in ((key_index, self.key_dtype), (value_index, self.value_dtype)):
             if index < -2:
-                raise InvalidArgumentError(f"A column's number must not be negative, got {index}.")
+                raise InvalidArgumentError(
+                    f"The index of a column must not be negative, got {index}."
+                )
             if index == TextFileIndex.LINE_NUMBER and dtype != np.int64:
-                raise InvalidArgumentError(f"Numbers of lines are int64, got {dtype.name}.")
+                raise InvalidArgumentError(
+                    f"The dtype of line numbers must be int64, got {dtype.name}."
+                )
             if index == TextFileIndex.WHOLE_LINE and not is_host_only(dtype):
-                raise InvalidArgumentError(f"Whole lines are strings, got {dtype.name}.")
+                raise InvalidArgumentError(
+                    f"The dtype of whole lines must be string, got {dtype.name}."
+                )
         self._filename = gfile.text_path(filename)
         self._parts = (
             (key_index, self.key_dtype, 0),
@@ -137,7 +143,7 @@ class TextFileInitializer:
         self._limit, self._delimiter = vocab_size, delimiter.encode()
 
     def pairs(self) -> list[tuple[Any, Any]]:
-        """Returns keys and values."""
+        """Returns the pairs of keys and values."""
         with gfile.GFile(self._filename, "rb") as file:
             lines = file.read().split(b"\n")
         if lines and not lines[-1]:
@@ -173,14 +179,14 @@ def _vector(values: ArrayLike, dtype: DTypeLike) -> np.ndarray[Any, Any]:
     if hasattr(values, "dtype") and not is_host_only(values.dtype):
         array = np.asarray(values)
         return array if dtype is None else array.astype(as_dtype(dtype))
-    array = np.asarray(tensor(values))
+    array = np.asarray(as_tensor(values))
     if dtype is None or is_host_only(array.dtype):
         return array
     return np.asarray(values, as_dtype(dtype))
 
 
 class _Table:
-    """What the tables share."""
+    """The base class of tables."""
 
     def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
         self._key_dtype, self._value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
@@ -188,16 +194,16 @@ class _Table:
 
     @property
     def key_dtype(self) -> np.dtype[Any]:
-        """The element type of the keys."""
+        """The dtype of the keys."""
         return self._key_dtype
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
-        """The element type of the values."""
+        """The dtype of the values."""
         return self._value_dtype
 
     def size(self, name: str | None = None) -> HostTensor:
-        """Returns how many keys there are."""
+        """Returns the number of keys."""
         return HostTensor.of(np.array(len(self._entries), np.int64))
 
     def export(self, name: str | None = None) -> tuple[HostTensor, HostTensor]:
@@ -217,15 +223,15 @@ class _Table:
     def _keys(self, keys: ArrayLike) -> np.ndarray[Any, Any]:
         if is_host_only(self._key_dtype):
             return np.asarray(strings("lookup", keys))
-        array = known(keys)
+        array = concrete(keys)
         if array is None:
             raise TracedValueError(
-                "A table of tf.lookup is on the host, and the keys are traced. Look up in Dataset.map, or "
-                "use an array as table: tf.gather(table, keys)."
+                "A tf.lookup table is on the host, got traced keys. Look up in Dataset.map, or use an "
+                "array as the table: tf.gather(table, keys)."
             )
         if array.dtype.kind != self._key_dtype.kind:
             raise TypeError(
-                f"The keys of this table are {self._key_dtype.name}, got {array.dtype.name}."
+                f"Keys of this table must be {self._key_dtype.name}, got {array.dtype.name}."
             )
         return array.astype(self._key_dtype)
 
@@ -246,7 +252,7 @@ def _made(items: list[Any], shape: tuple[int, ...], dtype: DTypeLike) -> HostTen
 
 
 class StaticHashTable(_Table):
-    """A table that does not change; a key that it does not have has the default value.
+    """An immutable table; missing keys have the default value.
 
     >>> table = StaticHashTable(KeyValueTensorInitializer(["a", "b"], [10, 20]), default_value=-1)
     >>> table.lookup(["b", "c"])
@@ -254,7 +260,7 @@ class StaticHashTable(_Table):
 
     Args:
         initializer: A ``KeyValueTensorInitializer`` or ``TextFileInitializer``.
-        default_value: The value of other keys.
+        default_value: The value of missing keys.
         name: Ignored.
         experimental_is_anonymous: Ignored.
     """
@@ -271,13 +277,13 @@ class StaticHashTable(_Table):
         for key, value in initializer.pairs():
             if key in self._entries and self._entries[key] != value:
                 raise FailedPreconditionError(
-                    f"A key has one value, got {self._entries[key]!r} and {value!r} for {key!r}."
+                    f"A key must have one value, got {self._entries[key]!r} and {value!r} for {key!r}."
                 )
             self._entries[key] = value
 
     @property
     def default_value(self) -> Any:
-        """The value of keys that the table does not have."""
+        """The value of missing keys."""
         return self._default
 
     def lookup(self, keys: ArrayLike, name: str | None = None) -> HostTensor:
@@ -288,16 +294,16 @@ class StaticHashTable(_Table):
 
 
 class StaticVocabularyTable(_Table):
-    """Numbers of words; each word that it does not have falls into one of some further numbers.
+    """A vocabulary: maps words to ids, and unknown words to out-of-vocabulary buckets by hash.
 
     >>> words = KeyValueTensorInitializer(["a", "b"], np.array([0, 1]), value_dtype="int64")
     >>> StaticVocabularyTable(words, num_oov_buckets=1).lookup(["b", "x"])
     HostTensor([1, 2])
 
     Args:
-        initializer: Keys, and the numbers from 0 on as values, of int64.
-        num_oov_buckets: How many further numbers.
-        lookup_key_dtype: The element type of the keys, if there is no initializer.
+        initializer: Keys, and as values the ids from 0 on, of int64.
+        num_oov_buckets: The number of out-of-vocabulary buckets.
+        lookup_key_dtype: The dtype of the keys without an initializer.
         name: Ignored.
         experimental_is_anonymous: Ignored.
     """
@@ -323,11 +329,11 @@ class StaticVocabularyTable(_Table):
             self._entries = dict(initializer.pairs())
 
     def size(self, name: str | None = None) -> HostTensor:
-        """Returns how many numbers there are, with the further ones."""
+        """Returns the number of ids, including the out-of-vocabulary buckets."""
         return HostTensor.of(np.array(len(self._entries) + self._buckets, np.int64))
 
     def lookup(self, keys: ArrayLike, name: str | None = None) -> HostTensor:
-        """Returns the number of each key."""
+        """Returns the id of each key."""
         array = self._keys(keys)
         found = []
         for key in array.ravel().tolist():
@@ -340,7 +346,7 @@ class StaticVocabularyTable(_Table):
 
 
 class MutableHashTable(_Table):
-    """A table to insert into and remove from.
+    """A mutable table.
 
     >>> table = MutableHashTable("string", "int64", default_value=-1)
     >>> table.insert(["a", "b"], [1, 2])
@@ -348,11 +354,11 @@ class MutableHashTable(_Table):
     HostTensor([ 1, -1])
 
     Args:
-        key_dtype: The keys' element type.
-        value_dtype: The values' element type.
-        default_value: The value of other keys: a number or string, or a vector, as all values then are.
+        key_dtype: The dtype of the keys.
+        value_dtype: The dtype of the values.
+        default_value: The value of missing keys: a number or string, or a vector if all values are vectors.
         name: Ignored.
-        checkpoint: Ignored: a table is not saved.
+        checkpoint: Ignored: checkpoints do not save tables.
         experimental_is_anonymous: Ignored.
     """
 
@@ -377,14 +383,14 @@ class MutableHashTable(_Table):
         new = _vector(values, self._value_dtype)
         if new.shape != (*array.shape, *self._default.shape):
             raise InvalidArgumentError(
-                f"values must be of the shape {(*array.shape, *self._default.shape)}, got {new.shape}."
+                f"values must have shape {(*array.shape, *self._default.shape)}, got {new.shape}."
             )
         rows = new.reshape(array.size, *self._default.shape)
         for key, row in zip(array.ravel().tolist(), rows, strict=True):
             self._entries[key] = row.tolist() if isinstance(row, np.ndarray) else row
 
     def remove(self, keys: ArrayLike, name: str | None = None) -> None:
-        """Removes keys; those that are not there have no effect."""
+        """Removes keys; missing keys are ignored."""
         for key in self._keys(keys).ravel().tolist():
             self._entries.pop(key, None)
 

@@ -1,4 +1,4 @@
-"""``tf.math``: functions of the elements of two arrays, which must be of one dtype."""
+"""``tf.math``: elementwise functions of two arrays of the same dtype."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, DTypeLike, ScalarLike, ShapeLike, Tensor
 from stratagem._src.tensorflow_api.conversion import (
-    available,
+    as_tensor,
+    canonical_dtype,
+    concrete,
     is_complex,
     is_float,
-    known,
     matched,
-    tensor,
 )
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 
@@ -61,9 +61,9 @@ __all__ = [
 
 
 def add(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
-    """Returns ``x + y``; strings are joined.
+    """Returns ``x + y``; strings are concatenated.
 
-    Differs from TensorFlow: a Python number takes the dtype of the array also if it comes first.
+    Differs from TensorFlow: a Python number takes the dtype of the array even if it comes first.
 
     >>> add([1, 2], 3)
     Array([4, 5], dtype=int32)
@@ -96,15 +96,15 @@ def scalar_mul(scalar: ScalarLike, x: ArrayLike, name: str | None = None) -> jax
     >>> scalar_mul(2.0, [1.0, 3.0])
     Array([2., 6.], dtype=float32)
     """
-    x = tensor(x)
-    scalar = tensor(scalar, x.dtype)
+    x = as_tensor(x)
+    scalar = as_tensor(scalar, x.dtype)
     if scalar.ndim:
         raise ValueError(f"scalar_mul needs a scalar, got shape {scalar.shape}. Use tf.multiply.")
     return multiply(scalar, x)
 
 
 def divide(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns ``x / y`` as Python does: integers give floats, of 64 bits in JAX's 64-bit mode.
+    """Returns ``x / y`` as in Python: integers give floats, with 64 bits in JAX's 64-bit mode.
 
     >>> divide([1, 2], 2)
     Array([0.5, 1. ], dtype=float32)
@@ -113,7 +113,7 @@ def divide(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def truediv(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns ``x / y`` as Python does: integers give floats, of 64 bits in JAX's 64-bit mode.
+    """Returns ``x / y`` as in Python: integers give floats, with 64 bits in JAX's 64-bit mode.
 
     >>> truediv([1, 2], 2)
     Array([0.5, 1. ], dtype=float32)
@@ -146,7 +146,7 @@ def divide_no_nan(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Ar
 
 
 def multiply_no_nan(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns ``x * y``, and 0 where ``y`` is 0, also if ``x`` is infinite or NaN.
+    """Returns ``x * y``, and 0 where ``y`` is 0, even if ``x`` is infinite or NaN.
 
     >>> multiply_no_nan(float("inf"), 0.0)
     Array(0., dtype=float32)
@@ -190,7 +190,7 @@ def mod(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def truncatediv(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns ``x / y`` of whole numbers, rounded towards 0.
+    """Returns ``x / y`` of integers, rounded towards 0.
 
     >>> truncatediv([7, -7], 2)
     Array([ 3, -3], dtype=int32)
@@ -222,17 +222,17 @@ def pow(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     given = y
     x, y = _numbers("pow", x, y)
     if not (is_float(x.dtype) or is_complex(x.dtype)):
-        exponents = known(given)
+        exponents = concrete(given)
         if exponents is not None and (exponents < 0).any():
             raise InvalidArgumentError(
-                "tf.pow of whole numbers needs exponents of at least 0, got a negative one. Use floats: "
+                "tf.pow of integers needs exponents >= 0, got a negative one. Use floats: "
                 "tf.cast(x, tf.float32)."
             )
     return jnp.power(x, y)
 
 
 def maximum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the larger of each two elements.
+    """Returns the elementwise maximum.
 
     >>> maximum([1.0, -2.0], 0.0)
     Array([1., 0.], dtype=float32)
@@ -241,7 +241,7 @@ def maximum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def minimum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the smaller of each two elements.
+    """Returns the elementwise minimum.
 
     >>> minimum([1.0, -2.0], 0.0)
     Array([ 0., -2.], dtype=float32)
@@ -250,7 +250,7 @@ def minimum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def squared_difference(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the square of ``x - y``; of complex numbers that times its conjugate.
+    """Returns ``(x - y)**2``; for complex numbers, ``(x - y) * conj(x - y)``.
 
     >>> squared_difference([1.0, 5.0], 3.0)
     Array([4., 4.], dtype=float32)
@@ -272,7 +272,7 @@ def atan2(y: ArrayLike, x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def nextafter(x1: ArrayLike, x2: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the number after ``x1`` towards ``x2``.
+    """Returns the next representable number after ``x1`` towards ``x2``.
 
     >>> bool(nextafter(1.0, 2.0) > 1.0)
     True
@@ -318,7 +318,7 @@ def xdivy(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
-    """Returns whether each two elements are equal.
+    """Returns whether elements are equal.
 
     >>> equal([1, 2], [1, 3])
     Array([ True, False], dtype=bool)
@@ -328,7 +328,7 @@ def equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
 
 
 def not_equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
-    """Returns whether each two elements are different.
+    """Returns whether elements are different.
 
     >>> not_equal([1, 2], [1, 3])
     Array([False,  True], dtype=bool)
@@ -338,7 +338,7 @@ def not_equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
 
 
 def greater(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns whether each element of ``x`` is greater than that of ``y``.
+    """Returns ``x > y`` for each element.
 
     >>> greater([1, 2], 1)
     Array([False,  True], dtype=bool)
@@ -347,7 +347,7 @@ def greater(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def greater_equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns whether each element of ``x`` is at least that of ``y``.
+    """Returns ``x >= y`` for each element.
 
     >>> greater_equal([1, 2], 2)
     Array([False,  True], dtype=bool)
@@ -356,7 +356,7 @@ def greater_equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Ar
 
 
 def less(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns whether each element of ``x`` is less than that of ``y``.
+    """Returns ``x < y`` for each element.
 
     >>> less([1, 2], 2)
     Array([ True, False], dtype=bool)
@@ -365,7 +365,7 @@ def less(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def less_equal(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns whether each element of ``x`` is at most that of ``y``.
+    """Returns ``x <= y`` for each element.
 
     >>> less_equal([1, 2], 1)
     Array([ True, False], dtype=bool)
@@ -379,29 +379,29 @@ def logical_and(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Arra
     >>> logical_and([True, True], [True, False])
     Array([ True, False], dtype=bool)
     """
-    return jnp.logical_and(tensor(x, np.bool_), tensor(y, np.bool_))
+    return jnp.logical_and(as_tensor(x, np.bool_), as_tensor(y, np.bool_))
 
 
 def logical_or(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns whether one of two booleans is true.
+    """Returns whether at least one of two booleans is true.
 
     >>> logical_or([False, True], [False, False])
     Array([False,  True], dtype=bool)
     """
-    return jnp.logical_or(tensor(x, np.bool_), tensor(y, np.bool_))
+    return jnp.logical_or(as_tensor(x, np.bool_), as_tensor(y, np.bool_))
 
 
 def logical_xor(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns whether just one of two booleans is true.
+    """Returns whether exactly one of two booleans is true.
 
     >>> logical_xor([True, True], [True, False])
     Array([False,  True], dtype=bool)
     """
-    return jnp.logical_xor(tensor(x, np.bool_), tensor(y, np.bool_))
+    return jnp.logical_xor(as_tensor(x, np.bool_), as_tensor(y, np.bool_))
 
 
 def add_n(inputs: Sequence[ArrayLike], name: str | None = None) -> jax.Array:
-    """Returns the sum of arrays of one shape.
+    """Returns the sum of arrays of the same shape.
 
     >>> add_n([[1.0, 2.0], [3.0, 4.0]])
     Array([4., 6.], dtype=float32)
@@ -415,7 +415,7 @@ def accumulate_n(
     tensor_dtype: DTypeLike = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns the sum of arrays of one shape.
+    """Returns the sum of arrays of the same shape.
 
     >>> accumulate_n([[1.0, 2.0], [3.0, 4.0]])
     Array([4., 6.], dtype=float32)
@@ -424,17 +424,17 @@ def accumulate_n(
 
 
 def polyval(coeffs: list[ArrayLike], x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns a polynomial of ``x``, whose coefficients begin with that of the highest power.
+    """Returns a polynomial of ``x``; the coefficient of the highest power comes first.
 
     >>> polyval([1.0, 0.0, 2.0], 3.0)
     Array(11., dtype=float32)
     """
     if not isinstance(coeffs, list):
         raise ValueError(f"coeffs of tf.math.polyval must be a list, got {type(coeffs).__name__}.")
-    x = tensor(x)
+    x = as_tensor(x)
     total = jnp.zeros_like(x)
     for coefficient in coeffs:
-        total = total * x + tensor(coefficient, x.dtype)
+        total = total * x + as_tensor(coefficient, x.dtype)
     return total
 
 
@@ -444,7 +444,7 @@ def _sum(op: str, inputs: Sequence[ArrayLike]) -> Tensor:
     arrays = matched(op, *inputs)
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        raise InvalidArgumentError(f"tf.{op} needs arrays of one shape, got {sorted(shapes)}.")
+        raise InvalidArgumentError(f"tf.{op} needs arrays of the same shape, got {sorted(shapes)}.")
     total = arrays[0]
     for array in arrays[1:]:
         total = total + array
@@ -482,13 +482,13 @@ def _floats(op: str, x: ArrayLike, y: ArrayLike) -> list[Tensor]:
 def _quotient_dtype(dtype: DTypeLike) -> DTypeLike:
     if is_float(dtype) or is_complex(dtype):
         return dtype
-    return available(np.float32 if dtype.itemsize < 4 else np.float64)
+    return canonical_dtype(np.float32 if dtype.itemsize < 4 else np.float64)
 
 
 def _not_zero(op: str, y: ArrayLike, given: ArrayLike) -> Tensor:
-    divisor = known(given)
+    divisor = concrete(given)
     if divisor is not None and not divisor.all():
         raise InvalidArgumentError(
-            f"tf.{op} of whole numbers cannot divide by zero, got a divisor of 0."
+            f"tf.{op} of integers cannot divide by zero, got a divisor of 0."
         )
     return y

@@ -1,4 +1,4 @@
-"""``tf.math``: functions of each element of one array."""
+"""``tf.math``: elementwise functions of one array."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.types import ArrayLike, Tensor
-from stratagem._src.tensorflow_api.conversion import floats, numbers, tensor
+from stratagem._src.tensorflow_api.conversion import as_tensor, floats, numbers
 
 __all__ = [
     "abs",
@@ -52,7 +52,7 @@ __all__ = [
 
 
 def abs(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the absolute value of each element, of a complex number its magnitude.
+    """Returns the absolute value of each element; for complex numbers, the magnitude.
 
     >>> abs([-1.5, 2.0])
     Array([1.5, 2. ], dtype=float32)
@@ -79,12 +79,12 @@ def acosh(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def angle(input: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the argument of each element as a complex number.
+    """Returns the argument (phase) of each element.
 
     >>> angle(1j)
     Array(1.5707964, dtype=float32)
     """
-    return jnp.angle(tensor(input))
+    return jnp.angle(as_tensor(input))
 
 
 def asin(x: ArrayLike, name: str | None = None) -> jax.Array:
@@ -124,7 +124,7 @@ def atanh(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def ceil(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the smallest whole number that is not below each element.
+    """Returns each element rounded up to an integer.
 
     >>> ceil([1.2, -1.2])
     Array([ 2., -1.], dtype=float32)
@@ -133,12 +133,12 @@ def ceil(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def conj(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the complex conjugate of each element; real numbers stay as they are.
+    """Returns the complex conjugate of each element; real numbers are unchanged.
 
     >>> conj(1 + 2j)
     Array(1.-2.j, dtype=complex64)
     """
-    return jnp.conj(tensor(x))
+    return jnp.conj(as_tensor(x))
 
 
 def cos(x: ArrayLike, name: str | None = None) -> jax.Array:
@@ -160,7 +160,7 @@ def cosh(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def exp(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns e to the power of each element.
+    """Returns the exponential of each element.
 
     >>> exp([0.0, 1.0])
     Array([1.       , 2.7182817], dtype=float32)
@@ -169,7 +169,7 @@ def exp(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def expm1(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns ``exp(x) - 1``, exactly for small elements.
+    """Returns ``exp(x) - 1``, accurately for small elements.
 
     >>> expm1(0.0)
     Array(0., dtype=float32)
@@ -178,7 +178,7 @@ def expm1(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def floor(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the largest whole number that is not above each element.
+    """Returns each element rounded down to an integer.
 
     >>> floor([1.2, -1.2])
     Array([ 1., -2.], dtype=float32)
@@ -192,7 +192,7 @@ def imag(input: ArrayLike, name: str | None = None) -> jax.Array:
     >>> imag(1 + 2j)
     Array(2., dtype=float32)
     """
-    return jnp.imag(tensor(input))
+    return jnp.imag(as_tensor(input))
 
 
 def is_finite(x: ArrayLike, name: str | None = None) -> jax.Array:
@@ -232,7 +232,7 @@ def log(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def log1p(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns ``log(1 + x)``, exactly for small elements.
+    """Returns ``log(1 + x)``, accurately for small elements.
 
     >>> log1p(0.0)
     Array(0., dtype=float32)
@@ -250,12 +250,12 @@ def log_sigmoid(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def logical_not(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the opposite of each boolean.
+    """Returns the negation of each boolean.
 
     >>> logical_not([True, False])
     Array([False,  True], dtype=bool)
     """
-    return jnp.logical_not(tensor(x, np.bool_))
+    return jnp.logical_not(as_tensor(x, np.bool_))
 
 
 def negative(x: ArrayLike, name: str | None = None) -> jax.Array:
@@ -273,7 +273,7 @@ def real(input: ArrayLike, name: str | None = None) -> jax.Array:
     >>> real(1 + 2j)
     Array(1., dtype=float32)
     """
-    return jnp.real(tensor(input))
+    return jnp.real(as_tensor(input))
 
 
 def reciprocal(x: ArrayLike, name: str | None = None) -> jax.Array:
@@ -286,7 +286,7 @@ def reciprocal(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def reciprocal_no_nan(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns 1 divided by each element, and 0 for elements that are 0.
+    """Returns 1 divided by each element, and 0 where an element is 0.
 
     >>> reciprocal_no_nan([4.0, 0.0])
     Array([0.25, 0.  ], dtype=float32)
@@ -295,7 +295,7 @@ def reciprocal_no_nan(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def rint(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the whole number nearest to each element, of two the even one.
+    """Returns each element rounded to the nearest integer, ties to even.
 
     >>> rint([0.5, 1.5])
     Array([0., 2.], dtype=float32)
@@ -304,7 +304,7 @@ def rint(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def round(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns the whole number nearest to each element, of two the even one.
+    """Returns each element rounded to the nearest integer, ties to even.
 
     >>> round([0.5, 1.5])
     Array([0., 2.], dtype=float32)
@@ -331,7 +331,7 @@ def sigmoid(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def sign(x: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns -1, 0 or 1 for each element; for a complex number ``x / abs(x)``.
+    """Returns -1, 0 or 1 for each element; ``x / abs(x)`` for complex numbers.
 
     >>> sign([-2, 0, 3])
     Array([-1,  0,  1], dtype=int32)
@@ -394,7 +394,7 @@ def tanh(x: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def _no_nan(x: ArrayLike) -> Tensor:
-    # A division that is not carried out has no gradient that is NaN, either.
+    # Without the division by zero, the gradient is not NaN either.
     zero = x == 0
     return jnp.where(zero, jnp.zeros_like(x), 1 / jnp.where(zero, jnp.ones_like(x), x))
 

@@ -1,4 +1,4 @@
-"""``tf.math``: reductions along axes, cumulative ones, and what counts elements."""
+"""``tf.math``: reductions, cumulative reductions, argmax, and counts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from stratagem._src.core.types import (
 )
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
-    available,
+    as_tensor,
     axes_of,
+    canonical_dtype,
+    concrete,
     floats,
     integer,
     is_complex,
     is_float,
-    known,
     numbers,
-    tensor,
 )
 from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size
 
@@ -61,7 +61,7 @@ __all__ = [
 def reduce_sum(
     input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
-    """Returns the sum of elements along axes, of all elements for ``None``; the dtype stays.
+    """Returns the sum of elements along axes, or of all elements for ``None``; the dtype is unchanged.
 
     >>> reduce_sum([[1, 2], [3, 4]], axis=0)
     Array([4, 6], dtype=int32)
@@ -73,7 +73,7 @@ def reduce_sum(
 def reduce_mean(
     input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
-    """Returns the mean of elements along axes; whole numbers give a whole number, rounded towards 0.
+    """Returns the mean of elements along axes. The mean of integers is rounded towards 0.
 
     >>> reduce_mean([[1.0, 2.0], [3.0, 6.0]], axis=1)
     Array([1.5, 4.5], dtype=float32)
@@ -95,7 +95,7 @@ def reduce_mean(
 def reduce_max(
     input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
-    """Returns the largest element along axes; of none the lowest that the dtype has.
+    """Returns the maximum along axes; the lowest number of the dtype if there are no elements.
 
     >>> reduce_max([[1, 5], [3, 4]], axis=1)
     Array([5, 4], dtype=int32)
@@ -106,7 +106,7 @@ def reduce_max(
 def reduce_min(
     input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
-    """Returns the smallest element along axes; of none the highest that the dtype has.
+    """Returns the minimum along axes; the highest number of the dtype if there are no elements.
 
     >>> reduce_min([[1, 5], [3, 4]], axis=1)
     Array([1, 3], dtype=int32)
@@ -138,19 +138,19 @@ def reduce_all(
     >>> reduce_all([[True, True], [True, False]], axis=1)
     Array([ True, False], dtype=bool)
     """
-    x = tensor(input_tensor, np.bool_)
+    x = as_tensor(input_tensor, np.bool_)
     return jnp.all(x, axes_of("reduce_all", axis, x.ndim), keepdims=bool(keepdims))
 
 
 def reduce_any(
     input_tensor: ArrayLike, axis: AxisLike = None, keepdims: bool = False, name: str | None = None
 ) -> jax.Array:
-    """Returns whether some boolean along axes is true.
+    """Returns whether any boolean along axes is true.
 
     >>> reduce_any([[True, False], [False, False]], axis=1)
     Array([ True, False], dtype=bool)
     """
-    x = tensor(input_tensor, np.bool_)
+    x = as_tensor(input_tensor, np.bool_)
     return jnp.any(x, axes_of("reduce_any", axis, x.ndim), keepdims=bool(keepdims))
 
 
@@ -212,14 +212,14 @@ def count_nonzero(
     dtype: DTypeLike = np.int64,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns how many elements along axes are not zero, as ``dtype``.
+    """Returns the number of nonzero elements along axes.
 
     >>> count_nonzero([[0, 1], [2, 3]], axis=0)
     Array([1, 2], dtype=int32)
     """
-    x = tensor(input)
+    x = as_tensor(input)
     axes = axes_of("math.count_nonzero", axis, x.ndim)
-    return jnp.sum(x != 0, axes, dtype=available(dtype), keepdims=bool(keepdims))
+    return jnp.sum(x != 0, axes, dtype=canonical_dtype(dtype), keepdims=bool(keepdims))
 
 
 def zero_fraction(value: ArrayLike, name: str | None = None) -> jax.Array:
@@ -228,7 +228,7 @@ def zero_fraction(value: ArrayLike, name: str | None = None) -> jax.Array:
     >>> zero_fraction([0, 1, 2, 3])
     Array(0.25, dtype=float32)
     """
-    return jnp.mean(tensor(value) == 0, dtype=jnp.float32)
+    return jnp.mean(as_tensor(value) == 0, dtype=jnp.float32)
 
 
 def argmax(
@@ -237,9 +237,9 @@ def argmax(
     output_type: DTypeLike = np.int64,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns the index of the largest element along one axis, of the first axis for ``None``.
+    """Returns the index of the largest element along an axis, the first by default.
 
-    Differs from TensorFlow: indices of 64 bits are of 32 in JAX's default mode.
+    Differs from TensorFlow: 64-bit indices have 32 bits in JAX's default mode.
 
     >>> argmax([[1, 5], [3, 4]], axis=1)
     Array([1, 1], dtype=int32)
@@ -253,9 +253,9 @@ def argmin(
     output_type: DTypeLike = np.int64,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns the index of the smallest element along one axis, of the first axis for ``None``.
+    """Returns the index of the smallest element along an axis, the first by default.
 
-    Differs from TensorFlow: indices of 64 bits are of 32 in JAX's default mode.
+    Differs from TensorFlow: 64-bit indices have 32 bits in JAX's default mode.
 
     >>> argmin([[1, 5], [3, 4]], axis=1)
     Array([0, 0], dtype=int32)
@@ -270,13 +270,13 @@ def cumsum(
     reverse: bool = False,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns the sum of all elements so far along an axis.
+    """Returns the cumulative sum along an axis.
 
     Args:
         x: An array.
-        axis: Along which axis.
-        exclusive: Whether an element itself is left out of its sum.
-        reverse: Whether to begin at the end.
+        axis: The axis.
+        exclusive: Whether each sum excludes the element itself.
+        reverse: Whether to start at the end.
         name: Ignored.
 
     >>> cumsum([1, 2, 3], exclusive=True)
@@ -295,13 +295,13 @@ def cumprod(
     reverse: bool = False,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns the product of all elements so far along an axis.
+    """Returns the cumulative product along an axis.
 
     Args:
         x: An array.
-        axis: Along which axis.
-        exclusive: Whether an element itself is left out of its product.
-        reverse: Whether to begin at the end.
+        axis: The axis.
+        exclusive: Whether each product excludes the element itself.
+        reverse: Whether to start at the end.
         name: Ignored.
 
     >>> cumprod([1, 2, 3])
@@ -320,13 +320,13 @@ def cumulative_logsumexp(
     reverse: bool = False,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns the logarithm of the sum of exponentials of all elements so far along an axis.
+    """Returns the cumulative logarithm of the sum of exponentials along an axis.
 
     Args:
         x: An array of floats.
-        axis: Along which axis.
-        exclusive: Whether an element itself is left out.
-        reverse: Whether to begin at the end.
+        axis: The axis.
+        exclusive: Whether each result excludes the element itself.
+        reverse: Whether to start at the end.
         name: Ignored.
 
     >>> cumulative_logsumexp([0.0, 0.0], exclusive=True)
@@ -349,48 +349,48 @@ def bincount(
     axis: AxisLike = None,
     binary_output: bool = False,
 ) -> jax.Array:
-    """Returns how often each whole number from 0 on occurs, or the sum of its weights.
+    """Returns the number of occurrences of each integer from 0 on, or the sum of its weights.
 
     Args:
-        arr: Whole numbers of at least 0. In compiled code ``minlength`` and ``maxlength`` must be given and
-            equal, for the size of the result must be known.
-        weights: What each of them counts.
-        minlength: Length that the result has at least.
-        maxlength: Length that it has at most; larger numbers are left out.
-        dtype: Of the result, if there are no weights.
+        arr: Integers >= 0. Compiled code needs equal ``minlength`` and ``maxlength``, because the size of
+            the result must be known.
+        weights: The weight of each integer.
+        minlength: The minimum length of the result.
+        maxlength: The maximum length of the result; larger integers are dropped.
+        dtype: The dtype of the result without weights.
         name: Ignored.
         axis: Must be ``None``, or 0 for a vector.
-        binary_output: Whether a number that occurs counts 1 however often it does.
+        binary_output: Whether to count each integer at most once.
 
     >>> bincount([1, 1, 3])
     Array([0, 2, 0, 1], dtype=int32)
     """
-    x = tensor(arr)
+    x = as_tensor(arr)
     if axis not in (None, 0) or (axis == 0 and x.ndim > 1):
         raise NotImplementedError(
             f"tf.math.bincount along axis {axis} is not supported. Use jax.vmap."
         )
-    values = known(arr)
-    least = 0 if minlength is None else integer("math.bincount", "minlength", minlength)
-    most = None if maxlength is None else integer("math.bincount", "maxlength", maxlength)
+    values = concrete(arr)
+    shortest = 0 if minlength is None else integer("math.bincount", "minlength", minlength)
+    longest = None if maxlength is None else integer("math.bincount", "maxlength", maxlength)
     if values is not None:
         if values.size and values.min() < 0:
             raise InvalidArgumentError(f"tf.math.bincount counts numbers >= 0, got {values.min()}.")
-        length = max(least, int(values.max()) + 1 if values.size else 0)
-        length = length if most is None else min(length, most)
-    elif most is not None and most == least:
-        length = most
+        length = max(shortest, int(values.max()) + 1 if values.size else 0)
+        length = length if longest is None else min(length, longest)
+    elif longest is not None and longest == shortest:
+        length = longest
     else:
         raise InvalidArgumentError(
-            "tf.math.bincount of traced numbers needs a result of known length. Pass minlength=n and "
+            "tf.math.bincount of traced integers needs a result of known length. Pass minlength=n and "
             "maxlength=n."
         )
     flat = x.ravel()
     kept = jnp.where(flat < 0, length, flat)
     if weights is not None:
-        w = tensor(weights).ravel()
+        w = as_tensor(weights).ravel()
         return jnp.zeros(length, w.dtype).at[kept].add(w, mode="drop")
-    counts = jnp.zeros(length, available(dtype)).at[kept].add(1, mode="drop")
+    counts = jnp.zeros(length, canonical_dtype(dtype)).at[kept].add(1, mode="drop")
     return jnp.minimum(counts, 1) if binary_output else counts
 
 
@@ -402,23 +402,24 @@ def confusion_matrix(
     dtype: DTypeLike = np.int32,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns how often each class (the row) was predicted as each class (the column).
+    """Returns the number of times each class (row) was predicted as each class (column).
 
     >>> confusion_matrix([0, 1, 1], [0, 1, 0])
     Array([[1, 0],
            [1, 1]], dtype=int32)
     """
     if num_classes is None:
-        known_labels, known_predictions = known(labels), known(predictions)
+        known_labels, known_predictions = concrete(labels), concrete(predictions)
         if known_labels is None or known_predictions is None:
             raise InvalidArgumentError(
-                "tf.math.confusion_matrix of traced labels needs num_classes, for its size must be known."
+                "tf.math.confusion_matrix of traced labels needs num_classes: the size of the result "
+                "must be known."
             )
         num_classes = max(int(known_labels.max()), int(known_predictions.max())) + 1
-    labels, predictions = tensor(labels), tensor(predictions)
+    labels, predictions = as_tensor(labels), as_tensor(predictions)
     size = integer("math.confusion_matrix", "num_classes", num_classes)
-    dtype = available(dtype)
-    counted = jnp.ones(labels.shape, dtype) if weights is None else tensor(weights).astype(dtype)
+    dtype = canonical_dtype(dtype)
+    counted = jnp.ones(labels.shape, dtype) if weights is None else as_tensor(weights).astype(dtype)
     return jnp.zeros((size, size), dtype).at[labels, predictions].add(counted)
 
 
@@ -460,7 +461,7 @@ def _extreme(
 
 
 def _floats(op: str, value: ArrayLike) -> Tensor:
-    x = tensor(value)
+    x = as_tensor(value)
     if not (is_float(x.dtype) or is_complex(x.dtype)):
         raise TypeError(f"tf.{op} needs floating-point numbers, got {x.dtype.name}. Use tf.cast.")
     return x
@@ -469,14 +470,12 @@ def _floats(op: str, value: ArrayLike) -> Tensor:
 def _index_of_extreme(
     op: str, find: Callable[..., Any], value: ArrayLike, axis: AxisLike, output_type: DTypeLike
 ) -> Tensor:
-    x = tensor(value)
+    x = as_tensor(value)
     dtype = as_dtype(output_type)
     if dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"output_type of tf.{op} must be a type of integers, got {dtype}."
-        )
+        raise InvalidArgumentError(f"output_type of tf.{op} must be an integer dtype, got {dtype}.")
     [along] = axes_of(op, 0 if axis is None else integer(op, "axis", axis), x.ndim)
-    return find(x, along).astype(available(dtype))
+    return find(x, along).astype(canonical_dtype(dtype))
 
 
 def _cumulative(

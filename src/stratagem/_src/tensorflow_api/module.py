@@ -1,4 +1,4 @@
-"""``tf.Module``: an object that finds the variables and modules in its attributes; ``tf.name_scope``."""
+"""``tf.Module``, which finds the variables and modules in its attributes, and ``tf.name_scope``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _scopes = threading.local()
 
 
 class name_scope:  # noqa: N801 (TensorFlow's name)
-    """Gives operations in a block a name that profiles and compiled programs show.
+    """Names the operations of a block in profiles and compiled programs.
 
     Differs from TensorFlow: names need not be unique, and variables are not renamed.
 
@@ -45,19 +45,19 @@ class name_scope:  # noqa: N801 (TensorFlow's name)
 
     @property
     def name(self) -> str:
-        """The name it was made with."""
+        """The name."""
         return self._name
 
     def __enter__(self) -> str:
         outer = getattr(_scopes, "name", "")
-        # A name with a slash at its end is a whole one, as a scope that was entered before.
-        whole = self._name if self._name.endswith("/") else f"{outer}{self._name}/"
+        # A trailing slash marks an absolute name, such as that of a scope that was entered before.
+        full_name = self._name if self._name.endswith("/") else f"{outer}{self._name}/"
         scope = jax.named_scope(self._name.rstrip("/")) if self._name else None
         if scope is not None:
             scope.__enter__()
         self._entered.append((outer, scope))
-        _scopes.name = whole if self._name else ""
-        return whole if self._name else ""
+        _scopes.name = full_name if self._name else ""
+        return full_name if self._name else ""
 
     def __exit__(self, *raised: Any) -> None:
         _scopes.name, scope = self._entered.pop()
@@ -66,10 +66,10 @@ class name_scope:  # noqa: N801 (TensorFlow's name)
 
 
 class Module:
-    """A class to derive from: ``variables`` and ``submodules`` are what its attributes hold.
+    """A base class that collects the variables and submodules in its attributes.
 
-    Keras layers and models in attributes count with their variables. ``tf.train.Checkpoint(model=module)``
-    saves the variables by the names of the attributes.
+    This includes the variables of Keras layers and models. ``tf.train.Checkpoint(model=module)`` saves the
+    variables under the names of the attributes.
 
     >>> import stratagem as sg
     >>> class Dense(sg.Module):
@@ -104,12 +104,12 @@ class Module:
 
     @property
     def name_scope(self) -> name_scope:
-        """A scope of the module's name."""
+        """A name scope with the module's name."""
         return name_scope(self.name)
 
     @property
     def variables(self) -> tuple[Any, ...]:
-        """Variables in attributes, by the attributes' names, and then those of modules in them."""
+        """Variables in attributes, sorted by the attributes' names, then those of submodules."""
         return tuple(self._walk(lambda value: True))
 
     @property
@@ -124,7 +124,7 @@ class Module:
 
     @property
     def submodules(self) -> tuple[Module, ...]:
-        """Modules in attributes, and the modules in them."""
+        """Modules in attributes, and their submodules."""
         found: list[Module] = []
         for value in self._parts():
             if isinstance(value, Module) and not any(value is one for one in found):
@@ -135,7 +135,7 @@ class Module:
 
     @classmethod
     def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates a method, whose operations get the module's name.
+        """Decorates a method to run in the module's name scope.
 
         >>> class Doubled(Module):
         ...     @Module.with_name_scope
@@ -153,7 +153,7 @@ class Module:
         return scoped
 
     def _parts(self) -> Iterator[Any]:
-        """Yields what attributes hold, by name, lists and dictionaries opened."""
+        """Yields the values of attributes, sorted by name; descends into lists and dictionaries."""
         for key in sorted(vars(self), key=str):
             yield from _opened(vars(self)[key])
 
@@ -167,7 +167,7 @@ class Module:
                         yield variable
 
     def named_parts(self) -> dict[str, Any]:
-        """Returns the variables of attributes as nested dictionaries and lists, for checkpoints."""
+        """Returns the variables in attributes as nested dictionaries, for checkpoints."""
         return {
             key: found
             for key in sorted(vars(self), key=str)
@@ -198,7 +198,7 @@ def _variables_of(part: Leaf) -> list[Variable]:
 
 
 def _named(value: PyTree) -> Any:
-    """Returns the part of a structure that holds variables, or ``None``."""
+    """Returns the variables of a structure under their names, or ``None`` if it has none."""
     if isinstance(value, Module):
         return value.named_parts() or None
     if is_variable(value):

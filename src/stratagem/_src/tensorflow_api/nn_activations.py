@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, AxisLike
 from stratagem._src.tensorflow_api.conversion import (
+    as_tensor,
     axes_of,
     floats,
     integer,
     is_float,
     numbers,
-    tensor,
 )
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def relu(features: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns each element, and 0 in place of negative ones.
+    """Returns ``max(x, 0)`` of each element.
 
     >>> relu([-1.0, 2.0])
     Array([0., 2.], dtype=float32)
@@ -43,7 +43,7 @@ def relu(features: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def relu6(features: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns each element, at least 0 and at most 6.
+    """Returns each element, clipped to [0, 6].
 
     >>> relu6([-1.0, 7.0])
     Array([0., 6.], dtype=float32)
@@ -52,7 +52,7 @@ def relu6(features: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def crelu(features: ArrayLike, axis: AxisLike = -1, name: str | None = None) -> jax.Array:
-    """Returns ``relu(x)`` and ``relu(-x)``, joined along an axis.
+    """Returns ``relu(x)`` and ``relu(-x)``, concatenated along an axis.
 
     >>> crelu([-1.0, 2.0])
     Array([0., 2., 1., 0.], dtype=float32)
@@ -63,7 +63,7 @@ def crelu(features: ArrayLike, axis: AxisLike = -1, name: str | None = None) -> 
 
 
 def leaky_relu(features: ArrayLike, alpha: float = 0.2, name: str | None = None) -> jax.Array:
-    """Returns each element, negative ones times ``alpha``.
+    """Returns each element, with negative ones multiplied by ``alpha``.
 
     >>> leaky_relu([-1.0, 2.0])
     Array([-0.2,  2. ], dtype=float32)
@@ -75,7 +75,7 @@ def leaky_relu(features: ArrayLike, alpha: float = 0.2, name: str | None = None)
 
 
 def elu(features: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns each element, negative ones as ``exp(x) - 1``.
+    """Returns the exponential linear unit: ``exp(x) - 1`` for negative elements, else ``x``.
 
     >>> elu([0.0, 2.0])
     Array([0., 2.], dtype=float32)
@@ -97,13 +97,13 @@ def gelu(features: ArrayLike, approximate: bool = False, name: str | None = None
 
     Args:
         features: An array of floats.
-        approximate: Whether to use the formula with ``tanh``.
+        approximate: Whether to use the ``tanh`` approximation.
         name: Ignored.
 
     >>> gelu([0.0, 1.0])
     Array([0.       , 0.8413447], dtype=float32)
     """
-    x = tensor(features)
+    x = as_tensor(features)
     if not is_float(x.dtype):
         raise ValueError(
             f"tf.nn.gelu needs floating-point numbers, got {x.dtype.name}. Use tf.cast."
@@ -149,7 +149,7 @@ def softsign(features: ArrayLike, name: str | None = None) -> jax.Array:
 
 
 def softmax(logits: ArrayLike, axis: AxisLike = None, name: str | None = None) -> jax.Array:
-    """Returns exponentials that add up to 1 along an axis, the last by default.
+    """Returns the softmax along an axis, the last by default.
 
     >>> softmax([0.0, 0.0])
     Array([0.5, 0.5], dtype=float32)

@@ -1,4 +1,4 @@
-"""``tf.nn``: losses and dropout."""
+"""``tf.nn``: losses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, AxisLike
-from stratagem._src.tensorflow_api.conversion import axes_of, floats, known, matched, tensor
+from stratagem._src.tensorflow_api.conversion import as_tensor, axes_of, concrete, floats, matched
 
 __all__ = [
     "l2_loss",
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def l2_loss(t: ArrayLike, name: str | None = None) -> jax.Array:
-    """Returns half the sum of squares of all elements.
+    """Returns half the sum of the squared elements.
 
     >>> l2_loss([3.0, 4.0])
     Array(12.5, dtype=float32)
@@ -32,7 +32,7 @@ def l2_loss(t: ArrayLike, name: str | None = None) -> jax.Array:
 def softmax_cross_entropy_with_logits(
     labels: ArrayLike, logits: ArrayLike, axis: AxisLike = -1, name: str | None = None
 ) -> jax.Array:
-    """Returns the cross entropy of probabilities and the softmax of logits, along an axis.
+    """Returns the cross entropy between probabilities and the softmax of logits along an axis.
 
     JAX equivalent: ``optax.softmax_cross_entropy``.
 
@@ -48,9 +48,9 @@ def softmax_cross_entropy_with_logits(
 def sparse_softmax_cross_entropy_with_logits(
     labels: ArrayLike, logits: ArrayLike, name: str | None = None
 ) -> jax.Array:
-    """Returns the cross entropy of classes and the softmax of logits along the last axis.
+    """Returns the cross entropy between classes and the softmax of logits along the last axis.
 
-    A class out of range raises, but for a traced one, which gives NaN, as in TensorFlow on GPUs.
+    A class out of range raises; a traced one gives NaN, as in TensorFlow on GPUs.
 
     JAX equivalent: ``optax.softmax_cross_entropy_with_integer_labels``.
 
@@ -58,13 +58,13 @@ def sparse_softmax_cross_entropy_with_logits(
     Array([0.6931472], dtype=float32)
     """
     scores = floats("nn.sparse_softmax_cross_entropy_with_logits", logits, real=True)
-    classes = tensor(labels)
+    classes = as_tensor(labels)
     if classes.dtype.kind not in "iu" or classes.shape != scores.shape[:-1]:
         raise ValueError(
             f"labels must be integers of shape {scores.shape[:-1]}, got {classes.dtype.name} of shape "
             f"{classes.shape}. For probabilities use tf.nn.softmax_cross_entropy_with_logits."
         )
-    values = known(labels)
+    values = concrete(labels)
     if (
         values is not None
         and values.size
@@ -83,7 +83,7 @@ def sparse_softmax_cross_entropy_with_logits(
 def sigmoid_cross_entropy_with_logits(
     labels: ArrayLike = None, logits: ArrayLike = None, name: str | None = None
 ) -> jax.Array:
-    """Returns the cross entropy of probabilities and the sigmoid of logits, for each element.
+    """Returns the elementwise cross entropy between probabilities and the sigmoid of logits.
 
     JAX equivalent: ``optax.sigmoid_binary_cross_entropy``.
 
@@ -98,7 +98,7 @@ def sigmoid_cross_entropy_with_logits(
 def weighted_cross_entropy_with_logits(
     labels: ArrayLike, logits: ArrayLike, pos_weight: ArrayLike, name: str | None = None
 ) -> jax.Array:
-    """Returns ``sigmoid_cross_entropy_with_logits`` in which positive labels count ``pos_weight`` times.
+    """Returns ``sigmoid_cross_entropy_with_logits`` with positive labels weighted by ``pos_weight``.
 
     >>> weighted_cross_entropy_with_logits([1.0], [0.0], 2.0)
     Array([1.3862944], dtype=float32)
@@ -136,5 +136,5 @@ def log_poisson_loss(
 def _check_shapes(scores: ArrayLike, labels: ArrayLike) -> None:
     if scores.shape != labels.shape:
         raise ValueError(
-            f"logits and labels must have one shape, got {scores.shape} and {labels.shape}."
+            f"logits and labels must have the same shape, got {scores.shape} and {labels.shape}."
         )

@@ -1,4 +1,4 @@
-"""``tf.print``: values as TensorFlow prints them, eagerly and from compiled code."""
+"""``tf.print``: prints values in TensorFlow's format, eagerly and from compiled code."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import PyTree, Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.tensorflow_api.conversion import known
+from stratagem._src.tensorflow_api.conversion import concrete
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
 
-__all__ = ["print", "shown_array"]
+__all__ = ["format_array", "print"]
 
 
 def print(*inputs: PyTree, **kwargs: Any) -> None:
-    """Prints arrays, strings and structures of them, to ``sys.stderr`` unless told otherwise.
+    """Prints arrays, strings and structures of them, to ``sys.stderr`` by default.
 
-    In replicas each prints its own. In compiled code what is printed comes from the running program, whose
-    operations may run in another order than they were written.
+    Each replica prints its own values. In compiled code the running program prints, whose operations may
+    run in another order than written.
 
     JAX equivalent: ``jax.debug.print``.
 
@@ -34,9 +34,9 @@ def print(*inputs: PyTree, **kwargs: Any) -> None:
      [3 4]]
 
     Args:
-        *inputs: What to print.
+        *inputs: The values to print.
         **kwargs: ``output_stream``: ``sys.stderr``, ``sys.stdout`` or ``"file:///path"``; ``summarize``:
-            how many elements of each dimension are shown at its start and end, default 3, -1 for all;
+            the number of elements to show at the start and end of each dimension, default 3, -1 for all;
             ``sep``, default a space; ``end``, default a new line; ``name``, ignored.
     """
     stream = kwargs.pop("output_stream", sys.stderr)
@@ -44,23 +44,23 @@ def print(*inputs: PyTree, **kwargs: Any) -> None:
     separator, end = kwargs.pop("sep", " "), kwargs.pop("end", "\n")
     kwargs.pop("name", None)
     if kwargs:
-        raise InvalidArgumentError(f"tf.print does not know the options {sorted(kwargs)}.")
+        raise InvalidArgumentError(f"tf.print got unknown options {sorted(kwargs)}.")
     if not (hasattr(stream, "write") or (isinstance(stream, str) and stream.startswith("file://"))):
         raise InvalidArgumentError(
             "output_stream of tf.print must be sys.stderr, sys.stdout or 'file:///path', got "
             f"{stream!r}."
         )
-    # Streams such as pytest's are exchanged while a compiled program lives.
+    # sys.stdout may be replaced, as pytest does, while a compiled program lives: look it up by name.
     named = {id(sys.stdout): "stdout", id(sys.stderr): "stderr"}.get(id(stream))
     leaves, structure = jax.tree.flatten(list(inputs), is_leaf=lambda x: not _is_nest(x))
-    traced = [place for place, leaf in enumerate(leaves) if is_tracer(_opened(leaf))]
+    traced = [place for place, leaf in enumerate(leaves) if is_tracer(_unwrapped(leaf))]
 
     def write(*values: Tensor) -> None:
-        found = list(leaves)  # replicas print at the same time
+        found = list(leaves)  # a copy: replicas print at the same time
         for place, value in zip(traced, values, strict=True):
             found[place] = np.asarray(value)
         parts = jax.tree.unflatten(structure, found)
-        text = separator.join(_shown(part, summarize) for part in parts) + end
+        text = separator.join(_formatted(part, summarize) for part in parts) + end
         if isinstance(stream, str):
             with open(stream.removeprefix("file://"), "a") as file:
                 file.write(text)
@@ -68,7 +68,7 @@ def print(*inputs: PyTree, **kwargs: Any) -> None:
             (getattr(sys, named) if named else stream).write(text)
 
     if traced:
-        jax.debug.callback(write, *(_opened(leaves[place]) for place in traced))
+        jax.debug.callback(write, *(_unwrapped(leaves[place]) for place in traced))
     else:
         write()
 
@@ -77,29 +77,29 @@ def _is_nest(value: PyTree) -> bool:
     return isinstance(value, (list, tuple, dict))
 
 
-def _opened(value: PyTree) -> Any:
+def _unwrapped(value: PyTree) -> Any:
     return operand_of(value) if isinstance(value, ArrayOperators) else value
 
 
-def _shown(value: PyTree, summarize: int) -> str:
+def _formatted(value: PyTree, summarize: int) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if _is_nest(value):
-        return pprint.pformat(_held(value, summarize))
+        return pprint.pformat(_formatted_leaves(value, summarize))
     if isinstance(value, (jax.Array, np.ndarray, np.generic, ArrayOperators)):
-        array = known(value)
-        return shown_array(np.asarray(array), summarize)
+        array = concrete(value)
+        return format_array(np.asarray(array), summarize)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return shown_array(
+        return format_array(
             np.asarray(value, np.float32 if isinstance(value, float) else None), summarize
         )
     return str(value)
 
 
 class _Text:
-    """Text that shows as it is inside of a printed structure."""
+    """Text that ``pprint`` shows without quotes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -108,21 +108,21 @@ class _Text:
         return self._text
 
 
-def _held(value: PyTree, summarize: int) -> Any:
+def _formatted_leaves(value: PyTree, summarize: int) -> Any:
     if isinstance(value, Mapping):
-        return {key: _held(item, summarize) for key, item in value.items()}
+        return {key: _formatted_leaves(item, summarize) for key, item in value.items()}
     if _is_nest(value):
-        items = [_held(item, summarize) for item in value]
+        items = [_formatted_leaves(item, summarize) for item in value]
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, (jax.Array, np.ndarray, np.generic, ArrayOperators)):
-        return _Text(_shown(value, summarize))
+        return _Text(_formatted(value, summarize))
     return value
 
 
-def shown_array(array: np.ndarray[Any, Any], summarize: int = 3) -> str:
-    """Returns an array as text: no commas, and the middle of long dimensions left out.
+def format_array(array: np.ndarray[Any, Any], summarize: int = 3) -> str:
+    """Formats an array without commas, and with the middle of long dimensions elided.
 
-    >>> shown_array(np.arange(10), 2)
+    >>> format_array(np.arange(10), 2)
     '[0 1 ... 8 9]'
     """
     if array.ndim == 0:

@@ -1,4 +1,4 @@
-"""``tf.random.Generator``: random numbers from a state that a program holds, and saves."""
+"""``tf.random.Generator``: random numbers from an explicit state, which checkpoints can save."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from stratagem._src.core.types import (
 )
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api import random_samples as samples
-from stratagem._src.tensorflow_api.conversion import integer, known, tensor
-from stratagem._src.tensorflow_api.random_seeds import key_of_numbers
+from stratagem._src.tensorflow_api.conversion import as_tensor, concrete, integer
+from stratagem._src.tensorflow_api.random_seeds import key_from_integers
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.variables.foreign_variables import register_trackable
 from stratagem._src.variables.random_state import RandomState
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Algorithm(enum.Enum):
-    """Algorithms that TensorFlow knows. Numbers are JAX's threefry here, whichever is asked for.
+    """The algorithms of TensorFlow. All use JAX's threefry here.
 
     >>> Algorithm.PHILOX
     <Algorithm.PHILOX: 1>
@@ -50,18 +50,18 @@ class Algorithm(enum.Enum):
 
 
 class Generator:
-    """Random numbers from a state, which is a variable: a checkpoint can save it.
+    """A random number generator. Its state is a variable, which a checkpoint can save.
 
-    Every draw gives other numbers, in each step and replica, eagerly and in compiled functions. In the
-    replicas of a strategy it is one generator, wherever it was created, from which each draws its own.
+    Every draw returns different numbers, in each step and replica, eagerly and in compiled functions. All
+    replicas of a strategy share the generator, and each draws different numbers.
 
     Args:
-        copy_from: A generator to begin where it stands.
+        copy_from: A generator whose state to copy.
         state: The state, from ``create_rng_state``.
         alg: Ignored.
 
-    Differs from tf.random.Generator: the state is four whole numbers of 32 bits, a key and a count, and
-    the numbers are those of JAX's threefry.
+    Differs from tf.random.Generator: the state is four 32-bit integers, a key and a counter, and the
+    numbers come from JAX's threefry.
 
     JAX equivalent: ``jax.random.key`` and ``jax.random.fold_in`` for each use.
 
@@ -83,60 +83,60 @@ class Generator:
         value = _known_state(copy_from.state if copy_from is not None else state)
         self._state = RandomState.create(value)
 
-    # --- where it begins ----------------------------------------------------------------------------
+    # --- creation and reset -------------------------------------------------------------------------
 
     @classmethod
     def from_state(cls, state: ArrayLike, alg: object = None) -> Self:
-        """Returns a generator with a state, from ``create_rng_state`` or of another one."""
+        """Returns a generator with a state, from ``create_rng_state`` or another generator."""
         return cls(state=state, alg=alg)
 
     @classmethod
     def from_seed(cls, seed: Seed, alg: object = None) -> Self:
-        """Returns the generator of a seed, one whole number or several."""
+        """Returns a generator for a seed, one integer or several."""
         return cls(state=create_rng_state(seed, alg))
 
     @classmethod
     def from_non_deterministic_state(cls, alg: object = None) -> Self:
-        """Returns a generator whose numbers differ in each run of the program."""
+        """Returns a generator whose numbers differ between runs of the program."""
         return cls(state=[*np.random.SeedSequence().generate_state(2), 0, 0])
 
     @classmethod
     def from_key_counter(cls, key: Seed, counter: Seed, alg: object = None) -> Self:
-        """Returns the generator of a key, that has drawn as often as ``counter`` says."""
+        """Returns a generator with a key and a counter of draws."""
         return cls(state=_state_of(key, counter))
 
     def reset(self, state: ArrayLike) -> None:
-        """Makes the generator continue from a state."""
-        self._state.assign(tensor(operand_of(state)).astype(jnp.uint32))
+        """Sets the state."""
+        self._state.assign(as_tensor(operand_of(state)).astype(jnp.uint32))
 
     def reset_from_seed(self, seed: Seed) -> None:
-        """Makes the generator that of a seed."""
+        """Sets the state for a seed."""
         self._state.assign(create_rng_state(seed, None))
 
     def reset_from_key_counter(self, key: Seed, counter: Seed) -> None:
-        """Makes the generator that of a key, as ``from_key_counter`` does."""
+        """Sets the state from a key and a counter, as ``from_key_counter`` does."""
         self._state.assign(_state_of(key, counter))
 
     # --- the state ----------------------------------------------------------------------------------
 
     @property
     def state(self) -> RandomState:
-        """The variable with the state: key and count, four whole numbers of 32 bits."""
+        """The variable with the state: key and counter, four 32-bit integers."""
         return self._state
 
     @property
     def algorithm(self) -> int:
-        """The number of the algorithm, as ``tf.random.Algorithm`` has it."""
+        """The value of the algorithm in ``tf.random.Algorithm``."""
         return Algorithm.THREEFRY.value
 
     @property
     def key(self) -> Tensor:
-        """The key: two whole numbers."""
+        """The key: two integers."""
         return self._state.read_value()[:2]
 
     def skip(self, delta: ScalarLike) -> RandomState:
-        """Lets draws pass, as if ``delta`` samples had been drawn; returns the state."""
-        count = jnp.asarray(tensor(delta)).astype(jnp.uint32)
+        """Advances the counter by ``delta`` draws, and returns the state."""
+        count = jnp.asarray(as_tensor(delta)).astype(jnp.uint32)
         value = self._state.read_value()
         low = value[2] + count
         high = value[3] + (low < count).astype(jnp.uint32)
@@ -144,7 +144,7 @@ class Generator:
         return self._state
 
     def split(self, count: IntegerLike = 1) -> list[Generator]:
-        """Returns generators with streams of their own.
+        """Returns ``count`` generators with independent streams.
 
         >>> import stratagem as tf
         >>> len(tf.random.Generator.from_seed(1).split(3))
@@ -155,10 +155,10 @@ class Generator:
         return [type(self)(state=_state_of(row, 0)) for row in _known("split", data)]
 
     def make_seeds(self, count: IntegerLike = 1) -> jax.Array:
-        """Returns seeds for ``stateless_*`` functions, in columns: an array of shape ``[2, count]``."""
+        """Returns seeds for ``stateless_*`` functions, as columns of an array of shape ``[2, count]``."""
         return self.uniform_full_int([2, integer("random.make_seeds", "count", count)], "int32")
 
-    # --- numbers ------------------------------------------------------------------------------------
+    # --- samples ------------------------------------------------------------------------------------
 
     def normal(
         self,
@@ -190,13 +190,13 @@ class Generator:
         dtype: DTypeLike = "float32",
         name: str | None = None,
     ) -> jax.Array:
-        """Returns numbers from ``minval`` to below ``maxval``, as ``tf.random.uniform`` does."""
+        """Returns uniform samples from ``[minval, maxval)``, as ``tf.random.uniform`` does."""
         return samples.uniform(self._state.next_key(), shape, minval, maxval, dtype)
 
     def uniform_full_int(
         self, shape: ShapeLike, dtype: DTypeLike = "uint64", name: str | None = None
     ) -> jax.Array:
-        """Returns whole numbers, each of those that the type has as likely as the others."""
+        """Returns uniform integers over the full range of the dtype."""
         return samples.full_int(self._state.next_key(), shape, dtype)
 
     def binomial(
@@ -207,7 +207,7 @@ class Generator:
         dtype: DTypeLike = "int32",
         name: str | None = None,
     ) -> jax.Array:
-        """Returns how often something of a probability happens in so many trials."""
+        """Returns samples of binomial distributions with ``counts`` trials of probability ``probs``."""
         return samples.binomial(self._state.next_key(), shape, counts, probs, dtype)
 
 
@@ -218,13 +218,13 @@ def create_rng_state(seed: Seed, alg: object) -> np.ndarray[Any, Any]:
     """Returns the state of a ``Generator`` for a seed.
 
     Args:
-        seed: One whole number, or several.
+        seed: One integer, or several.
         alg: Ignored.
 
     >>> create_rng_state(1, "philox").shape
     (4,)
     """
-    return np.array([*key_of_numbers(_known("from_seed", seed)), 0, 0], np.uint32)
+    return np.array([*key_from_integers(_known("from_seed", seed)), 0, 0], np.uint32)
 
 
 def _state_of(key: Seed, counter: Seed) -> np.ndarray[Any, Any]:
@@ -232,14 +232,13 @@ def _state_of(key: Seed, counter: Seed) -> np.ndarray[Any, Any]:
     counts = _words(_known("from_key_counter", counter))
     if len(words) > 2 or len(counts) > 2:
         raise InvalidArgumentError(
-            "A key and a counter are whole numbers of up to 64 bits each, got "
-            f"{key!r} and {counter!r}."
+            f"A key and a counter must have at most 64 bits each, got {key!r} and {counter!r}."
         )
     return np.array([*[*words, 0][:2], *[*counts, 0][:2]], np.uint32)
 
 
 def _words(numbers: ArrayLike) -> list[int]:
-    """Returns whole numbers as words of 32 bits, lowest first; those above are left out if zero."""
+    """Splits integers into 32-bit words, lowest first, without a high word of zero."""
     found: list[int] = []
     flat = np.ravel(numbers).tolist()
     for number in flat:
@@ -252,8 +251,8 @@ def _known_state(state: ArrayLike) -> Any:
     value = _known("Generator", state)
     if value.shape != (4,):
         raise ShapeMismatchError(
-            f"The state of a tf.random.Generator has four numbers, got shape {value.shape}. Make it by "
-            "tf.random.create_rng_state(seed, alg)."
+            f"The state of a tf.random.Generator must have four numbers, got shape {value.shape}. Create "
+            "it with tf.random.create_rng_state(seed, alg)."
         )
     return value
 
@@ -261,10 +260,10 @@ def _known_state(state: ArrayLike) -> Any:
 def _known(op: str, value: ArrayLike) -> Any:
     if any(is_tracer(operand_of(leaf)) for leaf in jax.tree.leaves(value)):
         raise InvalidArgumentError(
-            f"tf.random.{op} needs numbers that are known, and these are traced: create generators "
-            "outside of compiled functions."
+            f"tf.random.{op} needs concrete numbers, got traced ones. Create generators outside compiled "
+            "functions."
         )
-    return known(value)
+    return concrete(value)
 
 
 _lock = threading.Lock()
@@ -272,7 +271,7 @@ _global_generator: Generator | None = None
 
 
 def get_global_generator() -> Generator:
-    """Returns the generator of the process; at first one whose numbers differ in each run.
+    """Returns the global generator. By default, its numbers differ between runs.
 
     >>> import stratagem as tf
     >>> tf.random.get_global_generator().uniform([2]).shape
@@ -286,10 +285,10 @@ def get_global_generator() -> Generator:
 
 
 def set_global_generator(generator: Generator) -> None:
-    """Makes ``generator`` that of the process.
+    """Sets the global generator.
 
-    Differs from TensorFlow: compiled functions that used the former one draw from it until they are traced
-    again; ``get_global_generator().reset_from_seed(seed)`` reaches them.
+    Differs from TensorFlow: compiled functions that used the previous generator draw from it until they are
+    retraced. ``get_global_generator().reset_from_seed(seed)`` affects them, too.
 
     >>> import stratagem as tf
     >>> tf.random.set_global_generator(tf.random.Generator.from_seed(1))

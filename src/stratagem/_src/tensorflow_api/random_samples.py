@@ -1,4 +1,4 @@
-"""Samples of distributions for a key, with the arguments that functions of TensorFlow's have."""
+"""Samples of distributions for a PRNG key, with TensorFlow's arguments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
 from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, PRNGKey, ShapeLike, Tensor
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
-    available,
+    as_tensor,
+    canonical_dtype,
+    concrete,
     integer,
     is_float,
-    known,
     shape_of,
-    tensor,
 )
 
 __all__ = [
@@ -49,7 +49,7 @@ def truncated_normal(
     dtype: DTypeLike,
     bounds: tuple[Any, Any] = (-2, 2),
 ) -> jax.Array:
-    """Returns samples of a normal distribution, none further from the mean than the bounds say."""
+    """Returns samples of a normal distribution, truncated to ``bounds`` standard deviations."""
     dtype = _float("truncated_normal", dtype)
     lower, upper = (_like(bound, dtype) for bound in bounds)
     size = shape_of("random.truncated_normal", shape)
@@ -60,32 +60,36 @@ def truncated_normal(
 def uniform(
     key: PRNGKey, shape: ShapeLike, minval: ArrayLike, maxval: ArrayLike, dtype: DTypeLike
 ) -> jax.Array:
-    """Returns samples from ``minval`` to below ``maxval``."""
+    """Returns uniform samples from ``[minval, maxval)``."""
     wanted = as_dtype(dtype)
     size = shape_of("random.uniform", shape)
     if is_float(wanted):
-        dtype = available(wanted)
+        dtype = canonical_dtype(wanted)
         low, high = _like(minval, dtype), _like(1 if maxval is None else maxval, dtype)
         return jax.random.uniform(key, size, dtype) * (high - low) + low
     if wanted.kind not in "iu":
         raise InvalidArgumentError(
-            f"tf.random.uniform gives floating-point and whole numbers, got dtype {wanted}."
+            f"tf.random.uniform needs a floating-point or integer dtype, got {wanted}."
         )
     if maxval is None:
-        raise InvalidArgumentError(f"tf.random.uniform of {wanted} needs maxval, got none.")
-    low, high = known(minval), known(maxval)
+        raise InvalidArgumentError(f"tf.random.uniform of {wanted} needs maxval, got None.")
+    low, high = concrete(minval), concrete(maxval)
     if low is not None and high is not None and (low >= high).any():
         raise InvalidArgumentError(
             f"tf.random.uniform needs minval < maxval, got {minval!r} and {maxval!r}."
         )
-    return jax.random.randint(key, size, tensor(minval), tensor(maxval), dtype=available(wanted))
+    return jax.random.randint(
+        key, size, as_tensor(minval), as_tensor(maxval), dtype=canonical_dtype(wanted)
+    )
 
 
 def full_int(key: PRNGKey, shape: ShapeLike, dtype: DTypeLike) -> jax.Array:
-    """Returns whole numbers, each of those that the dtype has as likely as the others."""
-    size, dtype = shape_of("random.uniform", shape), available(dtype)
+    """Returns uniform integers over the full range of the dtype."""
+    size, dtype = shape_of("random.uniform", shape), canonical_dtype(dtype)
     if dtype.kind not in "iu":
-        raise InvalidArgumentError(f"This needs a dtype of whole numbers, got {dtype}.")
+        raise InvalidArgumentError(
+            f"A uniform distribution over the full range needs an integer dtype, got {dtype}."
+        )
     unsigned = jnp.dtype(f"uint{8 * dtype.itemsize}")
     return jax.random.bits(key, size, unsigned).astype(dtype)
 
@@ -93,15 +97,15 @@ def full_int(key: PRNGKey, shape: ShapeLike, dtype: DTypeLike) -> jax.Array:
 def categorical(
     key: PRNGKey, logits: ArrayLike, num_samples: IntegerLike, dtype: DTypeLike
 ) -> jax.Array:
-    """Returns ``num_samples`` numbers of classes for each row of ``logits``."""
-    array = tensor(logits)
+    """Returns ``num_samples`` class indices for each row of ``logits``."""
+    array = as_tensor(logits)
     if array.ndim != 2:
         raise ShapeMismatchError(
             f"tf.random.categorical needs logits of shape [rows, classes], got {tuple(array.shape)}."
         )
     count = integer("random.categorical", "num_samples", num_samples)
     found = jax.random.categorical(key, array, axis=-1, shape=(count, array.shape[0]))
-    return found.T.astype(available("int64" if dtype is None else dtype))
+    return found.T.astype(canonical_dtype("int64" if dtype is None else dtype))
 
 
 def gamma(
@@ -113,39 +117,39 @@ def gamma(
     concentration, scale = jnp.broadcast_arrays(_like(alpha, dtype), scale)
     size = (*shape_of("random.gamma", shape), *concentration.shape)
     sample = jax.random.gamma(key, concentration, size, dtype) / scale
-    # TensorFlow's are never zero, so that their logarithm is a number.
+    # As in TensorFlow, samples are never zero, so that their logarithm is finite.
     return jnp.maximum(sample, jnp.finfo(dtype).tiny)
 
 
 def poisson(key: PRNGKey, shape: ShapeLike, lam: ArrayLike, dtype: DTypeLike) -> jax.Array:
-    """Returns samples of Poisson distributions: ``shape`` of them for each ``lam``."""
-    rate = tensor(lam)
+    """Returns samples of Poisson distributions: an array of shape ``shape`` for each ``lam``."""
+    rate = as_tensor(lam)
     rate = rate if is_float(rate.dtype) else rate.astype(jnp.float32)
     size = (*shape_of("random.poisson", shape), *rate.shape)
-    return jax.random.poisson(key, rate, size).astype(available(dtype))
+    return jax.random.poisson(key, rate, size).astype(canonical_dtype(dtype))
 
 
 def binomial(
     key: PRNGKey, shape: ShapeLike, counts: ArrayLike, probs: ArrayLike, dtype: DTypeLike
 ) -> jax.Array:
     """Returns samples of binomial distributions."""
-    probability = tensor(probs)
-    number = tensor(counts).astype(probability.dtype)
+    probability = as_tensor(probs)
+    number = as_tensor(counts).astype(probability.dtype)
     size = shape_of("random.binomial", shape)
-    return jax.random.binomial(key, number, probability, size).astype(available(dtype))
+    return jax.random.binomial(key, number, probability, size).astype(canonical_dtype(dtype))
 
 
 def shuffle(key: PRNGKey, value: ArrayLike) -> jax.Array:
-    """Returns the rows in another order."""
-    return jax.random.permutation(key, tensor(value), axis=0)
+    """Returns the rows in random order."""
+    return jax.random.permutation(key, as_tensor(value), axis=0)
 
 
 def _float(op: str, dtype: DTypeLike) -> DTypeLike:
     wanted = as_dtype(dtype)
     if not is_float(wanted):
         raise InvalidArgumentError(f"tf.random.{op} needs a floating-point dtype, got {wanted}.")
-    return available(wanted)
+    return canonical_dtype(wanted)
 
 
 def _like(value: ArrayLike, dtype: DTypeLike) -> Tensor:
-    return tensor(value).astype(dtype)
+    return as_tensor(value).astype(dtype)

@@ -1,4 +1,4 @@
-"""``tf.random``: numbers that differ in each call, step and replica."""
+"""``tf.random``: random numbers that differ in each call, step and replica, and dropout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stratagem._src.core.types import (
     Tensor,
 )
 from stratagem._src.tensorflow_api import random_samples as samples
-from stratagem._src.tensorflow_api.conversion import floats, known, shape_of
+from stratagem._src.tensorflow_api.conversion import concrete, floats, shape_of
 from stratagem._src.tensorflow_api.random_seeds import next_key
 
 __all__ = [
@@ -44,13 +44,13 @@ def normal(
     seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns samples of a normal distribution, others in each call, step and replica.
+    """Returns samples of a normal distribution, different in each call, step and replica.
 
     Args:
         shape: The shape of the result.
-        mean: The mean; it must fit the shape.
-        stddev: The standard deviation; likewise.
-        dtype: A floating-point type.
+        mean: The mean; it must broadcast to the shape.
+        stddev: The standard deviation; it must broadcast to the shape.
+        dtype: A floating-point dtype.
         seed: Draws from the stream of this seed, which is the same in each run of the program.
         name: Ignored.
 
@@ -68,13 +68,13 @@ def uniform(
     seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns numbers from ``minval`` to below ``maxval``, others in each call, step and replica.
+    """Returns uniform samples from ``[minval, maxval)``, different in each call, step and replica.
 
     Args:
         shape: The shape of the result.
-        minval: The least number.
-        maxval: What all are below; default 1 for floating-point types, none for whole numbers.
-        dtype: A type of floating-point or whole numbers.
+        minval: The lower bound, inclusive.
+        maxval: The upper bound, exclusive; default 1 for floating-point dtypes, required for integers.
+        dtype: A floating-point or integer dtype.
         seed: As for ``normal``.
         name: Ignored.
 
@@ -93,7 +93,7 @@ def truncated_normal(
     seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns samples as ``normal`` does, none more than two standard deviations from the mean.
+    """Returns samples of a normal distribution within two standard deviations of the mean.
 
     >>> bool((abs(truncated_normal([100])) <= 2).all())
     True
@@ -108,12 +108,12 @@ def categorical(
     seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns numbers of classes, ``num_samples`` for each row of ``logits``.
+    """Returns ``num_samples`` class indices for each row of ``logits``.
 
     Args:
-        logits: Logarithms of probabilities, up to a constant, of shape ``[rows, classes]``.
-        num_samples: How many for each row.
-        dtype: A type of whole numbers, default ``int64``.
+        logits: Unnormalized log-probabilities of shape ``[rows, classes]``.
+        num_samples: The number of samples for each row.
+        dtype: An integer dtype, default ``int64``.
         seed: As for ``normal``.
         name: Ignored.
 
@@ -131,7 +131,7 @@ def gamma(
     seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns samples of gamma distributions: ``shape`` of them for each ``alpha`` and ``beta``.
+    """Returns samples of gamma distributions: an array of shape ``shape`` for each ``alpha`` and ``beta``.
 
     >>> gamma([10], [1.0, 2.0]).shape
     (10, 2)
@@ -146,7 +146,7 @@ def poisson(
     seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns samples of Poisson distributions: ``shape`` of them for each ``lam``.
+    """Returns samples of Poisson distributions: an array of shape ``shape`` for each ``lam``.
 
     >>> poisson([10], [1.0, 2.0]).shape
     (10, 2)
@@ -155,7 +155,7 @@ def poisson(
 
 
 def shuffle(value: ArrayLike, seed: Seed = None, name: str | None = None) -> jax.Array:
-    """Returns the rows of an array in another order.
+    """Returns the rows of an array in random order.
 
     >>> sorted(shuffle([3, 1, 2]).tolist())
     [1, 2, 3]
@@ -170,13 +170,13 @@ def dropout(
     seed: Seed = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Returns ``x`` with elements set to zero at random, and the others divided by ``1 - rate``.
+    """Sets random elements to zero, and divides the others by ``1 - rate``.
 
     Args:
         x: An array of floating-point numbers.
-        rate: The probability of zero, from 0 to below 1.
-        noise_shape: The shape of the choices, which must fit that of ``x``; ``None`` in it stands for a
-            size of ``x``. Elements that share a choice are set to zero together.
+        rate: The probability of zero, in ``[0, 1)``.
+        noise_shape: The shape of the mask, which must broadcast to that of ``x``; ``None`` stands for the
+            size of ``x``. Elements that share a mask element are set to zero together.
         seed: As for ``tf.random.normal``.
         name: Ignored.
 
@@ -190,7 +190,7 @@ def dropout(
 
 
 def _is_zero(rate: ScalarLike) -> bool:
-    value = known(rate)
+    value = concrete(rate)
     if value is None:
         return False
     if not 0 <= value < 1:
@@ -214,7 +214,7 @@ def _dropped(key: PRNGKey, array: Tensor, rate: ScalarLike, noise_shape: ShapeLi
 
 
 class random_normal_initializer:  # noqa: N801  (TensorFlow's name)
-    """Makes arrays of samples of a normal distribution, as first values of variables.
+    """Creates initial values from a normal distribution.
 
     Args:
         mean: The mean.
@@ -234,11 +234,11 @@ class random_normal_initializer:  # noqa: N801  (TensorFlow's name)
 
 
 class random_uniform_initializer:  # noqa: N801  (TensorFlow's name)
-    """Makes arrays of numbers from ``minval`` to below ``maxval``, as first values of variables.
+    """Creates initial values from a uniform distribution over ``[minval, maxval)``.
 
     Args:
-        minval: The least number.
-        maxval: What all are below.
+        minval: The lower bound, inclusive.
+        maxval: The upper bound, exclusive.
         seed: Draws from the stream of this seed.
 
     >>> random_uniform_initializer()([2, 3]).shape

@@ -1,4 +1,4 @@
-"""``tf.sparse``: what a ``VarLenFeature`` gives, as a dense array."""
+"""``tf.sparse``: converts the values of a ``VarLenFeature`` to a dense array."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> HostTensor:
-    """Returns the values of a ``VarLenFeature`` as one array, filled up with ``default_value``.
+    """Converts the values of a ``VarLenFeature`` to a dense array, padded with ``default_value``.
 
-    Differs from TensorFlow: ``parse_single_example`` gives a dense vector for a ``VarLenFeature``, which is
-    returned as it is. There are no other sparse arrays.
+    Differs from TensorFlow: ``parse_single_example`` returns a dense vector for a ``VarLenFeature``, which
+    this function returns unchanged. Other sparse arrays are not supported.
 
     >>> import numpy as np
     >>> from stratagem.io import SparseValues
@@ -29,9 +29,9 @@ def to_dense(
     [[0, 7]]
 
     Args:
-        sp_input: What ``parse_example`` or ``parse_single_example`` gave.
-        default_value: What stands where there is no value; 0 or the empty string if it is ``None``.
-        validate_indices: Ignored; the indices are those of a parsed example.
+        sp_input: A result of ``parse_example`` or ``parse_single_example``.
+        default_value: The value of missing elements; default: 0 or the empty string.
+        validate_indices: Ignored: parsed examples have valid indices.
         name: Ignored.
     """
     if isinstance(sp_input, SparseValues):
@@ -41,6 +41,6 @@ def to_dense(
     if isinstance(sp_input, np.ndarray) and sp_input.ndim == 1:
         return HostTensor.of(sp_input)
     raise InvalidArgumentError(
-        "tf.sparse.to_dense takes what parse_example gives for a VarLenFeature, got "
-        f"{type(sp_input).__name__}. Other sparse arrays are those of jax.experimental.sparse."
+        "tf.sparse.to_dense takes the result of parse_example for a VarLenFeature, got "
+        f"{type(sp_input).__name__}. For other sparse arrays use jax.experimental.sparse."
     )

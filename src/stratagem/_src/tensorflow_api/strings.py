@@ -1,4 +1,4 @@
-"""``tf.strings``: functions of strings, which are arrays of bytes on the host, as in ``Dataset.map``."""
+"""``tf.strings``: functions of strings, which are arrays of bytes on the host."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from stratagem._src.core.types import (
 from stratagem._src.data.ragged_tensor import RaggedTensor
 from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
+    as_tensor,
     axes_of,
+    concrete,
     is_complex,
     is_float,
-    known,
-    tensor,
 )
 from stratagem._src.tensorflow_api.conversion import strings as as_strings
 from stratagem._src.tensorflow_api.fingerprint import fingerprint64
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
-from stratagem._src.tensorflow_api.io_files import each
-from stratagem._src.tensorflow_api.printing import shown_array
+from stratagem._src.tensorflow_api.io_files import map_strings
+from stratagem._src.tensorflow_api.printing import format_array
 
 __all__ = [
     "as_string",
@@ -44,11 +44,11 @@ __all__ = [
     "join",
     "length",
     "lower",
+    "map_strings_to_rows",
     "ngrams",
     "reduce_join",
     "regex_full_match",
     "regex_replace",
-    "rows_of",
     "split",
     "strip",
     "substr",
@@ -70,10 +70,10 @@ def _items(array: HostTensor) -> list[bytes]:
     return found
 
 
-def rows_of(
+def map_strings_to_rows(
     op: str, value: StringLike, function: Callable[[bytes], Any], dtype: DTypeLike = np.object_
 ) -> Any:
-    """Returns a list for each string: an array for one string, rows for an array of them."""
+    """Applies a function that returns a list: an array for one string, a ``RaggedTensor`` for a vector."""
     array = as_strings(op, value)
     rows = []
     for item in _items(array):
@@ -85,7 +85,7 @@ def rows_of(
         return HostTensor.of(rows[0])
     if array.ndim > 1:
         raise InvalidArgumentError(
-            f"tf.{op} takes one string or a vector of them, got the shape {array.shape}."
+            f"tf.{op} takes one string or a vector of strings, got shape {array.shape}."
         )
     if not rows:
         return RaggedTensor(np.empty(0, dtype), (np.zeros(1, np.int64),))
@@ -93,7 +93,7 @@ def rows_of(
 
 
 def length(input: StringLike, unit: str = "BYTE", name: str | None = None) -> HostTensor:
-    """Returns how many bytes, or characters (``"UTF8_CHAR"``), strings have.
+    """Returns the length of strings in bytes or characters (``"UTF8_CHAR"``).
 
     >>> length(["one", "three"])
     HostTensor([3, 5], dtype=int32)
@@ -118,25 +118,25 @@ def _data(text: str) -> bytes:
 
 
 def lower(input: StringLike, encoding: str = "", name: str | None = None) -> HostTensor:
-    """Returns strings in lower case: ASCII's letters, or with ``encoding="utf-8"`` all.
+    """Converts ASCII letters, or all letters for ``encoding="utf-8"``, to lower case.
 
     >>> lower("ABC").numpy()
     b'abc'
     """
     _check_encoding("strings.lower", encoding)
-    return each(
+    return map_strings(
         "strings.lower", input, lambda s: _data(_text(s).lower()) if encoding else s.lower()
     )
 
 
 def upper(input: StringLike, encoding: str = "", name: str | None = None) -> HostTensor:
-    """Returns strings in upper case: ASCII's letters, or with ``encoding="utf-8"`` all.
+    """Converts ASCII letters, or all letters for ``encoding="utf-8"``, to upper case.
 
     >>> upper("abc").numpy()
     b'ABC'
     """
     _check_encoding("strings.upper", encoding)
-    return each(
+    return map_strings(
         "strings.upper", input, lambda s: _data(_text(s).upper()) if encoding else s.upper()
     )
 
@@ -147,58 +147,58 @@ def _check_encoding(op: str, encoding: str) -> None:
 
 
 def strip(input: StringLike, name: str | None = None) -> HostTensor:
-    """Returns strings without the white space at their ends.
+    """Strips leading and trailing whitespace.
 
     >>> strip("  a b ").numpy()
     b'a b'
     """
-    return each("strings.strip", input, lambda item: item.strip())
+    return map_strings("strings.strip", input, lambda item: item.strip())
 
 
 def split(
     input: StringLike, sep: StringLike = None, maxsplit: int = -1, name: str | None = None
 ) -> Any:
-    """Returns the parts of a string; of a vector of strings a ``RaggedTensor`` of them.
+    """Splits a string into an array of parts, or a vector of strings into a ``RaggedTensor``.
 
     >>> split("a b  c").tolist(), split(["a b", "c"]).to_list()
     ([b'a', b'b', b'c'], [[b'a', b'b'], [b'c']])
 
     Args:
         input: A string, or a vector of them.
-        sep: What separates parts; default: white space, of any length.
-        maxsplit: How often to split at most; -1 is without limit.
+        sep: The separator; default: whitespace of any length.
+        maxsplit: The maximum number of splits; -1 means no limit.
         name: Ignored.
     """
     between = as_strings("strings.split", "" if sep is None else sep).item() or None
-    return rows_of("strings.split", input, lambda item: _parts(item, between, maxsplit))
+    return map_strings_to_rows("strings.split", input, lambda item: _parts(item, between, maxsplit))
 
 
-def _parts(item: bytes, between: bytes | None, most: int) -> list[bytes]:
-    if between is not None or most <= 0:
-        return item.split(between, most if most > 0 else -1)
+def _parts(item: bytes, between: bytes | None, max_splits: int) -> list[bytes]:
+    if between is not None or max_splits <= 0:
+        return item.split(between, max_splits if max_splits > 0 else -1)
     found: list[bytes] = []
     rest = item.lstrip()
     while rest:
         word, rest = (*rest.split(None, 1), b"")[:2]
         found.append(word)
-        if len(found) == most:
-            return [*found, rest]  # also if it is empty, as TensorFlow has it
+        if len(found) == max_splits:
+            return [*found, rest]  # even if it is empty, as in TensorFlow
     return found
 
 
 def bytes_split(input: StringLike, name: str | None = None) -> Any:
-    """Returns the bytes of a string, each as one; of a vector of strings a ``RaggedTensor``.
+    """Splits a string into single bytes, or a vector of strings into a ``RaggedTensor``.
 
     >>> bytes_split("abc").tolist()
     [b'a', b'b', b'c']
     """
-    return rows_of(
+    return map_strings_to_rows(
         "strings.bytes_split", input, lambda item: [item[i : i + 1] for i in range(len(item))]
     )
 
 
 def join(inputs: Sequence[StringLike], separator: str = "", name: str | None = None) -> HostTensor:
-    """Returns strings joined: first ones of each array, second ones, and so on.
+    """Joins the strings of several arrays elementwise.
 
     >>> join([["a", "b"], "c"], separator="-").tolist()
     [b'a-c', b'b-c']
@@ -207,7 +207,7 @@ def join(inputs: Sequence[StringLike], separator: str = "", name: str | None = N
     shapes = {array.shape for array in arrays if array.ndim}
     if len(shapes) > 1:
         raise InvalidArgumentError(
-            f"tf.strings.join needs arrays of one shape, or single strings; got {sorted(shapes)}."
+            f"tf.strings.join needs arrays of the same shape, or single strings, got {sorted(shapes)}."
         )
     shape = shapes.pop() if shapes else ()
     columns = [_items(HostTensor.of(np.broadcast_to(array, shape))) for array in arrays]
@@ -221,7 +221,7 @@ def reduce_join(
     separator: str = "",
     name: str | None = None,
 ) -> HostTensor:
-    """Returns the strings along axes, joined along the first one first; along all axes by default.
+    """Joins strings along axes, in the order of ``axis``; along all axes by default.
 
     >>> reduce_join([["a", "b"], ["c", "d"]], axis=1, separator=" ").tolist()
     [b'a b', b'c d']
@@ -245,7 +245,7 @@ def unsorted_segment_join(
     separator: str = "",
     name: str | None = None,
 ) -> HostTensor:
-    """Returns strings joined by the number of their segment.
+    """Joins the strings of each segment.
 
     >>> unsorted_segment_join(["a", "b", "c"], [1, 0, 1], 2, separator=":").tolist()
     [b'b', b'a:c']
@@ -254,14 +254,15 @@ def unsorted_segment_join(
     numbers = np.asarray(segment_ids)
     if array.ndim != 1 or numbers.shape != array.shape:
         raise InvalidArgumentError(
-            "tf.strings.unsorted_segment_join takes a vector and the number of each element's segment, got "
-            f"the shapes {array.shape} and {numbers.shape}."
+            "tf.strings.unsorted_segment_join takes a vector and a segment id for each element, got shapes "
+            f"{array.shape} and {numbers.shape}."
         )
     parts: list[list[bytes]] = [[] for _ in range(int(num_segments))]
     for item, number in zip(_items(array), numbers.tolist(), strict=True):
         if not 0 <= number < len(parts):
             raise InvalidArgumentError(
-                f"Segments of tf.strings.unsorted_segment_join are in [0, {len(parts)}), got {number}."
+                f"segment_ids of tf.strings.unsorted_segment_join must be in [0, {len(parts)}), got "
+                f"{number}."
             )
         parts[number].append(item)
     return _objects((len(parts),), [separator.encode().join(part) for part in parts])
@@ -276,9 +277,9 @@ def ngrams(
     preserve_short_sequences: bool = False,
     name: str | None = None,
 ) -> HostTensor:
-    """Returns ``ngram_width`` neighboring strings joined, for each place in a vector.
+    """Returns the n-grams of a vector: each ``ngram_width`` neighboring strings, joined.
 
-    Differs from TensorFlow: of one vector and one width, without padding.
+    Differs from TensorFlow: it takes one vector and one width, without padding.
 
     >>> ngrams(["a", "b", "c"], 2).tolist()
     [b'a b', b'b c']
@@ -286,8 +287,8 @@ def ngrams(
     array = as_strings("strings.ngrams", data)
     if array.ndim != 1 or not isinstance(ngram_width, int) or pad_values is not None:
         raise InvalidArgumentError(
-            "tf.strings.ngrams takes a vector and one width here, without pad_values; got the shape "
-            f"{array.shape} and the width {ngram_width!r}."
+            "tf.strings.ngrams supports a vector and one width, without pad_values, got shape "
+            f"{array.shape} and width {ngram_width!r}."
         )
     if ngram_width < 1:
         raise InvalidArgumentError(f"ngram_width must be positive, got {ngram_width}.")
@@ -302,7 +303,7 @@ def ngrams(
 def substr(
     input: StringLike, pos: ArrayLike, len: ArrayLike, unit: str = "BYTE", name: str | None = None
 ) -> HostTensor:
-    """Returns parts of strings: from a place on, from the end if it is negative, of a length.
+    """Returns the substring of length ``len`` at ``pos``; a negative ``pos`` counts from the end.
 
     >>> substr("hello", 1, 3).numpy(), substr("hello", -3, 2).numpy()
     (b'ell', b'll')
@@ -314,24 +315,25 @@ def substr(
     for index in np.ndindex(array.shape):
         data: Any = array[index]
         item: Any = data if unit == "BYTE" else _text(data)
-        size, place, most = item.__len__(), int(begin[index]), int(count[index])
+        size, place, limit = item.__len__(), int(begin[index]), int(count[index])
         if not -size <= place <= size:
             raise InvalidArgumentError(
                 f"pos of tf.strings.substr must be within the string, got {place} for {array[index]!r}."
             )
         place += size if place < 0 else 0
-        part = item[place : place + max(most, 0)]
+        part = item[place : place + max(limit, 0)]
         made[index] = part if unit == "BYTE" else _data(part)
     return HostTensor.of(made)
 
 
 @functools.lru_cache(256)
 def _expression(pattern: str) -> re.Pattern[str]:
-    """Returns a pattern of RE2 as Python's; what Python does not have is refused."""
+    """Translates an RE2 pattern to Python's ``re``, and rejects what Python does not support."""
     if re.search(r"\[\[:\^?\w+:\]|\\[pPCzQ]", pattern):
         raise InvalidArgumentError(
-            f"The pattern {pattern!r} has a class of RE2 that Python's re does not have, such as "
-            r"[[:alpha:]] or \p{L}. Write its characters."
+            f"The pattern {pattern!r} has an RE2 character class that Python's re does not support, such "
+            "as "
+            r"[[:alpha:]] or \p{L}. Write out its characters."
         )
     made, place, inside = "", 0, False
     while place < len(pattern):
@@ -342,14 +344,14 @@ def _expression(pattern: str) -> re.Pattern[str]:
             continue
         if sign == "[" and not inside:
             inside = True
-            # A bracket right at the start of a class is one of its characters.
+            # A bracket at the start of a character class is one of its characters.
             lead = re.match(r"\[\^?\]?", pattern[place:])
             made += lead[0] if lead else sign
             place += len(lead[0]) if lead else 1
             continue
         if sign == "]":
             inside = False
-        # Python's $ also stands before a new line at the end.
+        # Python's $ also matches before a trailing newline.
         made += r"\Z" if sign == "$" and not inside and "(?m" not in pattern else sign
         place += 1
     try:
@@ -371,10 +373,10 @@ def regex_replace(
     replace_global: bool = True,
     name: str | None = None,
 ) -> HostTensor:
-    r"""Returns strings with what matches a pattern replaced; ``\1`` in the new text stands for a group.
+    r"""Replaces matches of a pattern; ``\1`` in ``rewrite`` stands for a group.
 
-    Differs from TensorFlow: patterns are Python's, with RE2's meaning of ``$`` and of ``\d``, ``\w``,
-    ``\s``; RE2's own classes are refused.
+    Differs from TensorFlow: patterns are those of Python's ``re``, with RE2's meaning of ``$``, ``\d``,
+    ``\w`` and ``\s``. RE2-only character classes raise.
 
     >>> regex_replace("a1b22", "[0-9]+", "_").numpy()
     b'a_b_'
@@ -391,7 +393,7 @@ def regex_replace(
         except (re.error, IndexError) as error:
             raise InvalidArgumentError(f"rewrite of tf.strings.regex_replace: {error}.") from None
 
-    return each("strings.regex_replace", input, replaced)
+    return map_strings("strings.regex_replace", input, replaced)
 
 
 def regex_full_match(input: StringLike, pattern: StringLike, name: str | None = None) -> HostTensor:
@@ -409,7 +411,7 @@ def regex_full_match(input: StringLike, pattern: StringLike, name: str | None = 
 def to_number(
     input: StringLike, out_type: DTypeLike = np.float32, name: str | None = None
 ) -> HostTensor:
-    """Returns the numbers that strings spell.
+    """Parses strings as numbers.
 
     >>> to_number(["1.5", "-2"])
     HostTensor([ 1.5, -2. ], dtype=float32)
@@ -425,7 +427,7 @@ def to_number(
             made[index] = float(text) if is_float(dtype) else int(text)
         except (ValueError, OverflowError):
             raise InvalidArgumentError(
-                f"tf.strings.to_number cannot read {text!r} as {dtype.name}."
+                f"tf.strings.to_number cannot parse {text!r} as {dtype.name}."
             ) from None
     return HostTensor.of(made)
 
@@ -439,25 +441,25 @@ def as_string(
     fill: str = "",
     name: str | None = None,
 ) -> HostTensor:
-    """Returns numbers as strings, as C's ``printf`` writes them.
+    """Formats numbers as strings, as ``printf`` in C does.
 
     >>> as_string([3.14159, 2.0], precision=2).tolist()
     [b'3.14', b'2.00']
 
     Args:
         input: Numbers, booleans or strings.
-        precision: Digits behind the point; default 6.
-        scientific: Whether floats have an exponent.
-        shortest: Whether floats are as short as possible.
-        width: Characters at least.
-        fill: What fills them: a space, ``"0"``, ``"+"`` or ``"-"``.
+        precision: The number of decimal digits; default 6.
+        scientific: Whether to use scientific notation for floats.
+        shortest: Whether to use the shortest representation of floats.
+        width: The minimum width.
+        fill: The fill character: a space, ``"0"``, ``"+"`` or ``"-"``.
         name: Ignored.
     """
-    array = known(input) if hasattr(input, "dtype") else np.asarray(tensor(input))
+    array = concrete(input) if hasattr(input, "dtype") else np.asarray(as_tensor(input))
     if array is None:
         raise InvalidArgumentError(
-            "tf.strings.as_string runs on the host, and the array is traced. Call it in Dataset.map or "
-            "outside of compiled code; tf.print prints from it."
+            "tf.strings.as_string runs on the host, got a traced array. Call it in Dataset.map or outside "
+            "compiled code, or print with tf.print."
         )
     if scientific and shortest:
         raise InvalidArgumentError("tf.strings.as_string takes scientific or shortest, not both.")
@@ -489,7 +491,7 @@ def format(
     summarize: int = 3,
     name: str | None = None,
 ) -> HostTensor:
-    """Returns a text in which arrays, as ``tf.print`` shows them, take the places of ``{}``.
+    """Formats arrays into a template, as ``tf.print`` shows them.
 
     >>> format("x: {}", np.array([1, 2])).numpy()
     b'x: [1 2]'
@@ -498,19 +500,19 @@ def format(
     parts = template.split(placeholder)
     if len(parts) != len(given) + 1:
         raise InvalidArgumentError(
-            f"template of tf.strings.format has {len(parts) - 1} places, got {len(given)} arrays."
+            f"template of tf.strings.format has {len(parts) - 1} placeholders, got {len(given)} arrays."
         )
     texts = []
     for value in given:
-        array = np.asarray(tensor(value))
-        text = shown_array(array, summarize)
+        array = np.asarray(as_tensor(value))
+        text = format_array(array, summarize)
         texts.append(f'"{text}"' if is_host_only(array.dtype) and not array.ndim else text)
-    whole = parts[0] + "".join(text + part for text, part in zip(texts, parts[1:], strict=True))
-    return _objects((), [whole.encode()])
+    text = parts[0] + "".join(text + part for text, part in zip(texts, parts[1:], strict=True))
+    return _objects((), [text.encode()])
 
 
 def to_hash_bucket_fast(input: StringLike, num_buckets: int, name: str | None = None) -> HostTensor:
-    """Returns a number below ``num_buckets`` for each string, always the same: TensorFlow's.
+    """Hashes each string to a number below ``num_buckets``, with TensorFlow's hash.
 
     >>> to_hash_bucket_fast(["Hello", "TensorFlow"], 3).shape
     (2,)

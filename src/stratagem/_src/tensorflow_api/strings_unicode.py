@@ -1,4 +1,4 @@
-"""``tf.strings``: characters of Unicode in strings."""
+"""``tf.strings``: Unicode code points and encodings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, StringLike
 from stratagem._src.data.ragged_tensor import RaggedTensor
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
-from stratagem._src.tensorflow_api.io_files import each
-from stratagem._src.tensorflow_api.strings import rows_of
+from stratagem._src.tensorflow_api.io_files import map_strings
+from stratagem._src.tensorflow_api.strings import map_strings_to_rows
 
 __all__ = ["unicode_decode", "unicode_encode", "unicode_split", "unicode_transcode"]
 
@@ -30,7 +30,9 @@ def _characters(
     op: str, data: bytes, encoding: str, errors: str, replacement_char: int, control: bool = False
 ) -> str:
     if errors not in ("strict", "replace", "ignore"):
-        raise InvalidArgumentError(f"errors of tf.strings.{op} must be strict, replace or ignore.")
+        raise InvalidArgumentError(
+            f"errors of tf.strings.{op} must be 'strict', 'replace' or 'ignore', got {errors!r}."
+        )
     try:
         text = data.decode(encoding, errors)
     except UnicodeDecodeError as error:
@@ -50,7 +52,7 @@ def unicode_decode(
     replace_control_characters: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Returns the code points of a string; of a vector of strings a ``RaggedTensor`` of them.
+    """Decodes a string to code points, or a vector of strings to a ``RaggedTensor``.
 
     >>> unicode_decode("aé", "UTF-8").tolist()
     [97, 233]
@@ -63,7 +65,7 @@ def unicode_decode(
         )
         return [ord(character) for character in text]
 
-    return rows_of("strings.unicode_decode", input, points, np.int32)
+    return map_strings_to_rows("strings.unicode_decode", input, points, np.int32)
 
 
 def unicode_split(
@@ -73,7 +75,7 @@ def unicode_split(
     replacement_char: int = 65533,
     name: str | None = None,
 ) -> Any:
-    """Returns the characters of a string; of a vector of strings a ``RaggedTensor`` of them.
+    """Splits a string into characters, or a vector of strings into a ``RaggedTensor``.
 
     >>> [c.decode() for c in unicode_split("aé", "UTF-8").tolist()]
     ['a', 'é']
@@ -84,7 +86,7 @@ def unicode_split(
         text = _characters("unicode_split", data, encoding, errors, replacement_char)
         return [character.encode(encoding) for character in text]
 
-    return rows_of("strings.unicode_split", input, characters)
+    return map_strings_to_rows("strings.unicode_split", input, characters)
 
 
 def unicode_encode(
@@ -94,7 +96,7 @@ def unicode_encode(
     replacement_char: int = 65533,
     name: str | None = None,
 ) -> HostTensor:
-    """Returns the string of code points; of a ``RaggedTensor`` or matrix one for each row.
+    """Encodes code points as a string, or each row of a matrix or ``RaggedTensor``.
 
     >>> unicode_encode([97, 233], "UTF-8").numpy().decode()
     'aé'
@@ -107,7 +109,9 @@ def unicode_encode(
             if 0 <= point < 0x110000 and not 0xD800 <= point < 0xE000:
                 found += chr(point)
             elif errors == "strict":
-                raise InvalidArgumentError(f"{point} is not a character of Unicode.")
+                raise InvalidArgumentError(
+                    f"tf.strings.unicode_encode needs valid Unicode code points, got {point}."
+                )
             elif errors == "replace":
                 found += chr(replacement_char)
         return found.encode(encoding)
@@ -121,7 +125,7 @@ def unicode_encode(
         made[()] = text(input)
     else:
         raise InvalidArgumentError(
-            f"tf.strings.unicode_encode takes a vector, a matrix or rows, got the shape {np.shape(input)}."
+            f"tf.strings.unicode_encode takes a vector, a matrix or rows, got shape {np.shape(input)}."
         )
     return HostTensor.of(made)
 
@@ -135,7 +139,7 @@ def unicode_transcode(
     replace_control_characters: bool = False,
     name: str | None = None,
 ) -> HostTensor:
-    """Returns strings in another encoding.
+    """Converts strings to another encoding.
 
     >>> unicode_transcode("a", "UTF-8", "UTF-16-BE").numpy()
     b'\\x00a'
@@ -149,4 +153,4 @@ def unicode_transcode(
         )
         return text.encode(new)
 
-    return each("strings.unicode_transcode", input, changed)
+    return map_strings("strings.unicode_transcode", input, changed)

@@ -1,4 +1,4 @@
-"""``tf.io.serialize_tensor`` and ``parse_tensor``: the bytes of TensorFlow's ``TensorProto``."""
+"""``tf.io.serialize_tensor`` and ``parse_tensor``: TensorFlow's ``TensorProto`` format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError
 from stratagem._src.core.types import ArrayLike, DTypeLike, StringLike
-from stratagem._src.tensorflow_api.conversion import as_dtype, known, strings
+from stratagem._src.tensorflow_api.conversion import as_dtype, concrete, strings
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
 
 __all__ = ["parse_tensor", "serialize_tensor"]
 
-# TensorFlow's numbers of dtypes, and the field of TensorProto that may have their values.
+# TensorFlow's dtype enum, and the TensorProto field for values of the dtype.
 _DTYPES: dict[int, tuple[Any, str]] = {
     1: (np.float32, "float_val"),
     2: (np.float64, "double_val"),
@@ -39,7 +39,7 @@ _DTYPES: dict[int, tuple[Any, str]] = {
 
 @functools.cache
 def _message() -> Any:
-    """Returns the class of ``TensorProto``, with the fields that are used here."""
+    """Returns the message class of ``TensorProto``, with the fields in use."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto
@@ -88,21 +88,21 @@ def _message() -> Any:
 
 
 def serialize_tensor(tensor: ArrayLike, name: str | None = None) -> HostTensor:
-    """Returns an array as the bytes of a ``TensorProto``, as TensorFlow reads and writes them.
+    """Serializes an array as a ``TensorProto``, in TensorFlow's format.
 
     >>> parse_tensor(serialize_tensor(np.array([1, 2], np.int32)), "int32")
     HostTensor([1, 2], dtype=int32)
     """
-    array = known(tensor)
+    array = concrete(tensor)
     if array is None:
         raise InvalidArgumentError(
-            "tf.io.serialize_tensor runs on the host, and the array is traced. Call it in Dataset.map or "
-            "outside of compiled code."
+            "tf.io.serialize_tensor runs on the host, got a traced array. Call it in Dataset.map or "
+            "outside compiled code."
         )
     if not hasattr(tensor, "dtype") and not is_host_only(array.dtype):
         from stratagem._src.tensorflow_api import conversion
 
-        array = np.asarray(conversion.tensor(tensor))
+        array = np.asarray(conversion.as_tensor(tensor))
     elif is_host_only(array.dtype):
         array = np.asarray(strings("io.serialize_tensor", tensor))
     number = next(key for key, (dtype, _) in _DTYPES.items() if np.dtype(dtype) == array.dtype)
@@ -122,7 +122,7 @@ def serialize_tensor(tensor: ArrayLike, name: str | None = None) -> HostTensor:
 def parse_tensor(
     serialized: StringLike, out_type: DTypeLike, name: str | None = None
 ) -> HostTensor:
-    """Returns the array in the bytes of a ``TensorProto``, which must be of ``out_type``.
+    """Parses a ``TensorProto``, which must have dtype ``out_type``.
 
     >>> parse_tensor(serialize_tensor("text"), "string").numpy()
     b'text'
@@ -131,9 +131,7 @@ def parse_tensor(
 
     data = strings("io.parse_tensor", serialized)
     if data.ndim:
-        raise InvalidArgumentError(
-            f"tf.io.parse_tensor takes one string, got the shape {data.shape}."
-        )
+        raise InvalidArgumentError(f"tf.io.parse_tensor takes one string, got shape {data.shape}.")
     try:
         proto = _message().FromString(data.item())
     except DecodeError as error:
@@ -141,8 +139,8 @@ def parse_tensor(
     wanted = as_dtype(out_type)
     dtype, field = _DTYPES.get(proto.dtype, (None, ""))
     if dtype is None or np.dtype(dtype) != wanted:
-        found = "something else" if dtype is None else np.dtype(dtype).name
-        raise InvalidArgumentError(f"tf.io.parse_tensor was to find {wanted.name}, got {found}.")
+        found = "an unknown dtype" if dtype is None else np.dtype(dtype).name
+        raise InvalidArgumentError(f"tf.io.parse_tensor expects {wanted.name}, got {found}.")
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
     count = int(np.prod(shape, dtype=np.int64))
     if proto.tensor_content:
@@ -154,7 +152,7 @@ def parse_tensor(
         values = parts.view(wanted)
     else:
         values = np.array(list(getattr(proto, field)), wanted)
-    if 0 < len(values) < count:  # the last one stands for all that follow
+    if 0 < len(values) < count:  # the last value repeats
         values = np.concatenate([values, np.repeat(values[-1:], count - len(values))])
     elif not len(values):
         values = np.full(count, b"" if wanted == np.object_ else 0, wanted)

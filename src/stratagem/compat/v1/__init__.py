@@ -1,6 +1,6 @@
-"""``tf.compat.v1``: switches that have no effect here, files, logging; other names say what to use.
+"""``tf.compat.v1``: switches without effect, files, logging; errors for other names say what to use.
 
-Sessions, graphs and placeholders have no equal: functions are compiled by ``tf.function``.
+Sessions, graphs and placeholders do not exist: ``tf.function`` compiles functions.
 """
 
 from typing import TYPE_CHECKING, Any

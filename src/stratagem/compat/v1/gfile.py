@@ -1,4 +1,4 @@
-"""``tf.compat.v1.gfile``: ``tf.io.gfile`` by its older names."""
+"""``tf.compat.v1.gfile``: the TensorFlow 1 names of ``tf.io.gfile``."""
 
 from typing import TYPE_CHECKING
 

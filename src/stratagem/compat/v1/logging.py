@@ -1,4 +1,4 @@
-"""``tf.compat.v1.logging``: the library's logger, which is Python's."""
+"""``tf.compat.v1.logging``: the library's Python logger."""
 
 from typing import TYPE_CHECKING
 

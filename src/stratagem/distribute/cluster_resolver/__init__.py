@@ -1,4 +1,4 @@
-"""Who is in the cluster: resolvers that read it from the environment or a cluster manager."""
+"""Cluster resolvers, which read the cluster from the environment or a cluster manager."""
 
 from stratagem._src.cluster import (
     ClusterResolver,

@@ -1,4 +1,4 @@
-"""The coordinator of a parameter-server cluster and what it hands out."""
+"""The coordinator of a parameter-server cluster, and the values it returns."""
 
 from stratagem._src.parameter_server.coordinator.cluster_coordinator import ClusterCoordinator
 from stratagem._src.parameter_server.coordinator.per_worker import PerWorkerValues

@@ -1,4 +1,4 @@
-"""Names that ``tf.distribute`` keeps under ``experimental``."""
+"""``tf.distribute.experimental``."""
 
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-# Loaded when first asked for, to keep `import stratagem` quick.
+# Loaded on first use, to keep `import stratagem` fast.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "CentralStorageStrategy": (
         "stratagem._src.strategies.central_storage",

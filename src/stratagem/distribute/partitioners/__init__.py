@@ -1,4 +1,4 @@
-"""How a large variable is split into shards."""
+"""Partitioners, which split a large variable into shards."""
 
 from stratagem._src.parameter_server.partitioners import (
     FixedShardsPartitioner,

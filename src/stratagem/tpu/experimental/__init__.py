@@ -1,4 +1,4 @@
-"""Starting TPUs, and assigning their cores to replicas."""
+"""``tf.tpu.experimental``: TPU initialization, topology and device assignment."""
 
 from typing import TYPE_CHECKING
 

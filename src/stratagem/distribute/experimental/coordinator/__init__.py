@@ -1,4 +1,4 @@
-"""The names of ``distribute.coordinator``, where ``tf.distribute`` had them first."""
+"""Older names of ``distribute.coordinator``, as in ``tf.distribute.experimental.coordinator``."""
 
 from stratagem.distribute.coordinator import (
     ClusterCoordinator,
