@@ -14,9 +14,9 @@ import statistics
 import time
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.control_plane.host import MeetingHost
-from stratagem._src.control_plane.membership_client import MeetingClient
+from stratagem._src.cluster.reserved_ports import ReservedPorts
+from stratagem._src.control_plane.membership_client import MembershipClient
+from stratagem._src.control_plane.membership_server_process import MembershipServerProcess
 from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials
 from stratagem.testing import run_cluster
@@ -53,13 +53,13 @@ def step_times(rounds: int, milliseconds: float) -> float:
 def comparison_times(num_workers: int, rounds: int) -> float:
     """Returns milliseconds of one comparison, from the first worker's part to the last one's answer."""
     credentials = Credentials(secret=os.environ["STRATAGEM_CLUSTER_SECRET"])
-    with HeldPorts(1) as ports:
+    with ReservedPorts(1) as ports:
         address = Address("127.0.0.1", next(iter(ports)))
-        host = MeetingHost(address, num_workers, credentials)
-        clients: list[MeetingClient] = []
+        host = MembershipServerProcess(address, num_workers, credentials)
+        clients: list[MembershipClient] = []
         try:
             for worker in range(num_workers):
-                clients.append(MeetingClient(address, worker, num_workers, credentials, SECONDS))
+                clients.append(MembershipClient(address, worker, num_workers, credentials, SECONDS))
             for client in clients:
                 client.wait_for_change(lambda client=client: client.start is not None, SECONDS)
             times = []
@@ -78,11 +78,11 @@ def comparison_times(num_workers: int, rounds: int) -> float:
             host.process.wait(SECONDS)
 
 
-def leave_together(clients: list[MeetingClient]) -> None:
+def leave_together(clients: list[MembershipClient]) -> None:
     background = Background("workers that leave")
     for client in clients:
         background.start(client.leave, "done", name="leave")
-    background.join_or_leave(SECONDS)
+    background.join_or_abandon(SECONDS)
 
 
 def main() -> None:

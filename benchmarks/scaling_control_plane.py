@@ -21,24 +21,24 @@ import psutil
 from scaling_fleet import SECONDS, Fleet, Fleets, Role
 
 from stratagem._src.cluster.address import Address
-from stratagem._src.cluster.held_ports import HeldPorts
-from stratagem._src.control_plane.host import MeetingHost
-from stratagem._src.control_plane.identities import MEETING, WORKER_ROLE
+from stratagem._src.cluster.reserved_ports import ReservedPorts
+from stratagem._src.control_plane.identities import MEMBERSHIP_SERVER, WORKER_ROLE
+from stratagem._src.control_plane.membership_server_process import MembershipServerProcess
 from stratagem._src.control_plane.worker_status import WAITING, WorkerStatus, views_from_json
 from stratagem._src.launcher.cluster_plan import NodeOffer
+from stratagem._src.launcher.event_loop import EventLoop
+from stratagem._src.launcher.event_serialization import report_to_json
 from stratagem._src.launcher.events import NodeJoined
-from stratagem._src.launcher.events_as_json import report_to_json
-from stratagem._src.launcher.job_host import JobHost
+from stratagem._src.launcher.job_dispatcher import JobDispatcher
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobState
 from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
 from stratagem._src.launcher.rendezvous_server import RendezvousServer
 from stratagem._src.launcher.task_counts import TaskCounts
-from stratagem._src.launcher.task_loop import TaskLoop
 from stratagem._src.parameter_server.coordinator.dispatcher import Dispatcher
-from stratagem._src.parameter_server.protocol.shipping import pack
+from stratagem._src.parameter_server.protocol.serialization import pack
 from stratagem._src.parameter_server.worker.worker_service import WorkerService
-from stratagem._src.transport import Credentials, Endpoint, Identity
+from stratagem._src.transport import Credentials, Identity, TransportServer
 
 NUM_PROCESSES = 3
 SECONDS_AT_REST = 4.0
@@ -100,14 +100,14 @@ class Observed:
 def meeting_point(num_workers: int) -> Load:
     """Returns what it takes the meeting point to serve so many workers."""
     credentials = new_credentials()
-    with HeldPorts(1) as ports:
+    with ReservedPorts(1) as ports:
         address = Address("127.0.0.1", next(iter(ports)))
         status = WorkerStatus(WAITING, 1000, "train_step()").to_json()
         opening = {"num_workers": num_workers}
-        role = Role(address, credentials, MEETING, WORKER_ROLE, opening, {"status": status})
+        role = Role(address, credentials, MEMBERSHIP_SERVER, WORKER_ROLE, opening, {"status": status})
         with Fleets(_work, role, range(num_workers), NUM_PROCESSES) as fleets:
             fleets.answers()
-            host = MeetingHost(address, num_workers, credentials)
+            host = MembershipServerProcess(address, num_workers, credentials)
             seen = Observed(host.process.pid)
             start_seconds = latest(fleets.ask("join"))
             cpu_seconds = seen.cpu_seconds - seen.begun
@@ -167,7 +167,7 @@ def _agree(fleet: Fleet, key: str) -> tuple[float, float]:
 def rendezvous(num_nodes: int) -> Load:
     """Returns what it takes node 0 of a job to serve the launchers of so many others."""
     credentials = new_credentials()
-    with HeldPorts(1) as ports:
+    with ReservedPorts(1) as ports:
         address = Address("127.0.0.1", next(iter(ports)))
         role = Role(address, credentials, HOST, NODE_ROLE, {"num_nodes": num_nodes + 1})
         with Fleets(_join_job, role, range(1, num_nodes + 1), NUM_PROCESSES) as fleets:
@@ -209,8 +209,8 @@ def _join_job(pipe: Pipe, role: Role, members: Sequence[int]) -> None:
 def _lead(pipe: Pipe, address: Address, num_nodes: int, credentials: Credentials) -> None:
     """Node 0 of a job, without tasks of its own."""
     place = Rendezvous(address, num_nodes, 0, SECONDS, credentials)
-    host = JobHost(JobState(num_nodes, JobRules()))
-    with TaskLoop() as loop, RendezvousServer(loop, place, host):
+    host = JobDispatcher(JobState(num_nodes, JobRules()))
+    with EventLoop() as loop, RendezvousServer(loop, place, host):
         host.report(NodeJoined(NodeOffer(0, "127.0.0.1", TaskCounts(workers=0), ())))
         pipe.send("ready")
         while True:
@@ -220,7 +220,7 @@ def _lead(pipe: Pipe, address: Address, num_nodes: int, credentials: Credentials
 def coordinator(num_workers: int) -> Load:
     """Returns what it takes a coordinator to keep so many workers busy with small functions."""
     credentials = new_credentials()
-    with HeldPorts(num_workers) as ports, contextlib.ExitStack() as stack:
+    with ReservedPorts(num_workers) as ports, contextlib.ExitStack() as stack:
         addresses = {index: f"127.0.0.1:{port}" for index, port in enumerate(ports)}
         processes = []
         for number in range(NUM_PROCESSES):
@@ -253,7 +253,7 @@ def _serve(pipe: Pipe, addresses: Mapping[int, str], credentials: Credentials) -
     for index, address in addresses.items():
         service = WorkerService("worker", index, credentials)
         task = Identity.of_task("worker", index)
-        Endpoint(address, service.handlers, credentials, task).start()
+        TransportServer(address, service.handlers, credentials, task).start()
     pipe.send("ready")
     pipe.recv()
 

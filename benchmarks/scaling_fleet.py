@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from stratagem._src.cluster.address import Address
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.transport import Credentials, Identity, connect
-from stratagem._src.transport.duplex_stream import Conversation, body_of
+from stratagem._src.transport.duplex_stream import DuplexStream, encode_message
 
 SECONDS = 120.0
 _SECONDS_BETWEEN_TRIES = 0.05
@@ -55,8 +55,8 @@ class Fleet:
     def __init__(self, role: Role, members: Sequence[int]) -> None:
         self._role = role
         self._poll = select.poll()
-        self._lines: dict[int, tuple[int, Conversation, Any]] = {}
-        self._beat = None if role.beat is None else body_of(role.beat)
+        self._lines: dict[int, tuple[int, DuplexStream, Any]] = {}
+        self._beat = None if role.beat is None else encode_message(role.beat)
         self._next_beat = time.monotonic() + _BEAT_SECONDS
         for member in members:
             self._join(member)
@@ -76,25 +76,25 @@ class Fleet:
                 break
             except UnavailableError:  # the server greets so many at a time
                 time.sleep(_SECONDS_BETWEEN_TRIES)
-        conversation = Conversation(connection)
-        conversation.say(role.opening)
+        stream = DuplexStream(connection)
+        stream.send(role.opening)
         # Not what a user would touch: one thread is to wait for many connections.
         descriptor = connection._stream._socket.fileno()
-        self._lines[descriptor] = member, conversation, connection
+        self._lines[descriptor] = member, stream, connection
         self._poll.register(descriptor, select.POLLIN)
 
     def say(self, message_of: Callable[[int], dict[str, Any]]) -> None:
         """Has every task say something."""
-        for member, conversation, _ in self._lines.values():
-            conversation.say(message_of(member))
+        for member, stream, _ in self._lines.values():
+            stream.send(message_of(member))
 
     def lose(self, member: int) -> float | None:
         """Breaks the connection of one task, if it is one of these, and returns when."""
-        for descriptor, (number, conversation, _) in self._lines.items():
+        for descriptor, (number, stream, _) in self._lines.items():
             if number == member:
                 self._poll.unregister(descriptor)
                 del self._lines[descriptor]
-                conversation.close()
+                stream.close()
                 return time.monotonic()
         return None
 
@@ -126,22 +126,22 @@ class Fleet:
             now = time.monotonic()
             if now >= self._next_beat:
                 self._next_beat = now + _BEAT_SECONDS
-                for _, conversation, _ in self._lines.values():
-                    conversation.say_body(self._beat)
+                for _, stream, _ in self._lines.values():
+                    stream.send_encoded(self._beat)
             wait = max(0, int(1000 * (self._next_beat - time.monotonic())))
         messages = []
         for descriptor, _ in self._poll.poll(wait):
-            _, conversation, connection = self._lines[descriptor]
+            _, stream, connection = self._lines[descriptor]
             while True:
-                messages.append((descriptor, conversation.hear(time.monotonic() + SECONDS)))
+                messages.append((descriptor, stream.receive(time.monotonic() + SECONDS)))
                 if connection._reader.is_empty:
                     break
         return messages
 
     def close(self) -> None:
         """Ends all connections."""
-        for _, conversation, _ in self._lines.values():
-            conversation.close()
+        for _, stream, _ in self._lines.values():
+            stream.close()
 
 
 class Fleets:

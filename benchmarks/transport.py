@@ -30,13 +30,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pyarrow import flight
 
 from stratagem._src.transport import (
-    Caller,
     Connection,
     Credentials,
-    Endpoint,
     Identity,
     Message,
     TLSFiles,
+    TransportClient,
+    TransportServer,
 )
 
 SECRET = "correct horse battery staple"
@@ -138,7 +138,7 @@ def serve(pipe: Pipe, side: str, tls: TLSFiles) -> None:
         "push": lambda message: Message(),
     }
     with protection(side):
-        endpoint = Endpoint("127.0.0.1:0", handlers, credentials_of(side, tls), SERVER)
+        endpoint = TransportServer("127.0.0.1:0", handlers, credentials_of(side, tls), SERVER)
         endpoint.start()
         server = _FlightServer("grpc://127.0.0.1:0", middleware={"secret": _CheckSecret()})
         pipe.send((endpoint.address, server.port))
@@ -146,7 +146,7 @@ def serve(pipe: Pipe, side: str, tls: TLSFiles) -> None:
 
 
 def stratagem_calls(address: str, credentials: Credentials) -> dict[str, Callable[[], Any]]:
-    caller = Caller(address, credentials, wanted=SERVER, own=CLIENT)
+    caller = TransportClient(address, credentials, wanted=SERVER, own=CLIENT)
     return {
         "echo": lambda: caller.call("echo", Message(BODY), timeout=60),
         "pull": lambda: caller.call("pull", Message(), timeout=60).arrays[0],

@@ -18,7 +18,7 @@ import numpy as np
 
 import stratagem as sg
 from stratagem._src.control_plane import join, watchdog
-from stratagem._src.control_plane.failure_detector import ClusterWatch
+from stratagem._src.control_plane.failure_detector import FailureDetector
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 
@@ -38,11 +38,11 @@ SIGNALS = {
 }
 # What a worker calls next.
 MOMENTS = {
-    "hosting": (join, "host_meeting"),
+    "hosting": (join, "MembershipServerProcess"),
     "roll call": (join, "_wait_for_all"),
     "clients": (jax_runtime, "_join_processes"),
     "devices": (jax, "devices"),
-    "first program": (ClusterWatch, "run"),
+    "first program": (FailureDetector, "run"),
 }
 
 

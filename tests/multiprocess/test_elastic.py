@@ -15,7 +15,7 @@ import pytest
 from processes import poll
 
 import stratagem as sg
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -290,7 +290,7 @@ def test_a_stopped_worker_is_left_behind_and_starts_again_when_it_wakes_up(
     job.wait_for_workers(3, time.time())
     job.end()
     job.check(reference)
-    assert "gone on without it" in job.launcher.stdout + job.launcher.stderr
+    assert "continued without it" in job.launcher.stdout + job.launcher.stderr
     assert pid not in {e["pid"] for e in job.events("end")}
 
 
@@ -325,7 +325,7 @@ class JobOfNodes(Job):
     """Three nodes with a worker each, on this machine."""
 
     def __init__(self, start, folder):
-        with HeldPorts(1) as ports:
+        with ReservedPorts(1) as ports:
             self.endpoint = f"127.0.0.1:{next(iter(ports))}"
         self.folder, self.worker = folder, WORKER
         self.start = start
@@ -360,4 +360,4 @@ def test_the_other_nodes_go_on_without_the_first(start, tmp_path, reference):
     assert job.end() == {1, 2}
     job.check(reference)
     assert job.launchers[2].finish(SECONDS).returncode == 0
-    assert "the tasks of this node go on" in job.launchers[2].stderr
+    assert "the tasks of this node continue" in job.launchers[2].stderr

@@ -12,7 +12,7 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_monitor
 from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
 from stratagem.testing import run_cluster
 
@@ -230,10 +230,10 @@ def test_a_chief_leads_and_an_evaluator_is_alone():
 
 def without_private_names():
     """Makes JAX look like one that has changed: as in the meeting point, so in the worker."""
-    from stratagem._src.control_plane import host
+    from stratagem._src.control_plane import membership_server_process
     from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 
-    host._MODULE = "meeting_of_changed_jax"
+    membership_server_process._MODULE = "membership_server_of_changed_jax"
     jax_runtime._make_client = lambda *_: None
     strategy = make_strategy()
     total = strategy.reduce("SUM", jnp.float32(task()[1] + 1), axis=None)
@@ -412,11 +412,11 @@ def extra_iterators(strategy, worker, folder):
     first = strategy.experimental_distribute_dataset(Dataset.range(8).batch(4))
     second = strategy.experimental_distribute_dataset(Dataset.range(100, 108).batch(4))
     extra = [iter(first), iter(second), iter(second)] if worker == 1 else []
-    counts = len(process_watch()._given._counts)
+    counts = len(process_monitor()._values._counts)
     found = []
     for _ in range(3):
         found += [parts(strategy, next(iter(second))), parts(strategy, next(iter(first)))]
-    assert len(process_watch()._given._counts) == counts
+    assert len(process_monitor()._values._counts) == counts
     del extra
     return found
 
@@ -480,7 +480,7 @@ def use_of_input(folder):
     found = {}
     for check in checks:
         found[check.__name__] = check(strategy, worker, folder)
-        process_watch().exchange("checks", check.__name__, f"end of {check.__name__}")
+        process_monitor().all_gather_object("checks", check.__name__, f"end of {check.__name__}")
     return found
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax._src import compilation_cache, compiler
 
-from stratagem._src.control_plane.program_folder import keep_programs
+from stratagem._src.control_plane.persistent_cache import enable_persistent_cache
 from stratagem._src.jax_compat.compilation_cache import ProgramFiles, cache_programs_in
 
 
@@ -121,12 +121,12 @@ def test_a_changed_jax_caches_nothing(tmp_path, monkeypatch):
 def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compilation_cache, "_cache", None)
-    keep_programs()
+    enable_persistent_cache()
     [folder] = (tmp_path / "stratagem/programs").iterdir()
     assert folder.stat().st_mode & 0o077 == 0
     assert compilation_cache._cache._path == folder
     monkeypatch.setattr(compilation_cache, "_cache", None)
     folder.chmod(0o777)
-    keep_programs()
+    enable_persistent_cache()
     assert compilation_cache._cache is None
     assert "no other user may write" in caplog.text

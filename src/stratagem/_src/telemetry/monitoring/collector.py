@@ -49,14 +49,14 @@ class Collector:
         self._samples = SampleEvents()
         self._history = JobHistory()
         self._file = None if events is None else EventsFile(events)
-        self._endpoint = TransportServer(
+        self._server = TransportServer(
             f"{host}:0", {SAMPLE: self._take}, Credentials(secret=secret), COLLECTOR
         )
 
     @property
     def address(self) -> str:
         """The address at which tasks reach the collector."""
-        return self._endpoint.address
+        return self._server.address
 
     def note(self, event: str, /, **details: JSONValue) -> None:
         """Records an event of the launcher, with the current time."""
@@ -91,10 +91,10 @@ class Collector:
             self._notify(f"{text} The job continues.")
 
     def __enter__(self) -> Self:
-        self._endpoint.start()
+        self._server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._endpoint.shutdown()
+        self._server.shutdown()
         if self._file is not None:
             self._file.close()
